@@ -34,10 +34,10 @@ from rocksdict import (
 
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds
-from dedup_sdk.marks import DIGEST_BYTES, Marks
+from dedup_sdk.marks import DIGEST_BYTES, Marks, cut_digests
 from dedup_sdk.store.database import get_values
 from dedup_sdk.store.options import database_options, generation_options, shared_memory, sorted_file_options
-from dedup_sdk.store.pages import digest_list, newest_per_digest
+from dedup_sdk.store.pages import newest_per_digest
 
 SHARES = 8
 BURST = 4
@@ -167,7 +167,7 @@ class FirstOut(Keeper):
 def entries(marks: Marks) -> list[tuple[bytes, bytes]]:
     """Return each mark as a key and a value of its own, so that the three ways of forgetting have the same to do."""
     values = np.stack((marks.offsets, marks.timestamps), axis=1).view("V16").ravel().tolist()
-    return list(zip(digest_list(marks.digests), values, strict=True))
+    return list(zip(cut_digests(marks.digests), values, strict=True))
 
 
 def ingest(family: Rdict, path: Path, marks: Marks) -> None:

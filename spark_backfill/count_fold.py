@@ -12,8 +12,8 @@ from collections import OrderedDict
 import numpy as np
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, join_marks
-from dedup_sdk.store.pages import digest_list, newest_per_digest
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_digests, join_marks
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.window import Window
 from spark_backfill.time_fold import Folded, leave_out
 
@@ -81,7 +81,7 @@ class CountFold:
         if not self._resumed:
             return
         marks, self._resumed = join_marks(self._resumed), []
-        digests, order = digest_list(marks.digests), np.argsort(numbers_of(marks))
+        digests, order = cut_digests(marks.digests), np.argsort(numbers_of(marks))
         columns = zip(
             marks.offsets.tolist(), marks.timestamps.tolist(), numbers_of(marks).tolist(), strict=True
         )

@@ -27,12 +27,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError, SharedStoreError
-from dedup_sdk.marks import Int64s, Marks
+from dedup_sdk.marks import Int64s, Marks, cut_digests
 from dedup_sdk.shared.breaker import FIRST_WAIT_S, LONGEST_WAIT_S
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.store.manifest import Manifest, SortedFile
-from dedup_sdk.store.pages import digest_list
 from dedup_sdk.store.snapshot import read_file, read_files
 from spark_backfill.base_reader import share_out
 from spark_backfill.errors import BackfillError
@@ -120,7 +119,7 @@ def load_marks(
     """
     left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)
     timestamps = _near(marks.timestamps)
-    digests = digest_list(marks.digests)
+    digests = cut_digests(marks.digests)
     loaded = 0
     for life_ms in np.unique(left[left > 0]).tolist():
         rows = np.flatnonzero(left == life_ms)

@@ -1,6 +1,7 @@
 """The shuffle of a run that folds rows in offset order: which slot a row goes to, and in which order its task reads it.
 
-A row has a *fold key*. The rows of one key go to one slot, and its task folds them together, in offset order. The key is
+A row has a *fold key*. In a partition the rows of one key go to one slot, and its task folds them together, in offset order; only `TALLIES` go
+to each slot. The key is
 
 - the digest of the source, where IDs are compared with the last one of their source;
 - the digest of the looked-up ID, for a *sighting*: where `LastId` has a second opinion, each record has a second row of this kind, which has no
@@ -8,7 +9,7 @@ A row has a *fold key*. The rows of one key go to one slot, and its task folds t
 - `IN_UNITS`, where records belong to units: then all rows of a partition have this one key;
 - `TALLIES`, for what each task counted in the partition. These rows sort before all others, so that a slot's task knows where the history
   begins before it folds anything;
-- `WATCHED`, in the first slot of a partition: offsets of which a second record would be found (`spark_backfill.offset_twins`), each with a
+- `WATCHED`, in the first slot of a partition: offsets that are checked for a second record (`spark_backfill.offset_twins`), each with a
   digest of its record.
 
 Rows are shuffled one by one, without a partial fold in the task that reads them: the state of a source is a fold in offset order, and two
@@ -30,8 +31,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dedup_sdk.core.source_keys import SourceKeys
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks
-from dedup_sdk.store.pages import digest_list, newest_per_digest
+from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_digests
+from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.last_id_spec import OrderedSpec
@@ -144,7 +145,7 @@ class SlotShuffle:
         prefixes = np.frombuffer(marks.digests, ">u2")[:: DIGEST_BYTES // _PREFIX_BYTES].astype(np.int64)
         return _batch(
             pa.array(self.plan.numbers(partition, prefixes), pa.int32()),
-            pa.array(digest_list(marks.digests), pa.binary()),
+            pa.array(cut_digests(marks.digests), pa.binary()),
             pa.array(marks.offsets),
             pa.array(marks.timestamps),
             pa.nulls(marks.count, pa.binary()),

@@ -1,1 +1,1 @@
-"""What one partition decides: values in, values out; no I/O and no clock."""
+"""What one partition decides: values in, values out; no I/O, and no clock is read."""

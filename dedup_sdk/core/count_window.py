@@ -1,4 +1,4 @@
-"""The count window: a ring of the last ``n`` accepted IDs, judged while some of them are still in flight.
+"""The count window: the last ``n`` accepted IDs, judged while some of them are still in flight.
 
 An accepted record's number is its rank among the accepted records of its partition in offset order, given when the watermark
 passes it: only then is it certain which of the records before it were accepted. A duplicate takes no number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
@@ -24,7 +24,7 @@ _NONE: Final[Mapping[tuple[bytes, int], int]] = MappingProxyType({})
 class CountWindow:
     """Numbers of accepted IDs: those given (``given`` is the last), and what is undecided above the watermark.
 
-    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of a ring when the partition was opened, and stay so.
+    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of the window when the partition was opened, and stay so.
     """
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:

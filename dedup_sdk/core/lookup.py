@@ -450,12 +450,12 @@ class LookupMemory:
             return
         if self.flight.shows_duplicates:
             self.undecided.discard(digest)
-            self._reveal(chunk, row)
+            self._show_duplicates(chunk, row)
         else:
             chunk.hold(row, "in-flight")
             self.flight.wait(digest, Waiting(chunk, row, stored))
 
-    def _reveal(self, chunk: Chunk, row: int) -> None:
+    def _show_duplicates(self, chunk: Chunk, row: int) -> None:
         """Call a twin of what is in flight a duplicate, and offer it."""
         digest, offset = digest_of(chunk, row), chunk.offsets[row]
         leader = self.recent.offsets[digest]
@@ -799,7 +799,7 @@ class LookupMemory:
         offsets, timestamps, digests = chunk.offsets, chunk.timestamps, chunk.digests
         chunk.unmarked.update(row for row, digest in enumerate(digests) if digest is None)
         if self.count_window is not None:
-            # One record after the other: a ring depends on the order.
+            # One record after the other: a count window depends on the order.
             for row, (offset, digest) in enumerate(zip(offsets, digests, strict=True)):
                 if digest is None:
                     self.flight.skip(offset + 1)

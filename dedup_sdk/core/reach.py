@@ -41,13 +41,13 @@ class Reach:
         self._accepted = progress.accepted
         self._floor_number = progress.floor_number
         if window.count:
-            floor = self._leave_count_window(window.count)
+            floor = self._floor_of_count_window(window.count)
             self.count_window = make_count_window(window.count, progress.accepted, floor)
         elif self._floor_number:
             # No number keeps anything out any more, and nobody knows how old that was.
             self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
 
-    def _leave_count_window(self, size: int) -> int:
+    def _floor_of_count_window(self, size: int) -> int:
         """Have what was outside of a smaller window stay outside, and what is outside now; return up to which number."""
         accepted = self._accepted
         floor = max(self._floor_number, accepted - size)

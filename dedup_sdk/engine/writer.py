@@ -157,7 +157,7 @@ class Writer:
     def forget_unwritten(self) -> None:
         """Give up the recent marks that a full disk keeps from being written; coverage begins anew."""
         logger.error(
-            "%s: %d marks are given up, which there is no room for; what hangs on them is unverified until the window has filled",
+            "%s: disk full: dropped %d unwritten marks; affected IDs are delivered as unverified until the window has passed",
             self._where, self.unwritten,
         )  # fmt: skip
         self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)

@@ -100,7 +100,9 @@ CATCHING_UP: Final = frozenset({State.ASKING, State.OPENING, State.REPLAYING})
 """In these states there is work for the recovery."""
 RECOVERING: Final = CATCHING_UP | {State.ANNOUNCING}
 """In these states it does not deliver yet, and is going to."""
-OURS: Final = RECOVERING | {State.FAILED, State.ACTIVE, State.REVOKING}
+NOT_YET_DELIVERING: Final = RECOVERING | {State.FAILED}
+"""In these states it does not deliver, be it that it never will."""
+OURS: Final = NOT_YET_DELIVERING | {State.ACTIVE, State.REVOKING}
 """In these states the group still takes our commits."""
 
 
@@ -229,7 +231,7 @@ class Assigned:
     def __post_init__(self) -> None:
         """Go on at once where it is known where it starts."""
         if self.start is not None and self.state is State.ASKING:
-            self.state = State.OPENING
+            self.enter(State.OPENING)
 
     @property
     def coordinates(self) -> Coordinates:
@@ -239,7 +241,7 @@ class Assigned:
     @property
     def recovers(self) -> bool:
         """Whether it does not deliver yet, be it that it never will."""
-        return self.state in RECOVERING or self.state is State.FAILED
+        return self.state in NOT_YET_DELIVERING
 
     @property
     def is_fetched(self) -> bool:

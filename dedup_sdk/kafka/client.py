@@ -103,11 +103,10 @@ class Client:
         answers after it (``fetch.wait.max.ms``, half a second), so that this is for leaders that nothing is fetched from. The
         time must not be shorter than that: a question that is overdue has the client disconnect.
         """
-        for tp in partitions:
-            # The time that is asked for.
-            tp.offset = 0
+        # The offset is the time that is asked for.
+        asked = [TopicPartition(tp.topic, tp.partition, 0) for tp in partitions]
         with suppress(KafkaException):
-            Consumer.offsets_for_times(self._consumer, partitions, timeout=_WAKE_S)
+            Consumer.offsets_for_times(self._consumer, asked, timeout=_WAKE_S)
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop a partition from delivering."""

@@ -80,7 +80,7 @@ class Commits:
         """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
         self._unanswered: set[Coordinates] = set()
         self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
-        """Commits that wait for the answer to an earlier one; see `flush`."""
+        """Commits that wait for the answer to an earlier one; see `send_pending`."""
 
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
@@ -105,7 +105,7 @@ class Commits:
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
-    def flush(self, *, asynchronous: bool = True, until: float | None = None) -> None:
+    def send_pending(self, *, asynchronous: bool = True, until: float | None = None) -> None:
         """Send the commits that had to wait for the answer to an earlier one; raises `KafkaException`.
 
         Asynchronously those that have that answer by now, else all of them.
@@ -194,19 +194,19 @@ class Commits:
                 known = max(
                     assigned.commits.requested,
                     assigned.held.flight.committed or 0,
-                    self._owed_up_to(assigned),
+                    self._pending_up_to(assigned),
                 )
                 offset = assigned.commit_of(assigned.held, min(offset.offset, max(ends[coordinates], known)))
             ready.append(offset)
         return ready
 
-    def _owed_up_to(self, assigned: Assigned) -> int:
+    def _pending_up_to(self, assigned: Assigned) -> int:
         """Return the offset of a commit that waits for an earlier one to be answered, -1 without one."""
         held, pending = self.pending.get((assigned.topic, assigned.partition), (None, None))
         return -1 if pending is None or held is not assigned else pending.offset
 
     def note(self, offsets: Iterable[TopicPartition]) -> None:
-        """Remember commits that cannot be sent now; `flush` sends them. Of two of one partition the further one stays."""
+        """Remember commits that cannot be sent now; `send_pending` sends them. Of two of one partition the further one stays."""
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             assigned = self._assigned[coordinates]
@@ -221,7 +221,7 @@ class Commits:
     ) -> list[TopicPartition] | None:
         """Commit these offsets, which carry metadata; None when the answer comes later.
 
-        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer (`flush`).
+        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer (`send_pending`).
         """
         if asynchronous:
             offsets = self._put_off(offsets)
@@ -251,7 +251,7 @@ class Commits:
         return answer
 
     def _put_off(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
-        """Note those whose partition waits for an answer, to be sent after it (`flush`); return the others."""
+        """Note those whose partition waits for an answer, to be sent after it (`send_pending`); return the others."""
         ready = []
         for tp in offsets:
             coordinates = tp.topic, tp.partition

@@ -21,6 +21,7 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import DedupError
 from dedup_sdk.kafka.assignment import (
+    NOT_YET_DELIVERING,
     RECOVERING,
     Assigned,
     Coordinates,
@@ -68,7 +69,6 @@ _REBALANCING: Final = frozenset({
 
 _MOST_OFFSET: Final = 2**63 - 1
 _coordinates: Callable[[TopicPartition], Coordinates] = attrgetter("topic", "partition")
-_DELIVERING: Final = frozenset(State) - RECOVERING - {State.FAILED}
 _state, _is_fetched = attrgetter("state"), attrgetter("is_fetched")
 
 
@@ -308,7 +308,7 @@ class Session:
             # On its way out the client answers no questions: there a commit could not be bounded. All that was ours was given back before.
             if not self._commits_end:
                 if self._settings.only_user_commits:
-                    self.commits.flush(asynchronous=False, until=until)
+                    self.commits.send_pending(asynchronous=False, until=until)
                 self.commits.completed(mine, asynchronous=False, until=until)
         except (KafkaException, DedupError) as error:
             logger.warning(
@@ -503,7 +503,7 @@ class Session:
                 self._throttle(assigned, assigned.held)
         try:
             if self.commits.pending:
-                self.commits.flush()
+                self.commits.send_pending()
             if now >= self.next_commit_at:
                 self.next_commit_at = now + self._settings.commit_interval_s
                 self.commits.completed(self.assigned.values(), asynchronous=True)
@@ -528,7 +528,7 @@ class Session:
             self._window_check.ask(assigned.topic, assigned.partition, start.offset)
             if not fetching:
                 self.wake_soon(assigned.topic, assigned.partition)
-        behind = [each for each in self.assigned.values() if each.state not in _DELIVERING]
+        behind = [each for each in self.assigned.values() if each.state in NOT_YET_DELIVERING]
         self.log.ready(finished, behind)
 
     def wake_soon(self, topic: str, partition: int) -> None:
@@ -670,4 +670,4 @@ def _in_short(partitions: list[Coordinates]) -> list[str]:
             first = str(number)
             known.append(first)
         last = number
-    return list(map("{}[{}]".format, texts, map(",".join, texts.values())))
+    return [f"{topic}[{','.join(known)}]" for topic, known in texts.items()]

@@ -70,7 +70,7 @@ class Acknowledgements:
     def close(self) -> None:
         """Send the pending completions a last time, whenever the store was asked last; those that it does not take are counted and logged."""
         if self.pending:
-            self.flush(at_once=True)
+            self.send_pending(at_once=True)
         if self.pending:
             logger.warning(
                 "%d completed IDs are unknown to the shared store, which did not answer: where they come in a partition that another consumer "
@@ -80,7 +80,7 @@ class Acknowledgements:
             self.count("forgotten", len(self.pending))
             self.pending = {}
 
-    def flush(self, *, at_once: bool = False) -> None:
+    def send_pending(self, *, at_once: bool = False) -> None:
         """Send the pending completions, if the store may be asked."""
         if not self.pending or not (at_once or self._breaker.allows(self._clock())):
             self._forget_most()

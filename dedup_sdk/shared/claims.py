@@ -119,7 +119,7 @@ class Claims:
     def settle(self, partitions: Sequence[Partition]) -> None:
         """Send the pending completions, and ask again for the IDs that wait. Records that may be handed out now are due."""
         with self.leases.lock:
-            self.acks.flush()
+            self.acks.send_pending()
             if self.pauses and not self.acks.may_ask():
                 return
             while due := self._due(partitions):
@@ -211,7 +211,7 @@ class Claims:
         """Return the answers of the shared store; None where it gives none. What this consumer has itself is in flight, or a duplicate."""
         _name(asked)
         # First of all: what is claimed again while its completion is still to be told would be completed by that.
-        self.acks.flush()
+        self.acks.send_pending()
         answers: list[Claim | None] = [None] * len(asked)
         rows: list[int] = []
         claimed: set[bytes] = set()
@@ -258,7 +258,7 @@ class Claims:
                     self.acks.pending[owned.key] = PendingAck(owned.token, near(timestamp_ms), gate.window_ms)
                     self._holders.discard(owned.key)
                     del gate.owned[digest]
-            self.acks.flush()
+            self.acks.send_pending()
 
     def release(self, gate: ClaimGate, digests: Sequence[bytes]) -> None:
         """Give claims back; where the store does not take that, they end with their lease."""

@@ -123,7 +123,7 @@ class Filter:
     def may_contain(self, digests: bytes) -> NDArray[np.intp]:
         """Return the positions, ascending, of the digests (``16 * n`` bytes) that may have been added; never misses one."""
         if len(digests) == DIGEST_BYTES:
-            # So asks a consumer that polls one record at a time: numpy's calls would cost it ten times as much.
+            # A consumer whose messages come one at a time asks so: numpy's calls would cost it ten times as much.
             rank, pattern = _WORDS.unpack(digests)
             wanted = PATTERNS.item(pattern & (_PATTERNS - 1))
             block = self._table.item(rank * len(self._table) >> 32)
@@ -190,11 +190,11 @@ class ExtentFilters:
         return self._table.nbytes + self._index.nbytes + self._keys.nbytes
 
     def table(self, extents: Sequence[Extent]) -> Uint64s:
-        """Return the bits of some of them, one after the other, to be kept as they are."""
+        """Return the bits of some of them, one after the other in the order that they have here, to be kept as they are."""
         return self._cut(self._table, [extent_blocks(each.marks) for each in self._extents], extents)
 
     def pages(self, extents: Sequence[Extent]) -> Uint64s:
-        """Return the ranks of the pages of some of them, one after the other."""
+        """Return the ranks of the pages of some of them, one after the other in the order that they have here."""
         ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
         return self._cut(ranks, [each.pages for each in self._extents], extents)
 
@@ -256,7 +256,7 @@ class ExtentFilters:
         return found[::-1]
 
     def _cut(self, column: Uint64s, sizes: Sequence[int], extents: Sequence[Extent]) -> Uint64s:
-        """Return what some extents have of a column in which all have so much each."""
+        """Return the parts of some extents of a column in which each extent has so much, in the order of the extents here."""
         wanted, ends = {*extents}, np.cumsum(sizes).tolist()
         parts = [
             column[end - size : end]

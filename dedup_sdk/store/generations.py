@@ -31,7 +31,7 @@ import numpy as np
 from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import Marks, select_marks, take_digests
+from dedup_sdk.marks import Marks, cut_digests, select_marks, take_digests
 from dedup_sdk.store.database import (
     DEFAULT,
     JOURNAL,
@@ -47,7 +47,7 @@ from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter_set import Asked, FilterSet
 from dedup_sdk.store.filter_words import FilterWords, merge_words
 from dedup_sdk.store.options import SharedMemory, generation_options
-from dedup_sdk.store.pages import FoundMark, digest_list, find_in_pages
+from dedup_sdk.store.pages import FoundMark, find_in_pages
 from dedup_sdk.store.paths import PRIVATE
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent
 from dedup_sdk.window import Window
@@ -288,7 +288,7 @@ class RocksGenerations:
     def find(self, digests: bytes, asked: list[Asked]) -> dict[int, FoundMark]:
         """Return the mark of each digest that is stored, by its position; ``asked``: the answer of ``filters`` to them."""
         found: dict[int, FoundMark] = {}
-        wanted = digest_list(digests)
+        wanted = cut_digests(digests)
         ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
         # The youngest first, so that what it has is not asked of others.
         for number, positions, keys in sorted(

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup_sdk.errors import StoreError, StoreLockedError
-from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, join_marks
+from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, cut_digests, join_marks
 from dedup_sdk.progress import Progress, latest
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import fitting_partition, read_manifest
-from dedup_sdk.store.pages import check_payloads, digest_list, newest_per_digest
+from dedup_sdk.store.pages import check_payloads, newest_per_digest
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.window import Window
 
@@ -84,7 +84,7 @@ class MemoryPartition:
             raise StoreError(message)
         if not memory.marks:
             return NONE_FOUND
-        values = list(map(memory.marks.get, digest_list(digests)))
+        values = list(map(memory.marks.get, cut_digests(digests)))
         found = [(index, value) for index, value in enumerate(values) if value is not None]
         if not found:
             return NONE_FOUND
@@ -227,7 +227,7 @@ class MemoryPartition:
         kept = newest_per_digest(marks)
         if not kept.count:
             return
-        digests = digest_list(kept.digests)
+        digests = cut_digests(kept.digests)
         numbers = kept.numbers if kept.numbers is not None else np.zeros(kept.count, np.int64)
         rows = list(zip(kept.offsets.tolist(), kept.timestamps.tolist(), numbers.tolist(), strict=True))
         for digest, row in zip(digests, rows, strict=True):

@@ -365,12 +365,6 @@ def digest_words(digests: bytes) -> tuple[Uint64s, Uint64s]:
     return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
 
 
-def digest_list(digests: bytes) -> list[bytes]:
-    """Cut ``16 * n`` bytes into ``n`` digests."""
-    cut: list[bytes] = np.frombuffer(digests, dtype=f"V{DIGEST_BYTES}").tolist()
-    return cut
-
-
 def newest_per_digest(marks: Marks) -> Marks:
     """Return ``marks`` ascending by digest (unsigned bytes), of each digest only the mark with the highest offset.
 

@@ -22,8 +22,6 @@ import shutil
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from itertools import filterfalse
-from operator import attrgetter, itemgetter
 from pathlib import Path
 from shutil import disk_usage
 from traceback import clear_frames
@@ -509,7 +507,7 @@ class RocksPartition:
 
     def _measure(self) -> None:
         """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
-        size = sum(map(int, map(itemgetter("size"), self._database.live_files())))
+        size = sum([int(file["size"]) for file in self._database.live_files()])
         for pattern in ("*.log", "filters/*"):
             for path in self._folder.glob(pattern):
                 with suppress(FileNotFoundError):
@@ -684,7 +682,7 @@ class RocksStore:
         if folder in self._damaged:
             self._refuse_damaged(folder)
         make_private(self._root, folder)
-        self._open = list(filterfalse(attrgetter("closed"), self._open))
+        self._open = [each for each in self._open if not each.closed]
         partition = RocksPartition(
             folder,
             identity,

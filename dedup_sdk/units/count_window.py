@@ -15,7 +15,7 @@ from dedup_sdk.core.count_window import CountWindow
 
 
 class UnitCountWindow(CountWindow):
-    """A count_window in which a unit's IDs take a number each. How many of the unit come after an ID is kept until it has its number."""
+    """A count window in which a unit's IDs take a number each. How many of the unit come after an ID is kept until it has its number."""
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
         super().__init__(size, accepted, floor)

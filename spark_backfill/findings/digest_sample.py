@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from dedup_sdk.marks import DIGEST_BYTES
-from dedup_sdk.store.pages import digest_list
+from dedup_sdk.marks import DIGEST_BYTES, cut_digests
 
 SIZE: Final = 2048
 """``k``: the share is known to about 1 %, and exactly where there are no more IDs than this."""
@@ -45,7 +44,7 @@ class DigestSample:
     @classmethod
     def of(cls, partition: int, digests: bytes, size: int = SIZE) -> DigestSample:
         """Sample at most ``size`` of ``n`` digests (``16 * n`` bytes, ascending, each once) of one partition."""
-        kept = digest_list(digests[: DIGEST_BYTES * size])
+        kept = cut_digests(digests[: DIGEST_BYTES * size])
         left_out = digests[DIGEST_BYTES * size :][:DIGEST_BYTES]
         end = _before(left_out) if left_out else None
         return cls(dict.fromkeys(kept, frozenset({partition})), end=end)

@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import digest_one
-from dedup_sdk.store.pages import digest_list
+from dedup_sdk.marks import cut_digests
 from spark_backfill.client_reader import ClientReader, Range, plan_ranges
 from spark_backfill.fold import Packing
 from spark_backfill.runs import Piece, from_batch
@@ -43,7 +43,7 @@ def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
     send("z", topic="pairs", partition=1)
     first, second, third = read(kafka, Range(0, 0, 3), Range(0, 3, 4), Range(1, 0, 1))
     assert (first.tally.records, first.tally.unkeyed, first.tally.first_offset) == (3, 0, 0)
-    found = zip(digest_list(first.marks.digests), first.marks.offsets.tolist(), strict=True)
+    found = zip(cut_digests(first.marks.digests), first.marks.offsets.tolist(), strict=True)
     assert dict(found) == {digest_one(b"a"): 2, digest_one(b"b"): 1}
     assert (second.marks.digests, second.marks.offsets.tolist()) == (digest_one(b"c"), [3])
     assert (third.slot, third.marks.digests) == (1, digest_one(b"z"))

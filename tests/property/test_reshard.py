@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.core.plan import StartPlan, plan_start
+from dedup_sdk.core.plan import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, header
 from dedup_sdk.kafka.recovery import start_from_snapshot
@@ -33,9 +33,7 @@ from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.snapshot import make_manifest
 from spark_backfill.stretch import Stretch, horizon_ms, plan_stretch
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
+from tests.support.steps import outcome_of
 
 BASE_MS = 1_700_000_000_000
 NOW_MS = BASE_MS + 10**9
@@ -178,16 +176,6 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
     )  # fmt: skip
     write_manifest(folder, manifest)
     return manifest
-
-
-def outcome_of(steps: Generator[object, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:
-    """What a generator returns when it is over."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: tuple[StartPlan, str] = end.value
-            return found
 
 
 def lived(world: World, window: Window, folder: Path, seed: int) -> dict[tuple[int, int], Verdict]:

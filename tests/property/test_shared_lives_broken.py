@@ -52,13 +52,13 @@ def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 def forget_what_is_owed(patch: pytest.MonkeyPatch) -> None:
     """What the store did not take is not told again."""
-    pay = Acknowledgements.flush
+    pay = Acknowledgements.send_pending
 
     def pay_once(self: Acknowledgements, **how: Any) -> None:
         pay(self, **how)
         self.pending.clear()
 
-    patch.setattr(Acknowledgements, "flush", pay_once)
+    patch.setattr(Acknowledgements, "send_pending", pay_once)
 
 
 def believe_every_lease(patch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.stretch import Stretch, horizon_ms
-from tests.property.test_reshard import outcome_of
 from tests.support.rebuilding import NOW_MS
+from tests.support.steps import outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

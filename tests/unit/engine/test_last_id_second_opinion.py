@@ -16,7 +16,7 @@ from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.protocol import Identity
-from tests.property.test_reshard import outcome_of
+from tests.support.steps import outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path

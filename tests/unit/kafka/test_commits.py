@@ -143,7 +143,7 @@ def test_what_is_owed_at_the_end_is_committed_without_waiting() -> None:
     machine.commit_as_user()
     machine.handle(1)
     machine.commit_as_user()
-    machine.commits.flush(asynchronous=False)
+    machine.commits.send_pending(asynchronous=False)
     assert machine.committed == 2
 
 

@@ -1,0 +1,20 @@
+"""Steps of a recovery, taken at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from dedup_sdk.core.plan import StartPlan
+
+
+def outcome_of(steps: Generator[object, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:
+    """What a generator returns when it is over."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: tuple[StartPlan, str] = end.value
+            return found
