@@ -422,16 +422,16 @@ class RocksGenerations:
         for path in self.incoming.iterdir():
             path.unlink()
         named = {generation.name: generation.number for generation in self.state.generations}
+        stray = {path.stem[1:] for path in (self._folder / _FILTERS).iterdir() if path.stem not in named}
         gone = self._families.keys() - named.values()
+        # The filters first: they must not name a generation that cannot be read. The file of its words may be gone already.
+        if dropped := gone | {int(digits) for digits in stray if digits.isdecimal()}:
+            self.filters.drop(dropped)
         for number in gone:
             del self._families[number]
         for name in families if families is not None else Rdict.list_cf(str(self._folder)):
             if name not in named and name not in (DEFAULT, JOURNAL):
                 self._database.drop_column_family(name)
-        stray = {path.stem[1:] for path in (self._folder / _FILTERS).iterdir() if path.stem not in named}
-        # A generation's file of words may be gone already; its filter must go all the same.
-        if dropped := gone | {int(digits) for digits in stray if digits.isdecimal()}:
-            self.filters.drop(dropped)
 
     def close(self) -> bool:
         """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive.

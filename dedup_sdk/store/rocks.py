@@ -31,6 +31,7 @@ from rocksdict import DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk.checks import flag, seconds, whole
 from dedup_sdk.errors import (
+    ConfigurationError,
     SnapshotError,
     StoreCorruptError,
     StoreError,
@@ -633,6 +634,10 @@ class RocksPartition:
         return self._generations
 
 
+MOST_CACHE_BYTES: Final = 2**40
+"""RocksDB ends the process where it cannot reserve the addresses of a cache's table."""
+
+
 class RocksStore:
     """A `KeyStore` in the folder ``path``, which is made when it is missing; several processes may share it.
 
@@ -661,6 +666,9 @@ class RocksStore:
         ):  # fmt: skip
             if value is not None:
                 whole(name, value, advice="give a number above 0; leave it out for the default")
+        if block_cache_bytes > MOST_CACHE_BYTES:
+            message = f"block_cache_bytes={block_cache_bytes:,}: give at most {MOST_CACHE_BYTES:,} (1 TiB), and less than the machine's memory"
+            raise ConfigurationError(message)
         flag("fsync", fsync)
         self.lock_wait_s = seconds("lock_wait", lock_wait)
         self._root = usable(path)

@@ -257,11 +257,13 @@ def test_a_compaction_keeps_marks_and_disk_small(root: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("settings", [{"block_cache_bytes": 0}, {"generation_marks": -1}])
+@pytest.mark.parametrize(
+    "settings", [{"block_cache_bytes": 0}, {"block_cache_bytes": 2**46}, {"generation_marks": -1}]
+)
 def test_wrong_settings_are_refused(root: Path, settings: dict[str, int]) -> None:
-    """A setting that is not positive is refused by name and value."""
+    """A setting that is not positive, or beyond any machine, is refused by name and value."""
     (name, value) = next(iter(settings.items()))
-    with pytest.raises(ConfigurationError, match=f"{name}={value}"):
+    with pytest.raises(ConfigurationError, match=f"{name}={value}|{name}={value:,}"):
         RocksStore(root, **settings)  # type: ignore[arg-type]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rocksdict import Options
 
+from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.store.filter_set import FilterSet
 from tests.support.marks import digest, marks, progress, random_marks
 from tests.support.stored import only_folder, open_store
@@ -124,3 +126,26 @@ def test_what_goes_is_forgotten_also_where_its_words_are_gone(root: Path) -> Non
     found = store.find(old.digests + young.digests, 200)
     assert found.indexes == list(range(100, 200))
     store.close()
+
+
+def test_what_cannot_be_dropped_now_is_forgotten_all_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB refuses once, e.g. because the disk is full: the call fails, and later ones neither fail nor know the IDs."""
+    store = open_store(root, generation_marks=1)
+    old, young = random_marks(100, 1), random_marks(100, 2, offset=100)
+    store.flush(progress(100), old)
+    store.flush(progress(200), replace(young, timestamps=old.timestamps + DAY_MS))
+    with monkeypatch.context() as patch:
+        patch.setattr("dedup_sdk.store.generations.Rdict.list_cf", _refused)
+        with pytest.raises(StoreUnavailableError):
+            store.evict()
+    assert store.find(old.digests + young.digests, 200).indexes == list(range(100, 200))
+    store.close()
+    again = open_store(root)
+    assert again.find(old.digests + young.digests, 200).indexes == list(range(100, 200))
+    again.close()
+
+
+def _refused(_folder: str) -> list[str]:
+    raise OSError(errno.ENOSPC, "No space left on device")
