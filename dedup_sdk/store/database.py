@@ -180,7 +180,11 @@ def _refuse_reused_logs(folder: Path) -> None:
     One flipped bit makes such a record of another one, and RocksDB would read it again and again, for ever.
     """
     for path in (*folder.glob("*.log"), *folder.glob("MANIFEST-*")):
-        data, at = path.read_bytes(), 0
+        try:
+            data, at = path.read_bytes(), 0
+        except FileNotFoundError:
+            # Nobody has locked the store yet: its owner deletes logs that it needs no more.
+            continue
         while at + _RECORD.size <= len(data):
             left = _LOG_BLOCK_BYTES - at % _LOG_BLOCK_BYTES
             if left < _RECORD.size:

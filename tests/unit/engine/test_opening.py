@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,26 @@ def test_what_is_forgotten_by_age_is_doubted_whatever_its_number() -> None:
     deduplicator.complete(batch)
     assert kinds(deduplicator.admit([record(3, "a", 1000)])) == ["unverified"]
     assert kinds(deduplicator.admit([record(4, "d", 2000)])) == ["fresh"]
+
+
+def test_a_store_whose_owner_deletes_a_log_is_locked_and_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opens it looks at its logs before it is told that another one has it: one that is gone by then is no damage."""
+    store = RocksStore(tmp_path)
+    first, second = engine(store=store), engine(store=store)
+    first.admit([record(0)])
+    real = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path.suffix == ".log":
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    with pytest.raises(StoreLockedError, match="is open"):
+        second.admit([record(0, "b")])
+    first.close("t", 0)
 
 
 def test_an_engine_closes_what_it_has_opened_and_no_more(key_store: KeyStore) -> None:
