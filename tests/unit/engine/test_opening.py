@@ -228,7 +228,7 @@ def test_an_engine_closes_what_it_has_opened_and_no_more(key_store: KeyStore) ->
     """Two engines over one store: each partition belongs to the one that opened it, until that one lets it go."""
     first, second = engine(store=key_store), engine(store=key_store)
     first.admit([record(0)])
-    with pytest.raises(StoreLockedError, match="close"):
+    with pytest.raises(StoreLockedError, match="is open in another consumer"):
         second.admit([record(0, "b")])
     second.admit([record(5, partition=1)])
     with first:
