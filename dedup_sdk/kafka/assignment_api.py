@@ -55,6 +55,8 @@ class AssignmentApi:
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._fetcher, self._delivery = fetcher, delivery
         self._handlers: Handlers | None = None
+        self._closing = False
+        """Whether the consumer closes: what a callback assigns then is not taken, because the client would wait for its return."""
         self._assigning: list[TopicPartition] | None = None
         """Inside the user's callback: what is to be assigned."""
         self._pausing: set[Coordinates] = set()
@@ -227,6 +229,7 @@ class AssignmentApi:
 
     def part(self) -> None:
         """Let everything go, before the client closes: what was completed is written, what the last call handed out is released."""
+        self._closing = True
         held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
         if self._interruption.happened:
             self.lose(held)
@@ -236,6 +239,11 @@ class AssignmentApi:
         self._fetcher.rest([])
         if by_hand := [tp for tp in held if (tp.topic, tp.partition) not in self._session.of_group]:
             self.give_back(by_hand)
+            # A callback for partitions that went may have assigned these: until they are let go, the client neither leaves its group nor closes.
+            if self._settings.incremental:
+                self._interruption.whole(Consumer.incremental_unassign, self._consumer, by_hand)
+            elif len(by_hand) == len(held):
+                self._interruption.whole(Consumer.unassign, self._consumer)
 
     def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
         going, lost = self._going(partitions), coordinates_in(partitions)
@@ -266,6 +274,8 @@ class AssignmentApi:
             return
         with self._lock.alone():
             self._lock.check_open()
+            if self._closing:
+                return
             self.finish_asked()
             self._interruption.whole(self._assign_by_hand, partitions)
 
@@ -282,6 +292,8 @@ class AssignmentApi:
             return
         with self._lock.alone():
             self._lock.check_open()
+            if self._closing:
+                return
             self._session.take(partitions, incremental=True, by_hand=True)
             self._by_callback |= coordinates_in(partitions)
             self._interruption.look_soon()

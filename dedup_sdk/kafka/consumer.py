@@ -591,7 +591,7 @@ class DedupConsumer(Consumer):
         """Release what the last call handed out, write and commit what is completed, leave; harmless when repeated.
 
         With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
-        assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client.
+        assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client. What your callbacks assign meanwhile is not taken.
         """
         with self._access.alone():
             if self._access.closed:

@@ -100,6 +100,8 @@ def test_a_callback_may_assign_when_partitions_are_lost(
     assert consumer.counters.stale == len(held)
 
 
+# Less than the revoke deadline, within which a client that keeps what nobody takes back would close.
+@pytest.mark.timeout(55)
 @WAYS
 def test_a_callback_may_assign_when_partitions_are_revoked(
     make: Make, send: Send, kafka: MockKafka, way: Callable[[Any, Any], None], comes: str
@@ -117,6 +119,22 @@ def test_a_callback_may_assign_when_partitions_are_revoked(
     assert_held_as_the_client_says(consumer)
     if way is not seek_back:
         assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+@pytest.mark.timeout(55)
+@pytest.mark.parametrize("way", [assign_same, assign_others, unassign])
+def test_a_callback_may_assign_while_the_consumer_closes(
+    make: Make, send: Send, kafka: MockKafka, way: Callable[[Any, Any], None]
+) -> None:
+    """What it assigns is not taken, and what was completed is committed."""
+    send(*"abcd")
+    consumer, gone = make(), Callback(way)
+    consumer.subscribe(["orders"], on_revoke=gone)
+    consumer.complete(poll_some(consumer, 4)[3])
+    consumer.close()
+
+    assert gone.calls == 1
+    assert committed(kafka.bootstrap, "g", "orders").offset == 4
 
 
 def test_handlers_of_lost_partitions_are_not_waited_for(
