@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
+import warnings
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -624,6 +627,27 @@ class DedupConsumer(Consumer):
             self._callback_errors.run(self._assignment.give_back, left)
             self._session.commit_no_more()
         close_client(self, within_s=within_s)
+
+    def __del__(self) -> None:
+        """Close a consumer that was dropped without `close`, on a thread of its own: the client itself might never come back from its end."""
+        # Without it the constructor did not get so far that there is something to close.
+        access = getattr(self, "_access", None)
+        if access is None or access.closed or sys.is_finalizing():
+            return
+        try:
+            warnings.warn(
+                f"a DedupConsumer of group {self._settings.group!r} was dropped without close(); use it in a with block, or call close()",
+                ResourceWarning, stacklevel=2, source=self,
+            )  # fmt: skip
+        finally:
+            # Not by `threading.Thread`: the collector may run while this thread holds the lock that starting one needs.
+            start_new_thread(self._close_dropped, ())
+
+    def _close_dropped(self) -> None:
+        try:
+            self.close()
+        except Exception:
+            logger.exception("closing a consumer that was dropped failed")
 
     def leave_to_parent(self) -> bool:
         """Count as closed in the child of a fork, without waiting for a lock whose holder is not here; False when it was closed before."""

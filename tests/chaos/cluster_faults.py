@@ -156,6 +156,7 @@ BAD_DISK: Final = Scenario(
     per_second=250.0,
     work_ms=6.0,
     short_s=20.0,
+    recipe=repeating,
 )
 DISK_FULL: Final = Scenario(
     name="disk-full",

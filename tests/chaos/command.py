@@ -64,7 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
                         bed = start_bed(open_things, asked)
                 if report is not None:
                     reports.append(report)
-                unjudged = unjudged or report is None or bool(report.stuck and not report.choice.broken)
+                unjudged = (
+                    unjudged
+                    or report is None
+                    or bool((report.stuck or report.faultless) and not report.choice.broken)
+                )
             end_bed(open_things)
     except DedupError as error:
         sys.stderr.write(f"chaos: {error}\n")

@@ -176,6 +176,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         stage.start(host)
     stage.sender.start()
     stage.sleep(_HEAD_START_S)
+    stage.await_partitions()
     stage.begin()
     scenario.play(stage)
     stage.sender.stop()

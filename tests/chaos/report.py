@@ -43,6 +43,11 @@ class Report:
         ended = {"ended": self.ended} if self.ended else {}
         return {**self.judgement.broken(), **ended}
 
+    @property
+    def faultless(self) -> bool:
+        """Whether no fault came, so that promises were kept without need."""
+        return not any(self.faults.values())
+
     def as_dict(self) -> dict[str, Any]:
         """The object that ``--json`` prints."""
         judged = self.judgement
@@ -83,6 +88,7 @@ class Report:
             "ok" if not self.broken else "BROKEN " + ", ".join(f"{k} {v}" for k, v in self.broken.items())
         )
         outcome += ", stuck" if self.stuck else ""
+        outcome += ", but no fault came, which shows nothing" if self.faultless else ""
         without = f" without {choice.broken}" if choice.broken else ""
         faults = ", ".join(f"{count} {kind}" for kind, count in sorted(self.faults.items())) or "no faults"
         return (

@@ -13,7 +13,7 @@ from tests.chaos.stage import Stage
 from tests.chaos.topic_log import read_log
 
 _ASK_S: Final = 10.0
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 120.0
 _WINDOW: Final = "7d"
 
 

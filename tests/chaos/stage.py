@@ -42,6 +42,8 @@ _MOST_ENDS: Final = 60
 _AT_WORK_BYTES: Final = 5_000
 """What is written of some fifty calls."""
 _AT_WORK_S: Final = 15.0
+_PARTITIONS_S: Final = 60.0
+"""Three interpreters start, and the group waits some seconds for its first members: on a busy machine far longer than faults go on."""
 _DAMAGED_FILES: Final = 2
 _NOTICED_WITHIN_NS: Final = 1_000_000_000
 
@@ -136,6 +138,12 @@ class Stage:
         """Let the workers come so far that their handlers have written so many bytes; return after a while also when they do not."""
         before, deadline = self.crew.handled_bytes(), time.monotonic() + _AT_WORK_S
         while self.crew.handled_bytes() < before + size and time.monotonic() < deadline:
+            self.sleep(_BREATH_S)
+
+    def await_partitions(self) -> None:
+        """Let each worker come so far that it was told of partitions; return after a while also when one was not."""
+        deadline = time.monotonic() + _PARTITIONS_S
+        while not all(run.at_work for run in self.crew.alive) and time.monotonic() < deadline:
             self.sleep(_BREATH_S)
 
     def about(self, seconds: float) -> None:

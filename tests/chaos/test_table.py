@@ -83,11 +83,12 @@ def played_by(monkeypatch: pytest.MonkeyPatch, *outcomes: Report | Exception) ->
     return played
 
 
-def report_of(stuck: tuple[str, ...] = (), **found: Any) -> Report:
+def report_of(stuck: tuple[str, ...] = (), faults: int = 1, **found: Any) -> Report:
     """A report of what was found."""
     fine = judge(History(log=[], calls=[], window_ms=1))
     return Report(
-        scenario="kill", choice=Choice(seed=7, seconds=1), judgement=replace(fine, **found), faults={}, resent=0,
+        scenario="kill", choice=Choice(seed=7, seconds=1), judgement=replace(fine, **found),
+        faults={"kill": faults}, resent=0,
         rebalances=1, seconds=1.0, stuck=stuck,
     )  # fmt: skip
 
@@ -100,6 +101,7 @@ def report_of(stuck: tuple[str, ...] = (), **found: Any) -> Report:
         (report_of(regressed=2), 1),
         (report_of(lost=1), 1),
         (report_of(("a worker hangs",)), 2),
+        (report_of(faults=0), 2),
         (TimeoutError("nothing was committed"), 2),
     ],
 )

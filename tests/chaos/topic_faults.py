@@ -174,8 +174,8 @@ def _transactions(stage: Stage) -> None:
         number += 1
         idents = [b"transaction-%d-%d" % (number, index) for index in range(30)]
         _send_in_transaction(stage, f"abort-{number}", idents, "abort")
-        stage.sleep(2.5)
-        # Their successors fold the log again, in which the aborted records still lie.
+        await_committed(stage)
+        # Their successors fold the log again up to what is committed, in which the aborted records lie.
         for run in stage.crew.alive:
             stage.kill(run)
             stage.delete_store(run)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer
+import pytest
+from confluent_kafka import Consumer, KafkaException
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.closing import close_client
@@ -16,8 +18,7 @@ from dedup_sdk.testing import MockKafka
 from tests.support.consuming import make_consumer
 
 if TYPE_CHECKING:
-    import pytest
-
+    from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
 
 RACES = 120
@@ -28,6 +29,12 @@ QUICK = {
     "heartbeat.interval.ms": 100,
     "partition.assignment.strategy": "cooperative-sticky",
 }
+
+
+def drop(held: list[DedupConsumer]) -> None:
+    """Let go of consumers without `close`, and have the collector find them."""
+    held.clear()
+    gc.collect()
 
 
 def test_a_close_that_meets_an_assignment_ends() -> None:
@@ -91,3 +98,54 @@ def test_what_goes_with_a_close_is_revoked_once(make: Make, send: Send) -> None:
     message = again.poll(20)
     assert message is not None
     assert message.value() == b"b"
+
+
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
+def test_a_consumer_that_is_dropped_leaves_its_group(kafka: MockKafka, protocol: str) -> None:
+    """Without `close`, in the middle of a rebalance, collected inside a call of another consumer: that one gets all, and nothing hangs."""
+    rng = random.Random(1)
+    for race in range(5):
+        group = f"g{race}"
+        config = {**QUICK, "partition.assignment.strategy": protocol}
+        held = [make_consumer(kafka.bootstrap, group, MemoryStore(), config)]
+        held[0].subscribe(["pairs"])
+        until = time.monotonic() + PATIENCE_S
+        while not held[0].assignment() and time.monotonic() < until:
+            held[0].poll(0.05)
+        assert held[0].assignment()
+        with make_consumer(kafka.bootstrap, group, MemoryStore(), config) as other:
+            other.subscribe(["pairs"])
+            other.poll(rng.random())
+            with pytest.warns(
+                ResourceWarning, match=f"a DedupConsumer of group '{group}' was dropped without close"
+            ):
+                drop(held)
+            until = time.monotonic() + PATIENCE_S
+            while len(other.assignment()) < 2 and time.monotonic() < until:
+                other.poll(0.05)
+            assert len(other.assignment()) == 2
+
+
+def test_a_dropped_consumer_keeps_what_was_completed(
+    kafka: MockKafka, send: Send, memory: MemoryStore
+) -> None:
+    """What is dropped is closed: the group stands behind what was completed, and what was in hand comes again."""
+    send("a", "b")
+    held = [make_consumer(kafka.bootstrap, "g", memory, QUICK)]
+    held[0].subscribe(["orders"])
+    for _ in range(2):
+        assert held[0].poll(PATIENCE_S) is not None
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        drop(held)
+    with make_consumer(kafka.bootstrap, "g", MemoryStore(), QUICK) as again:
+        again.subscribe(["orders"])
+        message = again.poll(PATIENCE_S)
+        assert message is not None
+        assert message.value() == b"b"
+
+
+def test_a_consumer_that_could_not_be_made_is_dropped_silently(kafka: MockKafka) -> None:
+    """There is nothing to close, and nothing to warn of."""
+    with pytest.raises(KafkaException):
+        make_consumer(kafka.bootstrap, "g", MemoryStore(), {"no.such.setting": "1"})
+    gc.collect()
