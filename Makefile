@@ -25,8 +25,9 @@ export PATH := $(BIN):$(PATH)
 
 # The suite in parts that can run side by side. The last part is all the rest, so that no folder is forgotten.
 LOGIC := tests/unit tests/contract tests/property tests/model
-APART := tests/spark tests/mock $(LOGIC)
-PARTS := test-rest test-mock test-jobs test-spark test-logic
+APART := tests/spark tests/mock tests/chaos $(LOGIC)
+# The longest first.
+PARTS := test-jobs test-mock test-chaos test-rest test-logic test-spark
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
@@ -72,6 +73,9 @@ test-jobs: check
 
 test-mock: check
 	@$(PYTEST) -o cache_dir=.pytest_cache/mock tests/mock
+
+test-chaos: check
+	@$(PYTEST) -o cache_dir=.pytest_cache/chaos tests/chaos
 
 test-logic: check
 	@$(PYTEST) -o cache_dir=.pytest_cache/logic $(LOGIC)
