@@ -24,7 +24,7 @@ from spark_backfill.options import parse_options
 from spark_backfill.output import Output
 from tests.support.naive_fold import read_sorted_file
 from tests.support.producing import Outgoing
-from tests.support.spark_cluster import SparkCluster, kill_tree, wait_for
+from tests.support.spark_cluster import QUICK_JAVA, SparkCluster, kill_tree, wait_for
 from tests.support.spark_environment import make_environment_archive
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
-RECORDS, NAMES, PARTITIONS = 200_000, 120_000, 4
+RECORDS, NAMES, PARTITIONS = 40_000, 24_000, 4
 STEP_S = 300.0
 
 
@@ -67,8 +67,8 @@ def history(make_topic: Callable[..., str], produce: Callable[..., int]) -> str:
     """A topic with repetitions, alike in all partitions."""
     topic = make_topic(PARTITIONS)
     # The client holds 100,000 records.
-    for begin in range(0, RECORDS, 50_000):
-        produce(topic, [record(number) for number in range(begin, begin + 50_000)])
+    for begin in range(0, RECORDS, 20_000):
+        produce(topic, [record(number) for number in range(begin, begin + 20_000)])
     return topic
 
 
@@ -118,6 +118,8 @@ class Submitted:
             *("--conf", f"spark.pyspark.python={Path(sys.executable).resolve()}"),
             *("--conf", f"spark.pyspark.driver.python={sys.executable}"),
             *("--conf", "spark.executor.memory=512m"),
+            *("--conf", f"spark.driver.extraJavaOptions={QUICK_JAVA}"),
+            *("--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}"),
             *("--conf", f"spark.local.dir={folder / 'local'}"),
             # What the killed one had is asked for in vain: three times, but not five seconds apart.
             *("--conf", "spark.shuffle.io.retryWait=200ms"),
