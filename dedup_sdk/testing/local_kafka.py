@@ -501,6 +501,8 @@ class LocalKafka:
         self._command = [
             str(java.executable),
             "-XX:+UseSerialGC",
+            # A broker that lives some minutes: to compile its code thoroughly takes longer than its start, and a third of all its work.
+            "-XX:TieredStopAtLevel=1",
             f"-Xmx{self._heap_mib}m",
             "-Xms64m",
             "-Djava.awt.headless=true",
