@@ -13,9 +13,8 @@ from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.marks import NO_MARKS, Marks
+from dedup_sdk.marks import NO_MARKS, Marks, Progress
 from dedup_sdk.orders import Order, order_of
-from dedup_sdk.progress import Progress
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of

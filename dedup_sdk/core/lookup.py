@@ -41,12 +41,12 @@ from dedup_sdk.marks import (
     Found,
     Int64s,
     Marks,
+    Progress,
     cut_digests,
     join_marks,
     select_marks,
     take_digests,
 )
-from dedup_sdk.progress import Progress
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import NOTHING_KNOWN
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
@@ -23,9 +23,8 @@ from dedup_sdk.kafka.assignment import Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.marks import NO_MARKS, Int64s, cut_digests, elsewhere
+from dedup_sdk.marks import NO_MARKS, Int64s, Witness, cut_digests, elsewhere
 from dedup_sdk.observe import PartitionEvent
-from dedup_sdk.progress import Witness
 from dedup_sdk.store.protocol import Loaded
 from dedup_sdk.units.keys import UnitKeys
 

@@ -32,18 +32,17 @@ from dedup_sdk.kafka.assignment import (
     Starts,
     State,
     hangs_on_the_log,
+    hindrances_of,
+    note_uncompleted,
     set_back,
 )
-from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client import ANSWER_S, Backoff, Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
-from dedup_sdk.kafka.failures import CallbackErrors
-from dedup_sdk.kafka.questions import ANSWER_S, Backoff
+from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.reader import parted_at
-from dedup_sdk.kafka.recovery import RecoverySettings
-from dedup_sdk.kafka.recovery_loop import RecoveryLoop
+from dedup_sdk.kafka.recovery import RecoveryLoop, RecoverySettings
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.status import hindrances_of, note_uncompleted
 from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.questions import Asked, topic_id_of
+from dedup_sdk.kafka.client import Asked, topic_id_of
 from dedup_sdk.rule_fingerprint import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0

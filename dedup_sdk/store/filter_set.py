@@ -52,8 +52,8 @@ from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES
-from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
+from dedup_sdk.store.identity import Fields
 from dedup_sdk.store.pages import Uint64s
 
 BITS_PER_ID: Final = 12

@@ -37,16 +37,17 @@ from dedup_sdk.store.database import (
     JOURNAL,
     STATE,
     Extents,
+    SharedMemory,
     families_with_bloom,
+    generation_options,
     get_values,
     read_words,
     scan_generations,
     wants_merges,
 )
-from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter_set import Asked, FilterSet
 from dedup_sdk.store.filter_words import FilterWords, merge_words
-from dedup_sdk.store.options import SharedMemory, generation_options
+from dedup_sdk.store.identity import Fields
 from dedup_sdk.store.pages import FoundMark, find_in_pages
 from dedup_sdk.store.paths import PRIVATE
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent

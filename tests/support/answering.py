@@ -6,8 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.questions import Asked, EndProbe, Questions
+from dedup_sdk.kafka.client import Asked, Client, EndProbe, Questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

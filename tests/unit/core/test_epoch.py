@@ -6,7 +6,7 @@ import pytest
 
 from dedup_sdk.core.lookup import open_lookup
 from dedup_sdk.core.state import PartitionState
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Progress
 from dedup_sdk.window import Window
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from dedup_sdk.core.flight import KINDS
 from dedup_sdk.core.lookup import open_lookup
-from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import NOTHING_KNOWN
 from dedup_sdk.core.state import PartitionState
-from dedup_sdk.marks import NONE_FOUND, Found, Marks
-from dedup_sdk.progress import Progress, latest
+from dedup_sdk.marks import NONE_FOUND, Found, Marks, Progress, latest
 from dedup_sdk.window import Window
 from tests.support.marks import digest
 
