@@ -120,7 +120,8 @@ class Partition:
             plan = replace(plan, keep=False, progress=progress)
         if plan.keep and loaded is not None:
             self._begin(plan.progress, loaded.recent)
-            self.store.append(self.state.progress, NO_MARKS)
+            if (progress := self.state.progress) != loaded.progress:
+                self.store.append(progress, NO_MARKS)
         else:
             self.store.reset(plan.progress)
             self._begin(plan.progress)
@@ -648,7 +649,7 @@ class Writer:
         self._flushes.clear()
         if self.window.time_ms is not None:
             self._flushes.append((_LONG_AGO_MS, state.flight.high))
-        self._note_flush()
+        self._note_flush(state)
 
     def fence(self) -> None:
         """Write nothing from here on: the partition has another owner."""
@@ -751,7 +752,7 @@ class Writer:
         window, count_window = self.window, self._state.memory.reach.count_window
         if self._flushed_ms < 0:
             # Nothing had come yet when the partition started.
-            self._note_flush()
+            self._note_flush(self._state)
         if (
             window.time_ms is not None
             and _SHARE_OF_WINDOW * (self._state.stream_time_ms - self._flushed_ms) > window.time_ms
@@ -775,8 +776,7 @@ class Writer:
         """
         return min(self._state.memory.reach.newest_ms, self._state.stream_time_ms)
 
-    def _note_flush(self) -> None:
-        state = self._state
+    def _note_flush(self, state: PartitionState) -> None:
         count_window = state.memory.reach.count_window
         self._flushed_ms, self._flushed_number = (
             state.stream_time_ms,
@@ -801,7 +801,7 @@ class Writer:
             memory.put_back(marks)
             raise
         self._forget_steps()
-        self._note_flush()
+        self._note_flush(state)
         if marks.count and self.window.time_ms is not None:
             self._flushes.append((int(marks.timestamps.max()), int(marks.offsets.max()) + 1))
         before = reach.since_ms, reach.since_number

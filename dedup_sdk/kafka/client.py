@@ -425,8 +425,8 @@ class Client:
             self._cluster = metadata.cluster_id or "unnamed"
         return self._cluster
 
-    def describe(self, topics: Iterable[str]) -> None:
-        """Ask which these topics are, those of which nobody has asked, in one request; nobody waits for the answer.
+    def describe(self, topics: Iterable[str]) -> bool:
+        """Ask which these topics are, those of which nobody has asked, in one request; return whether no answer has to be waited for.
 
         Raises `KafkaException` when it is not known yet which cluster this is.
         """
@@ -435,6 +435,7 @@ class Client:
             self._topic_ids |= dict.fromkeys(unknown, "")
         elif unknown:
             self._described |= self.questions.describe(unknown)
+        return not self._described
 
     def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
         """Ask which these topics are now, whatever is known of them; no answers where brokers have no IDs to give."""

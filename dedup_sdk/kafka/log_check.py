@@ -52,14 +52,6 @@ def start_in_the_log(
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
     """
-    if start.new or (
-        held.loaded is not None
-        and held.loaded.progress.high == start.offset
-        and start.log_change is None
-        and (start.reopened or not held.loaded.progress.done)
-    ):
-        # Asking takes a while, for each partition; the client tells where the log ends below the next offset to read.
-        return start
     first, end = yield from _bounds_once_decided(start, held, client, until)
     loaded = held.loaded
     known = start.offset if loaded is None else max(start.offset, loaded.progress.high)

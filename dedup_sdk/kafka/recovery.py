@@ -194,9 +194,7 @@ def recover(
             # It was cut meanwhile: among the replayed records may be some that nobody has handled.
             held.loaded = None
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
-        start = yield from start_in_the_log(
-            replace(start, log_change=change), held, engine, client, settings, until=at.until
-        )
+        start = yield from _in_the_log(at, replace(start, log_change=change), held)
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
     if done is not None:
         # Records that the group completed elsewhere above its committed offset are hidden.
@@ -293,10 +291,23 @@ def _as_far_as_believed(at: Recovery, start: Start, held: Partition) -> Steps[tu
         start = _without_another_rule(assigned, start, held)
     if start.void is not None:
         _tell_why_void(assigned, start, start.void, at.chosen)
-    start = yield from start_in_the_log(start, held, at.engine, at.client, at.settings, until=at.until)
+    start = yield from _in_the_log(at, start, held)
     if start.metadata is None or start.metadata.done is None:
         return start, None
     return (yield from _checked(start, start.metadata, start.metadata.done, held, at.engine, at.client))
+
+
+def _in_the_log(at: Recovery, start: Start, held: Partition) -> Steps[Start]:
+    """Return where to start in the log as it is now: asked only where store and group do not agree on all that is completed."""
+    if start.new or (
+        held.loaded is not None
+        and held.loaded.progress.high == start.offset
+        and start.log_change is None
+        and (start.reopened or not held.loaded.progress.done)
+    ):
+        # Asking takes a while, for each partition; the client tells where the log ends below the next offset to read.
+        return start
+    return (yield from start_in_the_log(start, held, at.engine, at.client, at.settings, until=at.until))
 
 
 def _without_another_log(assigned: Assigned, start: Start, metadata: CommitMetadata) -> Start:
@@ -828,7 +839,10 @@ class RecoveryLoop:
                 self._find_start(assigned)
                 return
             if assigned.recovery is None:
-                if not self._client.is_described(assigned.topic) and not self._describe(assigned):
+                if not self._client.is_described(assigned.topic) and not self._client.describe(
+                    {each.topic for each in self._assigned.values() if each.state in RECOVERING}
+                ):
+                    assigned.wait_until(time.monotonic() + LOOK_S, assigned.waits_for)
                     return
                 steps = recover(assigned, self._engine, self._client, self._settings, self._chosen)
                 assigned.begin_recovery(steps)
@@ -873,14 +887,6 @@ class RecoveryLoop:
             self._callback_errors.keep(RecoveryError(f"{what}; does it exist, and may the group read it?"))
         else:
             self._callback_errors.keep(error)
-
-    def _describe(self, assigned: Assigned) -> bool:
-        """Ask which topic this is, and about all that recover in one request; return whether it is known at once."""
-        self._client.describe({each.topic for each in self._assigned.values() if each.state in RECOVERING})
-        if self._client.is_described(assigned.topic):
-            return True
-        assigned.wait_until(time.monotonic() + LOOK_S, assigned.waits_for)
-        return False
 
     def _find_start(self, assigned: Assigned) -> None:
         """Ask where the group stands; a broker that does not answer now is asked again later."""

@@ -508,7 +508,7 @@ class Session:
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
             logger.warning("commit failed (%s); it is repeated with the next one", error)
-        return self._topics_made_anew() if self._topic_watch.is_due else []
+        return self._topics_made_anew() if now >= self._topic_watch.due_at else []
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
         """Let partitions that are up to date deliver."""
@@ -612,7 +612,7 @@ def _committed(session: Session, lock: RLock, until: float) -> bool:
 
 
 class RebalanceLog:
-    """Writes the lines, and counts the verdicts between them."""
+    """Writes the lines, and counts the verdicts between them; nothing is put together for a log that nobody keeps."""
 
     def __init__(self, engine: Deduplicator) -> None:
         self._engine = engine
@@ -620,11 +620,14 @@ class RebalanceLog:
 
     def came(self, partitions: list[TopicPartition]) -> None:
         """Partitions were assigned; each delivers when it is up to date."""
-        names = _in_short(sorted(map(_coordinates, partitions)))
-        self._write("assigned", len(partitions), ", ".join(names))
+        if logger.isEnabledFor(logging.INFO):
+            names = _in_short(sorted(map(_coordinates, partitions)))
+            self._write("assigned", len(partitions), ", ".join(names))
 
     def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
         """Partitions begin to deliver, while those ``behind`` still recover."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
         line = "ready %d partitions: %s"
         arguments = [len(partitions), "; ".join(map(self._told, partitions))]
         if behind:
@@ -634,7 +637,8 @@ class RebalanceLog:
 
     def went(self, how: str, partitions: list[Assigned]) -> None:
         """Partitions have another owner, or none."""
-        self._write(how, len(partitions), "; ".join(map(self._told, partitions)))
+        if logger.isEnabledFor(logging.INFO):
+            self._write(how, len(partitions), "; ".join(map(self._told, partitions)))
 
     def _write(self, what: str, count: int, names: str) -> None:
         counted = Counter(self._engine.counters.as_dict())

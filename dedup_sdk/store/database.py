@@ -519,11 +519,11 @@ PART_BYTES: Final = 2**24
 
 
 def read_journal(
-    journal: Rdict, first: int | None, before: Progress | None
-) -> tuple[Progress | None, list[Marks], int, int]:
-    """Return the whole progress after the last step, the marks of each, the sequence of the first and the one after the last.
+    journal: Rdict, first: int, before: Progress | None
+) -> tuple[Progress | None, list[Marks], int]:
+    """Return the whole progress after the last step, the marks of each, and the sequence after the last.
 
-    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows (None: it does not). Raises `StoreCorruptError` when a record does not
+    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows. Raises `StoreCorruptError` when a record does not
     check, or one is missing.
     """
     steps = [] if before is None else [before]
@@ -531,8 +531,6 @@ def read_journal(
     following = first
     for key, record in read_items(journal):
         sequence = int.from_bytes(key, "big")
-        if following is None:
-            first = following = sequence
         if sequence != following:
             message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
             raise StoreCorruptError(message)
@@ -541,7 +539,7 @@ def read_journal(
         if step is not NO_MARKS:
             marks.append(step)
         following = sequence + 1
-    return latest(steps), marks, first or 0, following or 0
+    return latest(steps), marks, following
 
 
 class Extents(NamedTuple):

@@ -90,6 +90,16 @@ class Fields:
             raise self.wrong(name, f"a whole number from {least} {upto} is wanted")
         return value
 
+    def numbers(self, **least: int) -> list[int]:
+        """Return whole numbers of 64 bits, one a field: the fields' names, and the least of each."""
+        found = []
+        for name, lowest in least.items():
+            value = self._content.get(name)
+            if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value < _INT64:
+                raise self.wrong(name, f"a whole number from {lowest} on is wanted")
+            found.append(value)
+        return found
+
     def integers(self, name: str, *, least: int = -_INT64) -> tuple[int, ...]:
         """Return a list of whole numbers of 64 bits, none below ``least``."""
         value = self._content.get(name)

@@ -73,7 +73,7 @@ class ReadOnlyPartition:
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
             before = None if stored is None else decode_step(stored)[0]
-            progress, steps, _, _ = read_journal(journal, self._state.first_step, before)
+            progress, steps, _ = read_journal(journal, self._state.first_step, before)
             self.progress: Progress | None = progress
             self._recent: Marks = join_marks(steps)
             self._generations = [

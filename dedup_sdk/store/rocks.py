@@ -355,7 +355,7 @@ class RocksPartition:
                 state = recognise(
                     self._database, folder, self._identity, self._window, self._write_options, is_new=is_new
                 )
-                self._first = state.first_step or 0
+                self._first = state.first_step
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory, names)
                 self._measure()
@@ -377,7 +377,7 @@ class RocksPartition:
         """See `PartitionStore.load`."""
         with translating(self._folder, self._report_damage):
             stored = self._database.get(PROGRESS)
-            progress, marks, self._first, self._next = read_journal(
+            progress, marks, self._next = read_journal(
                 self._journal or self._open_journal(),
                 (self._generations or self._open_generations()).state.first_step,
                 None if stored is None else decode_step(stored)[0],

@@ -36,9 +36,10 @@ class UndescribedClient(Client):
         """See `Client`; nobody is asked."""
         del topic
 
-    def describe(self, topics: Iterable[str]) -> None:
+    def describe(self, topics: Iterable[str]) -> bool:
         """See `Client`."""
         del topics
+        return True
 
     def is_described(self, topic: str) -> bool:
         """See `Client`."""

@@ -68,7 +68,7 @@ class World:
     def look(self, after_s: float) -> list[str]:
         """Wait, look, and look at the answers; the topics that are others."""
         self.now += after_s
-        if self.watch.is_due:
+        if self.now >= self.watch.due_at:
             self.watch.look(self.partitions)
         asked = bool(self.brokers.open)
         self.brokers.answer()
