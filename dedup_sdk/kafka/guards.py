@@ -28,12 +28,9 @@ from typing import Any
 
 logger = logging.getLogger("dedup_sdk")
 
-
+_LONGEST_WAIT_S = 5.0
 _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 """The client's callbacks whose answer nobody waits for, and that run inside ``poll``."""
-
-
-_LONGEST_WAIT_S = 5.0
 
 
 class ClientLock:

@@ -769,7 +769,7 @@ UNKNOWN_S = 10.0
 """Seconds after which a topic or partition that the client, or a broker, has not heard of does not exist."""
 _UNKNOWN_PARTITION: Final = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 (that is its public name)
 
-_failures = attrgetter("failures")
+_state, _failures = attrgetter("state"), attrgetter("failures")
 
 
 class RecoveryLoop:
@@ -801,7 +801,14 @@ class RecoveryLoop:
         """Whether some recovery could go on at once."""
 
     def work(self) -> list[Assigned]:
-        """Go on with the recoveries, for at most `SLICE_S`; return the partitions that may deliver now."""
+        """Go on with the recoveries, for at most `SLICE_S`; return the partitions that may deliver now.
+
+        The readers of the topics' tails are closed where nothing recovers any more.
+        """
+        if not any(map(RECOVERING.__contains__, map(_state, self._assigned.values()))):
+            self.hurried = False
+            self._client.readers.close()
+            return []
         until = time.monotonic() + SLICE_S
         while True:
             now = time.monotonic()

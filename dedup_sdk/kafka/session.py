@@ -484,13 +484,9 @@ class Session:
 
         Return the partitions that begin anew, because their topic was made anew.
         """
-        if self.recovering:
-            if begun := self._recoveries.work():
-                self._begin_to_deliver(begun)
-            self.hurried = self._recoveries.hurried
-        else:
-            self.hurried = False
-            self._client.readers.close()
+        if begun := self._recoveries.work():
+            self._begin_to_deliver(begun)
+        self.hurried = self._recoveries.hurried
         if self._window_check.asked:
             self._window_check.look()
         now = time.monotonic()
