@@ -35,8 +35,13 @@ from rocksdict import (
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds
 from dedup_sdk.marks import DIGEST_BYTES, Marks, cut_digests
-from dedup_sdk.store.database import get_values
-from dedup_sdk.store.options import database_options, generation_options, shared_memory, sorted_file_options
+from dedup_sdk.store.database import (
+    database_options,
+    generation_options,
+    get_values,
+    shared_memory,
+    sorted_file_options,
+)
 from dedup_sdk.store.pages import newest_per_digest
 
 SHARES = 8

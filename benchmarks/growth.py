@@ -28,7 +28,7 @@ from benchmarks.measure import cpu_seconds, peak_rss_mib
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids, header
-from dedup_sdk.kafka.fetcher import Collector
+from dedup_sdk.kafka.loop import Collector
 from dedup_sdk.marks import DIGEST_BYTES
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup

@@ -31,8 +31,7 @@ from benchmarks.arguments import at_least
 from benchmarks.handover_member import PATIENCE_S, STRATEGY, Member
 from benchmarks.preload import beginning_text, names
 from dedup_sdk.errors import DedupError
-from dedup_sdk.marks import DIGEST_BYTES, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import DIGEST_BYTES, Marks, Progress
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import LocalKafka

@@ -25,8 +25,8 @@ from benchmarks.contender import strategy
 from benchmarks.workload import HEADER, PARTITIONS, Workload
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.fetcher import Collector
 from dedup_sdk.kafka.fields import MessageFields, timestamps_ms
+from dedup_sdk.kafka.loop import Collector
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.rocks import RocksStore
 

@@ -27,8 +27,8 @@ from benchmarks.rounds import orders as orders_of_rounds
 from dedup_sdk import LastId, Lookup, RocksStore, Window, header, orders
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.fetcher import Collector
 from dedup_sdk.kafka.fields import MessageFields, timestamps_ms
+from dedup_sdk.kafka.loop import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,8 +24,7 @@ import numpy as np
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds
 from dedup_sdk.errors import DedupError
-from dedup_sdk.marks import DIGEST_BYTES, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import DIGEST_BYTES, Marks, Progress
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window

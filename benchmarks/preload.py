@@ -17,8 +17,7 @@ from benchmarks.contender import strategy
 from benchmarks.store_size import compact
 from benchmarks.workload import PARTITIONS, WorkloadError
 from dedup_sdk.kafka.commit_text import CommitMetadata, sealed
-from dedup_sdk.marks import DIGEST_BYTES, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import DIGEST_BYTES, Marks, Progress
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.protocol import DIGEST_NAME, Identity

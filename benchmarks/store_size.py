@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dedup_sdk.store.database import close_database, open_database
-from dedup_sdk.store.options import shared_memory
+from dedup_sdk.store.database import close_database, open_database, shared_memory
 from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec, json, key, py, value
     from dedup_sdk.kafka.consumer import DedupConsumer
     from dedup_sdk.kafka.fields import ids_of
+    from dedup_sdk.marks import Coverage
     from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
     from dedup_sdk.producer.keys import ProducerKey, ProducerKeys, Uuid7Keys
     from dedup_sdk.producer.producer import DedupProducer
     from dedup_sdk.producer.required_window import required_window
-    from dedup_sdk.progress import Coverage
     from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
     from dedup_sdk.runner.dead_letters import DeadLetter, original_headers
     from dedup_sdk.shared.memory import MemoryClaimStore
@@ -165,7 +165,7 @@ _MODULES: Final = {
     "dedup_sdk.producer.keys": ("ProducerKey", "ProducerKeys", "Uuid7Keys"),
     "dedup_sdk.producer.producer": ("DedupProducer",),
     "dedup_sdk.producer.required_window": ("required_window",),
-    "dedup_sdk.progress": ("Coverage",),
+    "dedup_sdk.marks": ("Coverage",),
     "dedup_sdk.record": ("Record", "Settled", "Verdict", "VerdictKind"),
     "dedup_sdk.runner.dead_letters": ("DeadLetter", "original_headers"),
     "dedup_sdk.shared.memory": ("MemoryClaimStore",),

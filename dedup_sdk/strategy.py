@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from dedup_sdk.checks import choice, flag, whole
 from dedup_sdk.core.last import open_last
 from dedup_sdk.core.last_rule import BelowFloor, LastRule
-from dedup_sdk.core.lookup import open_lookup
+from dedup_sdk.core.lookup import LookupMemory
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.marks import NO_MARKS, Marks
+from dedup_sdk.marks import NO_MARKS, Marks, Progress
 from dedup_sdk.orders import Order, order_of
-from dedup_sdk.progress import Progress
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of
@@ -111,7 +110,7 @@ class Lookup:
             from dedup_sdk.units.memory import open_units
 
             return open_units(terms.window, terms.keys, progress, recent)
-        return open_lookup(terms.window, progress, recent)
+        return PartitionState(LookupMemory(terms.window, progress, recent))
 
     def gates(self, state: PartitionState) -> list[Gate]:
         """Return the gates that records of a partition in this state pass."""

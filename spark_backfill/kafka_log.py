@@ -23,8 +23,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.client import topic_id_of
 from dedup_sdk.kafka.commit_text import unsealed
-from dedup_sdk.kafka.questions import topic_id_of
 from spark_backfill.errors import BackfillError
 
 _TIMEOUT_S: Final = 15.0

@@ -18,11 +18,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
-from dedup_sdk.marks import Marks, select_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress, select_marks
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore

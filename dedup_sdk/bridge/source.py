@@ -134,7 +134,7 @@ class SourcePartitions:
 
     def changed(self) -> list[PartitionId]:
         """Return the partitions whose topics were made anew, or are missing; asks the brokers every few seconds."""
-        if not self._watch.is_due:
+        if time.monotonic() < self._watch.due_at:
             return []
         found = self._watch.look([_Followed(*place, log.name) for place, log in self.reading.items()])
         others = {each.topic for each in found} | self._watch.missing

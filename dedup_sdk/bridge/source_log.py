@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
-from dedup_sdk.kafka.questions import Asked, Questions, topic_id_of
+from dedup_sdk.kafka.client import Asked, Questions, topic_id_of
 from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log, log_name, topic_digits
 
 PartitionId = tuple[str, int]

@@ -25,8 +25,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dedup_sdk.core.ranges import Range, merged
-from dedup_sdk.marks import Int64s, Marks
-from dedup_sdk.progress import Progress, Witness
+from dedup_sdk.marks import Int64s, Marks, Progress, Witness
 from dedup_sdk.record import Verdict, VerdictKind
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]

@@ -19,16 +19,23 @@ from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, Flight, RecordRef
 from dedup_sdk.core.last_judge import COMPLETED_TWIN, LastJudge, Waiter
 from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
-from dedup_sdk.core.plan import NOTHING_KNOWN
-from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.reach import NOTHING_KNOWN, Reach
 from dedup_sdk.core.sightings import Sightings
 from dedup_sdk.core.source import ActiveSource, LastNotes, notes_of
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.sources import Sources, keys_of, source_marks
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Int64s, Marks, join_marks, select_marks, take_digests
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import (
+    NO_MARKS,
+    NONE_FOUND,
+    Int64s,
+    Marks,
+    Progress,
+    join_marks,
+    select_marks,
+    take_digests,
+)
 from dedup_sdk.window import Window
 
 

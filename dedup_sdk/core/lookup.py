@@ -33,7 +33,6 @@ from dedup_sdk.core.flight import (
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
 from dedup_sdk.core.ranges import Range
 from dedup_sdk.core.reach import Reach
-from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk.marks import (
     NO_MARKS,
@@ -41,12 +40,12 @@ from dedup_sdk.marks import (
     Found,
     Int64s,
     Marks,
+    Progress,
     cut_digests,
     join_marks,
     select_marks,
     take_digests,
 )
-from dedup_sdk.progress import Progress
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
@@ -823,11 +822,6 @@ class LookupMemory:
         marks = self._columns(chunk, chunk.unsaved()) if chunk.offsets else NO_MARKS
         self.note_journaled(marks)
         return marks
-
-
-def open_lookup(window: Window, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
-    """Return the state of a partition whose IDs are looked up: its progress, and the recent marks beside it."""
-    return PartitionState(LookupMemory(window, progress, recent))
 
 
 def _as_marks(found: Found) -> dict[int, Mark]:

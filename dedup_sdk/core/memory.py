@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from dedup_sdk.core.flight import Chunk, Flight, RecordRef
 from dedup_sdk.core.ranges import Range
 from dedup_sdk.core.reach import Reach
-from dedup_sdk.marks import Found, Int64s, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Found, Int64s, Marks, Progress
 
 Find = Callable[[bytes, int], Found]
 """Looks so many digests (16 bytes each) up among older marks."""

@@ -11,10 +11,9 @@ from typing import Any
 
 from dedup_sdk.core.flight import Chunk, Flight, RecordRef
 from dedup_sdk.core.memory import Find, Memory, Step
-from dedup_sdk.core.plan import NOTHING_KNOWN
 from dedup_sdk.core.ranges import Range, merged
-from dedup_sdk.marks import NO_MARKS, Int64s
-from dedup_sdk.progress import Coverage, Progress
+from dedup_sdk.core.reach import NOTHING_KNOWN
+from dedup_sdk.marks import NO_MARKS, Coverage, Int64s, Progress
 
 
 class PartitionState:

@@ -16,7 +16,7 @@ from typing import Self
 from dedup_sdk.checks import callables, flag, whole
 from dedup_sdk.core.flight import RecordRef
 from dedup_sdk.core.memory import Find
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.gates import Gate, Gatekeeper
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.engine.prefetch import columns_of, looked_up
@@ -24,9 +24,8 @@ from dedup_sdk.engine.settings import MOST_OFFSET, refuse_unusable
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
 from dedup_sdk.ids import Ids, RecordFields
 from dedup_sdk.ids.spec import GroupKeys
-from dedup_sdk.marks import Int64s
+from dedup_sdk.marks import Coverage, Int64s
 from dedup_sdk.observe import Counters, Observer, PartitionEvent
-from dedup_sdk.progress import Coverage
 from dedup_sdk.record import Record, Settled, Verdict
 from dedup_sdk.store.forgetful import ForgetfulStore
 from dedup_sdk.store.memory import MemoryStore
@@ -144,7 +143,7 @@ class Deduplicator:
         topic_id: str = "",
         cluster: str | None = None,
     ) -> Partition:
-        """Open the partition's store without deciding yet how it starts; see `dedup_sdk.core.plan`.
+        """Open the partition's store without deciding yet how it starts; see `dedup_sdk.core.reach`.
 
         Several engines may share one store object; a partition that one of them has open is refused to the others, as
         to another process. A signal's exception may strike between opening a store and noting that it is open. So the

@@ -14,9 +14,8 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from dedup_sdk.kafka.assignment import Pause
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commits import Coordinates
-from dedup_sdk.kafka.delivery import Delivery
-from dedup_sdk.kafka.failures import CallbackErrors, Interruption
-from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
+from dedup_sdk.kafka.delivery import Delivery, Fetcher
+from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk.kafka.session import Session, commit_in_group
 from dedup_sdk.kafka.settings import ClientSettings
 

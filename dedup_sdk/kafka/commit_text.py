@@ -47,7 +47,7 @@ from hashlib import sha256
 from typing import Final
 
 from dedup_sdk.core.ranges import Range
-from dedup_sdk.progress import Witness
+from dedup_sdk.marks import Witness
 from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log
 
 MOST_CHARACTERS: Final = 4_095

@@ -30,18 +30,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from dedup_sdk.checks import choice, seconds, text
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.assignment import status_of
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import handle_error
 from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_group
-from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
-from dedup_sdk.kafka.failures import CallbackErrors, Interruption
-from dedup_sdk.kafka.fetcher import ClientLock, Fetcher
+from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import ClientSettings, client_settings
-from dedup_sdk.kafka.status import status_of
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.shared.claims import Claims

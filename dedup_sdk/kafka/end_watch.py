@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from weakref import ref
 
 from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.questions import EndProbe
+from dedup_sdk.kafka.client import EndProbe
 
 HOLES_S: Final = 5.0
 """Seconds in which nothing comes of a partition, though more is asked for, after which it seems to be at its end; and how far behind it may be."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import NOTHING_KNOWN
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import RecoveryError
@@ -23,9 +23,8 @@ from dedup_sdk.kafka.assignment import Start, Steps, Wait
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.reader import Slice, TailReader
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.marks import NO_MARKS, Int64s, cut_digests, elsewhere
+from dedup_sdk.marks import NO_MARKS, Int64s, Witness, cut_digests, elsewhere
 from dedup_sdk.observe import PartitionEvent
-from dedup_sdk.progress import Witness
 from dedup_sdk.store.protocol import Loaded
 from dedup_sdk.units.keys import UnitKeys
 
@@ -53,14 +52,6 @@ def start_in_the_log(
     Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
     ``auto.offset.reset=error``.
     """
-    if start.new or (
-        held.loaded is not None
-        and held.loaded.progress.high == start.offset
-        and start.log_change is None
-        and (start.reopened or not held.loaded.progress.done)
-    ):
-        # Asking takes a while, for each partition; the client tells where the log ends below the next offset to read.
-        return start
     first, end = yield from _bounds_once_decided(start, held, client, until)
     loaded = held.loaded
     known = start.offset if loaded is None else max(start.offset, loaded.progress.high)

@@ -32,18 +32,17 @@ from dedup_sdk.kafka.assignment import (
     Starts,
     State,
     hangs_on_the_log,
+    hindrances_of,
+    note_uncompleted,
     set_back,
 )
-from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client import ANSWER_S, Backoff, Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
-from dedup_sdk.kafka.failures import CallbackErrors
-from dedup_sdk.kafka.questions import ANSWER_S, Backoff
+from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.reader import parted_at
-from dedup_sdk.kafka.recovery import RecoverySettings
-from dedup_sdk.kafka.recovery_loop import RecoveryLoop
+from dedup_sdk.kafka.recovery import RecoveryLoop, RecoverySettings
 from dedup_sdk.kafka.settings import ClientSettings
-from dedup_sdk.kafka.status import hindrances_of, note_uncompleted
 from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.window_check import WindowCheck
 from dedup_sdk.observe import PartitionEvent
@@ -485,13 +484,9 @@ class Session:
 
         Return the partitions that begin anew, because their topic was made anew.
         """
-        if self.recovering:
-            if begun := self._recoveries.work():
-                self._begin_to_deliver(begun)
-            self.hurried = self._recoveries.hurried
-        else:
-            self.hurried = False
-            self._client.readers.close()
+        if begun := self._recoveries.work():
+            self._begin_to_deliver(begun)
+        self.hurried = self._recoveries.hurried
         if self._window_check.asked:
             self._window_check.look()
         now = time.monotonic()
@@ -509,7 +504,7 @@ class Session:
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
             logger.warning("commit failed (%s); it is repeated with the next one", error)
-        return self._topics_made_anew() if self._topic_watch.is_due else []
+        return self._topics_made_anew() if now >= self._topic_watch.due_at else []
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
         """Let partitions that are up to date deliver."""
@@ -613,7 +608,7 @@ def _committed(session: Session, lock: RLock, until: float) -> bool:
 
 
 class RebalanceLog:
-    """Writes the lines, and counts the verdicts between them."""
+    """Writes the lines, and counts the verdicts between them; nothing is put together for a log that nobody keeps."""
 
     def __init__(self, engine: Deduplicator) -> None:
         self._engine = engine
@@ -621,11 +616,14 @@ class RebalanceLog:
 
     def came(self, partitions: list[TopicPartition]) -> None:
         """Partitions were assigned; each delivers when it is up to date."""
-        names = _in_short(sorted(map(_coordinates, partitions)))
-        self._write("assigned", len(partitions), ", ".join(names))
+        if logger.isEnabledFor(logging.INFO):
+            names = _in_short(sorted(map(_coordinates, partitions)))
+            self._write("assigned", len(partitions), ", ".join(names))
 
     def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
         """Partitions begin to deliver, while those ``behind`` still recover."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
         line = "ready %d partitions: %s"
         arguments = [len(partitions), "; ".join(map(self._told, partitions))]
         if behind:
@@ -635,7 +633,8 @@ class RebalanceLog:
 
     def went(self, how: str, partitions: list[Assigned]) -> None:
         """Partitions have another owner, or none."""
-        self._write(how, len(partitions), "; ".join(map(self._told, partitions)))
+        if logger.isEnabledFor(logging.INFO):
+            self._write(how, len(partitions), "; ".join(map(self._told, partitions)))
 
     def _write(self, what: str, count: int, names: str) -> None:
         counted = Counter(self._engine.counters.as_dict())

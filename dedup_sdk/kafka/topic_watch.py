@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.questions import Asked, topic_id_of
+from dedup_sdk.kafka.client import Asked, topic_id_of
 from dedup_sdk.rule_fingerprint import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0
@@ -62,14 +62,11 @@ class TopicWatch:
         self._every_s = LOOK_EVERY_S if every_s is None else every_s
         self._asked: dict[str, Asked] = {}
         self._seen: dict[str, str] = {}
-        self._look_at = clock() + self._every_s
+        self._asked_at = clock()
+        self.due_at = self._asked_at + self._every_s
+        """When (seconds of the clock) there is something to ask; past while an answer is awaited."""
         self.missing: set[str] = set()
         """Topics that the broker which was asked last does not know; it may be behind."""
-
-    @property
-    def is_due(self) -> bool:
-        """Whether there is something to ask, or an answer to look at."""
-        return bool(self._asked) or self._clock() >= self._look_at
 
     def look(self, partitions: Collection[R]) -> list[R]:
         """Ask, or look at the answers; return those that are read from a topic which is another one by now."""
@@ -80,18 +77,20 @@ class TopicWatch:
         if not all(asked.answer.done() for asked in self._asked.values()):
             return []
         asked, self._asked, self.missing = self._asked, {}, set()
+        self.due_at = self._asked_at + self._every_s
         logs = {topic: self._log_of(topic, each) for topic, each in asked.items()}
         others = [each for each in reading if not is_one_log(logs.get(each.topic, ""), each.log)]
         before, self._seen = self._seen, {each.topic: logs[each.topic] for each in others}
         if self._seen:
-            self._look_at = self._clock() + LOOK_SOON_S
+            self.due_at = self._clock() + LOOK_SOON_S
         return [each for each in others if before.get(each.topic) == logs[each.topic]]
 
     def _ask(self, topics: set[str]) -> None:
-        self._look_at = self._clock() + self._every_s
+        self._asked_at = self._clock()
+        self.due_at = self._asked_at + self._every_s
         self.missing = set()
-        if topics:
-            self._asked = self._brokers.ask_anew(topics)
+        if topics and (asked := self._brokers.ask_anew(topics)):
+            self._asked, self.due_at = asked, self._asked_at
 
     def _log_of(self, topic: str, asked: Asked) -> str:
         """Return which log a topic is now; empty where nobody can say."""
@@ -100,6 +99,6 @@ class TopicWatch:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 self.missing.add(topic)
-                self._look_at = self._clock() + LOOK_SOON_S
+                self.due_at = self._clock() + LOOK_SOON_S
             return ""
         return log_name(self._brokers.cluster_id(), topic_id)

@@ -15,9 +15,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka.client import Asked, Client
 from dedup_sdk.kafka.client_errors import settings_refused, text_of
-from dedup_sdk.kafka.questions import Asked
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, refuse_unwritable
 from dedup_sdk.observe import EventName, PartitionEvent
 

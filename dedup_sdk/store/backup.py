@@ -27,8 +27,7 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
-from dedup_sdk.marks import Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest, write_manifest
 from dedup_sdk.store.paths import PartitionFolder, new_snapshot, usable
 from dedup_sdk.store.protocol import Identity

@@ -1,20 +1,47 @@
 """A partition's database: opened with all options, never as a silent empty one, and read from end to end.
 
 RocksDB's exceptions, which are texts, become this package's errors here and nowhere else (`translating`).
+
+All options are passed on every open: what is not passed is silently lost when a database is reopened.
+
+*Open files* are bounded for the whole process, whatever the number of partitions. RocksDB counts a database's sorted files only: its log, its manifest, its lock and the like, some seven files, come on top, and its folder once
+for each generation that was made since it was opened. Half of what
+the process may open (``ulimit -n``, when this is imported) is given out: a database gets a quarter of what is left when it opens,
+between `LEAST` and `MOST`, and gives it back when it is closed.
+
+RocksDB merges files in *one thread* for all databases of this process, in more only while one of them closes. A database that is told to stop gives up the merge it is in at once, but one that still waits for a thread has to be taken up
+before it can be given up. With one thread that is after the merges of other databases ahead of it, which go on for seconds.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import resource
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 from traceback import clear_frames
 from typing import Final, NamedTuple, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
-from rocksdict import AccessType, DbClosedError, Options, Rdict, ReadOptions
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompactionStyle,
+    DBCompressionType,
+    DBRecoveryMode,
+    Env,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBufferManager,
+)
 
 from dedup_sdk.errors import (
     DedupError,
@@ -23,27 +50,215 @@ from dedup_sdk.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
-from dedup_sdk.progress import Progress, latest
+from dedup_sdk.marks import NO_MARKS, Marks, Progress, cut_marks, join_marks, latest, select_marks
 from dedup_sdk.store.filter_words import FilterWords, filter_words
-from dedup_sdk.store.journal import decode_step
-from dedup_sdk.store.options import (
-    LEAST,
-    MERGE_THREADS,
-    SharedMemory,
-    database_options,
-    generation_options,
-    journal_options,
-)
 from dedup_sdk.store.pages import (
     FoundMark,
     decode_items,
+    decode_step,
     digest_ranks,
     find_in_page,
     newest_per_digest,
     page_key,
     rank_of,
 )
+
+LEAST: Final = 24
+MOST: Final = 256
+_SHARE_OF_LIMIT: Final = 2
+_SHARE_OF_REST: Final = 4
+_UNLIMITED: Final = 2**20
+
+
+class OpenFiles:
+    """Sorted files that may be open at once; together at most ``total`` and `LEAST` a database. Thread-safe."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._given = 0
+        self._lock = Lock()
+
+    def take(self) -> int:
+        """Return how many a database that opens now may hold; give it back when it is closed."""
+        with self._lock:
+            share = min(MOST, max(LEAST, (self._total - self._given) // _SHARE_OF_REST))
+            self._given += share
+            return share
+
+    def give_back(self, share: int) -> None:
+        """Note that a database is closed which had been given ``share``."""
+        with self._lock:
+            self._given -= share
+
+
+def process_limit() -> int:
+    """Return how many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
+
+OPEN_FILES: Final = OpenFiles(process_limit() // _SHARE_OF_LIMIT)
+"""Of this process."""
+
+
+class MergeThreads:
+    """How many threads merge; ``usual`` of them while nothing closes. Thread-safe."""
+
+    def __init__(self, usual: int = 1) -> None:
+        self._usual = usual
+        self._open = 0
+        self._closing = 0
+        self._lock = Lock()
+
+    def opened(self) -> None:
+        """Note that a database has opened."""
+        with self._lock:
+            self._open += 1
+
+    def closed(self) -> None:
+        """Note that a database is closed."""
+        with self._lock:
+            self._open -= 1
+
+    @contextmanager
+    def one_each(self) -> Iterator[None]:
+        """Have a thread for each open database meanwhile, since each has one merge at most that waits or goes on."""
+        with self._lock:
+            self._closing += 1
+            self._limit(max(self._usual, self._open))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._closing -= 1
+                if not self._closing:
+                    self._limit(self._usual)
+
+    def _limit(self, threads: int) -> None:
+        # Every environment object stands for the one of the process. Threads beyond the limit end when their merge does.
+        Env().set_low_priority_background_threads(threads)
+
+
+MERGE_THREADS: Final = MergeThreads()
+"""Of this process."""
+
+
+BLOOM_BITS: Final = 10
+BLOCK_BYTES: Final = 1024
+"""Less than a page of marks without payloads has, so that each is a block of its own: what is read is what is asked for."""
+WAL_BYTES: Final = 32 * 2**20
+WRITE_BUFFERS_BYTES: Final = 64 * 2**20
+JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
+SMALL_BUFFER_BYTES: Final = 2**20
+GROWING_RUNS: Final = 8
+_TABLE_FORMAT: Final = 5
+
+
+def table_options(cache: Cache | None) -> BlockBasedOptions:
+    """Return how sorted files are laid out; ``cache`` None where only a file is written."""
+    table = BlockBasedOptions()
+    table.set_bloom_filter(BLOOM_BITS, block_based=False)
+    table.set_block_size(BLOCK_BYTES)
+    table.set_format_version(_TABLE_FORMAT)
+    if cache is not None:
+        table.set_block_cache(cache)
+    return table
+
+
+def sorted_file_options(*, compressed: bool) -> Options:
+    """Return the options of a sorted file written by RocksDB outside a database."""
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table_options(None))
+    if compressed:
+        options.set_compression_type(DBCompressionType.zstd())
+        options.set_compression_options(-14, 1, 0, 0)
+    else:
+        options.set_compression_type(DBCompressionType.none())
+    return options
+
+
+class SharedMemory:
+    """A block cache, and the write buffers, which are the same for the whole process; see `shared_memory`."""
+
+    def __init__(self, block_cache_bytes: int, buffers: WriteBufferManager) -> None:
+        # Of RocksDB's caches the one that finds a page quicker, by a tenth. With 0 its table grows with its blocks; with a size of blocks
+        # it takes a sixteenth of the cache at once.
+        self.cache = Cache.new_hyper_clock_cache(block_cache_bytes, 0)
+        self.table = table_options(self.cache)
+        self.buffers = buffers
+        self.journal = journal_options(self)
+
+
+_LOCK: Final = Lock()
+_CACHES: Final[WeakValueDictionary[int, SharedMemory]] = WeakValueDictionary()
+
+
+@functools.cache
+def _buffers() -> WriteBufferManager:
+    return WriteBufferManager(WRITE_BUFFERS_BYTES, allow_stall=False)
+
+
+def shared_memory(block_cache_bytes: int) -> SharedMemory:
+    """Return the memory that all databases of this process share whose stores ask for a cache of this size."""
+    with _LOCK:
+        memory = _CACHES.get(block_cache_bytes)
+        if memory is None:
+            memory = _CACHES[block_cache_bytes] = SharedMemory(block_cache_bytes, _buffers())
+        return memory
+
+
+def database_options(memory: SharedMemory | None, open_files: int = LEAST) -> Options:
+    """Return the options of a partition's database, which are also those of its default column family."""
+    options = _base(memory)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_max_open_files(open_files)
+    # Of 64 parts, the default, each would keep a file open.
+    options.set_table_cache_num_shard_bits(0)
+    # Its files are few: opening them takes no threads.
+    options.set_max_file_opening_threads(1)
+    options.set_max_background_jobs(2)
+    options.set_max_total_wal_size(WAL_BYTES)
+    # A whole step is lost to a torn tail of the log, never a part of it, and never an earlier one.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(2**20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_manifest_preallocation_size(2**16)
+    options.set_max_manifest_file_size(2**22)
+    options.set_skip_stats_update_on_db_open(True)
+    if memory is not None:
+        options.set_write_buffer_manager(memory.buffers)
+    return options
+
+
+def journal_options(memory: SharedMemory | None) -> Options:
+    """Return the options of the journal: written in order, read once, dropped as a whole."""
+    options = _base(memory)
+    options.set_write_buffer_size(JOURNAL_BUFFER_BYTES)
+    options.set_compression_type(DBCompressionType.none())
+    return options
+
+
+def generation_options(memory: SharedMemory | None) -> Options:
+    """Return the options of a generation of marks: files come in whole, and are joined rarely, so that few are open."""
+    options = _base(memory)
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_compression_options(-14, 1, 0, 0)
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_level_zero_file_num_compaction_trigger(GROWING_RUNS)
+    options.set_level_zero_slowdown_writes_trigger(64)
+    options.set_level_zero_stop_writes_trigger(128)
+    return options
+
+
+def _base(memory: SharedMemory | None) -> Options:
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table_options(None) if memory is None else memory.table)
+    options.set_write_buffer_size(SMALL_BUFFER_BYTES)
+    return options
+
 
 _LOCKED = re.compile(
     r"while lock file.*resource temporarily unavailable|lock hold by current process", re.DOTALL
@@ -304,11 +519,11 @@ PART_BYTES: Final = 2**24
 
 
 def read_journal(
-    journal: Rdict, first: int | None, before: Progress | None
-) -> tuple[Progress | None, list[Marks], int, int]:
-    """Return the whole progress after the last step, the marks of each, the sequence of the first and the one after the last.
+    journal: Rdict, first: int, before: Progress | None
+) -> tuple[Progress | None, list[Marks], int]:
+    """Return the whole progress after the last step, the marks of each, and the sequence after the last.
 
-    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows (None: it does not). Raises `StoreCorruptError` when a record does not
+    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows. Raises `StoreCorruptError` when a record does not
     check, or one is missing.
     """
     steps = [] if before is None else [before]
@@ -316,8 +531,6 @@ def read_journal(
     following = first
     for key, record in read_items(journal):
         sequence = int.from_bytes(key, "big")
-        if following is None:
-            first = following = sequence
         if sequence != following:
             message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
             raise StoreCorruptError(message)
@@ -326,7 +539,7 @@ def read_journal(
         if step is not NO_MARKS:
             marks.append(step)
         following = sequence + 1
-    return latest(steps), marks, first or 0, following or 0
+    return latest(steps), marks, following
 
 
 class Extents(NamedTuple):

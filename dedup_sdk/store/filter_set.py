@@ -43,6 +43,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -52,8 +53,8 @@ from numpy.typing import NDArray
 
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.marks import DIGEST_BYTES
-from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter_words import FilterWords, decode_words, encode_words
+from dedup_sdk.store.identity import Fields
 from dedup_sdk.store.pages import Uint64s
 
 BITS_PER_ID: Final = 12
@@ -169,6 +170,9 @@ def extent_blocks(marks: int) -> int:
     return max(1, marks * BITS_PER_ID_AND_EXTENT // _BLOCK_BITS)
 
 
+_generation = attrgetter("generation")
+
+
 class ExtentFilters:
     """The filters of a partition's extents.
 
@@ -271,9 +275,7 @@ class ExtentFilters:
         self._blocks = blocks[:, None]
         self._starts = (np.cumsum(blocks, dtype=np.uint64) - blocks)[:, None]
         self._rows = np.arange(len(self._extents), dtype=np.uint64) << _RANK_BITS
-        runs = [
-            (number, len(list(run))) for number, run in groupby(each.generation for each in self._extents)
-        ]
+        runs = [(number, len(list(run))) for number, run in groupby(map(_generation, self._extents))]
         self._generations = [number for number, _ in runs]
         self._edges = np.cumsum([rows for _, rows in runs][:-1], dtype=np.int64)
 
@@ -465,6 +467,8 @@ class FilterSet:
 
     def by_generation(self, digests: bytes) -> list[Asked]:
         """Return the digests that each generation may have, and in which pages they would be; never misses one."""
+        if not self._segments:
+            return []
         passed = self.may_contain(digests)
         return self._extents.by_generation(digests, passed) if passed.size else []
 

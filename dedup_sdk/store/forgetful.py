@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import NOTHING_KNOWN
 from dedup_sdk.errors import StoreError
-from dedup_sdk.marks import NO_MARKS, Found, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import NO_MARKS, Found, Marks, Progress
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, Loaded, PartitionStore, StoreStats
 from dedup_sdk.window import Window

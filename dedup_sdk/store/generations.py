@@ -37,16 +37,17 @@ from dedup_sdk.store.database import (
     JOURNAL,
     STATE,
     Extents,
+    SharedMemory,
     families_with_bloom,
+    generation_options,
     get_values,
     read_words,
     scan_generations,
     wants_merges,
 )
-from dedup_sdk.store.fields import Fields
 from dedup_sdk.store.filter_set import Asked, FilterSet
 from dedup_sdk.store.filter_words import FilterWords, merge_words
-from dedup_sdk.store.options import SharedMemory, generation_options
+from dedup_sdk.store.identity import Fields
 from dedup_sdk.store.pages import FoundMark, find_in_pages
 from dedup_sdk.store.paths import PRIVATE
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent
@@ -141,8 +142,7 @@ class State:
     """The generations of a partition, oldest first; one that was folded has a later number than some that are younger.
 
     ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation;
-    ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed (None: written by a
-    version that did not note it).
+    ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed.
 
     No two journals begin with the same number. A database whose list of files was cut off opens at an earlier state.
     What is left of a later journal then does not begin where that state says, which counts as damage
@@ -152,7 +152,7 @@ class State:
     generations: tuple[Generation, ...] = field(default=())
     next_number: int = 1
     top_offset: int = -1
-    first_step: int | None = 0
+    first_step: int = 0
 
     @property
     def marks(self) -> int:
@@ -199,7 +199,7 @@ class State:
             raise read.wrong("format", f"this version reads {FORMAT}; use a newer version")
         generations = tuple(map(_generation, read.objects("generations")))
         numbers = list(map(_number, generations))
-        following = read.integer("next", least=1)
+        following, top_offset, first_step = read.numbers(next=1, top_offset=-1, first_step=0)
         if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= following:
             raise read.wrong(
                 "next",
@@ -209,8 +209,8 @@ class State:
         return cls(
             generations=generations,
             next_number=following,
-            top_offset=read.integer("top_offset", least=-1),
-            first_step=read.integer("first_step", least=0) if read.has("first_step") else None,
+            top_offset=top_offset,
+            first_step=first_step,
         )
 
 

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
-from dedup_sdk.progress import Progress
-from dedup_sdk.store.fields import Fields
+from dedup_sdk.marks import Progress
 from dedup_sdk.store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
+from dedup_sdk.store.identity import Fields
 from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window

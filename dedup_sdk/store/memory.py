@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dedup_sdk.errors import StoreError, StoreLockedError
-from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, cut_digests, join_marks
-from dedup_sdk.progress import Progress, latest
+from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, Progress, cut_digests, join_marks, latest
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import fitting_partition, read_manifest
 from dedup_sdk.store.pages import check_payloads, newest_per_digest

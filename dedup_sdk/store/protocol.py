@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from dedup_sdk.marks import Found, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Found, Marks, Progress
 from dedup_sdk.window import Window
 
 DIGEST_NAME: Final = "sha256-16"
@@ -78,7 +77,7 @@ class PartitionStore(Protocol):
     def append(self, progress: Progress, marks: Marks) -> None:
         """Write one step, atomically: after a crash either all of it is there or nothing.
 
-        A progress that is a delta adds to the steps before; there is one, and `load` returns the whole (`dedup_sdk.progress.latest`).
+        A progress that is a delta adds to the steps before; there is one, and `load` returns the whole (`dedup_sdk.marks.latest`).
 
         ``marks`` in the order of their completion; a later mark of an ID replaces an earlier one unless its offset is lower.
         """

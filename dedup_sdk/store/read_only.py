@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import Marks, join_marks, select_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress, join_marks, select_marks
 from dedup_sdk.store.database import (
     IDENTITY,
     JOURNAL,
@@ -26,8 +25,7 @@ from dedup_sdk.store.database import (
 )
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity, decode_window
-from dedup_sdk.store.journal import decode_step
-from dedup_sdk.store.pages import digest_words
+from dedup_sdk.store.pages import decode_step, digest_words
 from dedup_sdk.store.paths import usable
 from dedup_sdk.store.protocol import Identity
 
@@ -75,7 +73,7 @@ class ReadOnlyPartition:
             stored = self._database.get(PROGRESS)
             journal = self._database.get_column_family(JOURNAL)
             before = None if stored is None else decode_step(stored)[0]
-            progress, steps, _, _ = read_journal(journal, self._state.first_step, before)
+            progress, steps, _ = read_journal(journal, self._state.first_step, before)
             self.progress: Progress | None = progress
             self._recent: Marks = join_marks(steps)
             self._generations = [

@@ -4,7 +4,7 @@ A partition has a journal of recent steps, and generations of flushed marks. One
 ``<partition>.damaged-<n>`` beside where it was. The files of a snapshot are taken into a generation of which nothing is valid before all of it is.
 
 Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte big-endian sequence; value:
-`journal.encode_step`), and one a generation (`pages`). Beside the database lie
+`pages.encode_step`), and one a generation (`pages`). Beside the database lie
 ``filters/g<number>.filter`` (filter words), ``filters/image`` (see `filter_set`) and ``incoming/`` (files on their way in, emptied on open).
 
 Order of a flush, each step safe to be the last before a crash: the filter words of its file are written; its generation is
@@ -38,20 +38,22 @@ from dedup_sdk.errors import (
     StoreLockedError,
     StoreUnavailableError,
 )
-from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, join_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks
 from dedup_sdk.store.database import (
     IDENTITY,
     JOURNAL,
+    OPEN_FILES,
     PROGRESS,
     STATE,
     ReportDamage,
+    SharedMemory,
     close_database,
     has_tables,
     last_key,
     open_database,
     read_journal,
     sequence_key,
+    shared_memory,
     translated,
     translating,
     unexpected_damage,
@@ -59,10 +61,8 @@ from dedup_sdk.store.database import (
 from dedup_sdk.store.filter_words import FilterWords, decode_words, merge_words
 from dedup_sdk.store.generations import Generation, RocksGenerations, State
 from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
-from dedup_sdk.store.journal import decode_step, encode_step
 from dedup_sdk.store.manifest import PartitionManifest, SortedFile, fitting_partition, read_manifest
-from dedup_sdk.store.options import OPEN_FILES, SharedMemory, shared_memory
-from dedup_sdk.store.pages import newest_per_digest
+from dedup_sdk.store.pages import decode_step, encode_step, newest_per_digest
 from dedup_sdk.store.paths import make_files_private, make_private, partition_folder, usable
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, reading_file
@@ -355,7 +355,7 @@ class RocksPartition:
                 state = recognise(
                     self._database, folder, self._identity, self._window, self._write_options, is_new=is_new
                 )
-                self._first = state.first_step or 0
+                self._first = state.first_step
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory, names)
                 self._measure()
@@ -377,7 +377,7 @@ class RocksPartition:
         """See `PartitionStore.load`."""
         with translating(self._folder, self._report_damage):
             stored = self._database.get(PROGRESS)
-            progress, marks, self._first, self._next = read_journal(
+            progress, marks, self._next = read_journal(
                 self._journal or self._open_journal(),
                 (self._generations or self._open_generations()).state.first_step,
                 None if stored is None else decode_step(stored)[0],

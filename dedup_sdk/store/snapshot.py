@@ -25,11 +25,10 @@ from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
 
 from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
 from dedup_sdk.marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
-from dedup_sdk.store.database import PART_BYTES, PART_MARKS
+from dedup_sdk.store.database import PART_BYTES, PART_MARKS, database_options, sorted_file_options
 from dedup_sdk.store.filter_words import FilterWords, encode_words, filter_words
 from dedup_sdk.store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest
-from dedup_sdk.store.options import database_options, sorted_file_options
 from dedup_sdk.store.pages import Page, decode_items, digest_words, encode_pages, marks_in_page, page_key
 
 if TYPE_CHECKING:

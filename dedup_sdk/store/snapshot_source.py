@@ -2,7 +2,7 @@
 
 A snapshot may lie behind a URL: `s3://bucket/snapshot` and whatever else fsspec has a driver for. Its files are fetched a few at a time, since one
 waits for a network. Only what its manifest names is fetched, each file under a name of its own until its SHA-256 is what the manifest says. Names
-in a manifest are plain file names (`dedup_sdk.store.fields`), so that nothing is written outside the folder it is fetched to.
+in a manifest are plain file names (`dedup_sdk.store.identity`), so that nothing is written outside the folder it is fetched to.
 
 Those of one topic and group are a family, of which the old ones may go (`superfluous`).
 """

@@ -36,12 +36,10 @@ from dedup_sdk.core.flight import (
 )
 from dedup_sdk.core.lookup import Asked, LookupMemory
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
-from dedup_sdk.core.plan import NOTHING_KNOWN
-from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.reach import NOTHING_KNOWN, Reach
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark, decide
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Int64s, Marks, join_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Int64s, Marks, Progress, join_marks
 from dedup_sdk.record import VerdictKind, value_bytes
 from dedup_sdk.units.assembler import UNFINISHED, Gathered, Standing, UnitAssembler
 from dedup_sdk.units.count_window import UnitCountWindow

@@ -18,8 +18,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.engine.writer import Writer
+from dedup_sdk.engine.partition import Partition, Writer
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
 from dedup_sdk.ids import spec
 from dedup_sdk.ids.columns import Column

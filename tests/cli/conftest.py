@@ -11,8 +11,7 @@ import pytest
 
 from dedup_sdk.cli.app import run
 from dedup_sdk.ids import digest_parts
-from dedup_sdk.marks import Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window

@@ -12,8 +12,7 @@ import pytest
 from dedup_sdk.core.seen_bytes import encode_dense
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.ids import digest_one, header
-from dedup_sdk.marks import Marks, cut_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress, cut_marks
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window

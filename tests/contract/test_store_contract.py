@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import ForeignStoreError, StoreError, StoreLockedError
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Progress
 from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk.window import Window
 from tests.support.finding import find

@@ -23,14 +23,14 @@ from dedup_sdk import (
     Unit,
     VerdictKind,
 )
-from dedup_sdk.core.plan import Beginning
+from dedup_sdk.core.reach import Beginning
 from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.kafka.consumer import BATCH, WAITING_SHARE
 from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
 from dedup_sdk.kafka.loop import MOST_UNWRITTEN, UPKEEP_S
-from dedup_sdk.kafka.recovery_loop import SLICE_S
+from dedup_sdk.kafka.recovery import SLICE_S
 from dedup_sdk.kafka.session import MOST_WAITING
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.producer.outbox import OutboxCounters

@@ -9,7 +9,7 @@ import pytest
 
 from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.bridge.target import Target
-from dedup_sdk.kafka.questions import Questions
+from dedup_sdk.kafka.client import Questions
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.runner.dead_letters import DeadLetterProducer
 from tests.support.consuming import PATIENCE_S

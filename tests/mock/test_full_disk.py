@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dedup_sdk.marks import Marks
-    from dedup_sdk.progress import Progress
+    from dedup_sdk.marks import Marks, Progress
     from dedup_sdk.store.protocol import Identity
     from dedup_sdk.testing import MockKafka
     from dedup_sdk.window import Window

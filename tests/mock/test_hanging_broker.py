@@ -12,10 +12,9 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import reader, recovery, recovery_loop
-from dedup_sdk.kafka.client import Client
+from dedup_sdk.kafka import reader, recovery
+from dedup_sdk.kafka.client import Asked, Client, Questions
 from dedup_sdk.kafka.commit_text import parse_metadata
-from dedup_sdk.kafka.questions import Asked, Questions
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.rule_fingerprint import log_name
@@ -240,7 +239,7 @@ def test_a_topic_that_no_broker_knows_is_an_error(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not waited for for ever, and the line names it."""
-    monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
     heard_of_it_late(monkeypatch, 1_000)
     send("a")
     with pytest.raises(RecoveryError, match=r"topic 'orders' is unknown to the broker: .*; does it exist"):
@@ -279,7 +278,7 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
     """It ends no loop and takes no place from others, says that it waits, and goes on when something comes."""
     monkeypatch.setattr(reader, "SILENCE_S", 0.3)
     monkeypatch.setattr(recovery, "SILENT_S", 0.1)
-    monkeypatch.setattr(recovery_loop, "AT_ONCE", 1)
+    monkeypatch.setattr(recovery, "AT_ONCE", 1)
     for number in (0, 1):
         send(*"abc", topic="pairs", partition=number)
         commit_plainly(kafka.bootstrap, "g", "pairs", 3, partition=number, metadata=commit_text(3))

@@ -11,8 +11,8 @@ from dedup_sdk import StoreError
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import loop as fetch_loop
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.fetcher import Collector, Fetcher
-from dedup_sdk.kafka.loop import FetchLoop
+from dedup_sdk.kafka.delivery import Fetcher
+from dedup_sdk.kafka.loop import Collector, FetchLoop
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.runner.runner import Runner
 from dedup_sdk.runner.workers import Workers

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.kafka import recovery_loop
+from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
@@ -164,7 +164,7 @@ def test_many_partitions_come_up_to_date_together(
         activate(session, finished)
 
     # However long the recoveries of a slow machine take.
-    monkeypatch.setattr(recovery_loop, "TOGETHER_S", PATIENCE_S)
+    monkeypatch.setattr(recovery, "TOGETHER_S", PATIENCE_S)
     monkeypatch.setattr(Client, "wake", counted_wake)
     monkeypatch.setattr(Session, "_begin_to_deliver", counted_activate)
     second = make("many")

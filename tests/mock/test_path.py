@@ -9,7 +9,7 @@ def test_one_record_is_a_short_way() -> None:
     """From the fetch to the hand-out, and to its completion by the next call."""
     trail = record_path()
 
-    assert trail.count() <= 60, "\n".join(trail.trace)
+    assert trail.count() <= 58, "\n".join(trail.trace)
     assert trail.modules <= 13, sorted(trail.calls)
     assert trail.count("kafka/") <= 24, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
@@ -19,13 +19,13 @@ def test_what_is_on_a_timer_is_a_short_way() -> None:
     """A call for which nothing has come."""
     trail = housekeeping_path()
 
-    assert trail.count() <= 27, "\n".join(trail.trace)
+    assert trail.count() <= 26, "\n".join(trail.trace)
 
 
 def test_an_assignment_is_a_way_of_limited_length() -> None:
     """From the client's callback to the first message, with the store that an orderly end left."""
     trail = assignment_path()
 
-    assert trail.count() <= 242, "\n".join(trail.trace)
-    assert trail.modules <= 43, sorted(trail.calls)
-    assert trail.count("kafka/") <= 106, "\n".join(trail.trace)
+    assert trail.count() <= 218, "\n".join(trail.trace)
+    assert trail.modules <= 30, sorted(trail.calls)
+    assert trail.count("kafka/") <= 97, "\n".join(trail.trace)

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import recovery_loop
+from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.commit_text import parse_metadata, sealed
 from tests.support.consuming import (
@@ -229,7 +229,7 @@ def test_a_partition_without_a_leader_is_waited_for(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long there is none: the others deliver meanwhile, no error ends the loop, and it delivers when there is one."""
-    monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
     send("a", topic="pairs", partition=0)
     send("b", topic="pairs", partition=1)
     kafka.set_leader("pairs", 1, -1)
@@ -244,7 +244,7 @@ def test_a_partition_without_a_leader_is_waited_for(
 
 def test_a_partition_that_does_not_exist_is_an_error(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not waited for for ever, and the line names it."""
-    monkeypatch.setattr(recovery_loop, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
     # A real broker has no word for it here: nothing is committed.
     monkeypatch.setattr(
         Client, "committed", lambda _, asked, __=None: {(tp.topic, tp.partition): tp for tp in asked}

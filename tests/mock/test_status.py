@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka import session, status
+from dedup_sdk.kafka import assignment, session
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, wait_for
@@ -91,7 +91,7 @@ def test_offsets_that_go_elsewhere_are_said(
     config: dict[str, bool],
 ) -> None:
     """A loop that never completes hears of it once, with what to do, before the partition is paused; doing that ends it."""
-    monkeypatch.setattr(status, "MANY", 5)
+    monkeypatch.setattr(assignment, "MANY", 5)
     send(*map(str, range(20)))
     consumer = make("orders", config=config)
     messages = poll_some(consumer, 20)
@@ -110,7 +110,7 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the loop itself completes, a long list in hand is nothing to warn of."""
-    monkeypatch.setattr(status, "MANY", 5)
+    monkeypatch.setattr(assignment, "MANY", 5)
     send(*map(str, range(20)))
     consumer = make("orders")
     assert len(consumer.consume(20, PATIENCE_S)) == 20

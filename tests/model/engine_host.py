@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dedup_sdk.core.plan import StartPlan, plan_start
+from dedup_sdk.core.reach import StartPlan, plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ForeignStoreError
@@ -14,7 +14,7 @@ from dedup_sdk.ids import IdSpec, digest_one, key, value
 from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk.kafka.rewind import moved
-from dedup_sdk.progress import Witness
+from dedup_sdk.marks import Witness
 from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup_sdk.core.plan import StartPlan
+from dedup_sdk.core.reach import StartPlan
 from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest

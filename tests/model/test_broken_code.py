@@ -13,7 +13,7 @@ from dedup_sdk import decision
 from dedup_sdk.core import lookup
 from dedup_sdk.core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
 from dedup_sdk.core.lookup import LookupMemory, RecentMarks, Waiting
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata

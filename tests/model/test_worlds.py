@@ -21,8 +21,7 @@ from dedup_sdk.core.seen import Standing
 from dedup_sdk.core.sightings import Sightings
 from dedup_sdk.core.sources import Sources
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.engine.writer import Writer
+from dedup_sdk.engine.partition import Partition, Writer
 from dedup_sdk.kafka import commits, recovery
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.store.memory import MemoryPartition

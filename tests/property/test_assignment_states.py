@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.kafka import recovery_loop, session
+from dedup_sdk.kafka import recovery, session
 from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
 from dedup_sdk.kafka.commit_text import parse_metadata
-from dedup_sdk.kafka.failures import CallbackErrors
+from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
@@ -33,7 +33,7 @@ CLOCK = SimpleNamespace(monotonic=time.monotonic)
 def _a_clock_that_ticks_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that a busy machine makes longer than a slice leads elsewhere, and the same steps have to lead to the same."""
     monkeypatch.setattr(session, "time", CLOCK)
-    monkeypatch.setattr(recovery_loop, "time", CLOCK)
+    monkeypatch.setattr(recovery, "time", CLOCK)
 
 
 class Assignment(RuleBasedStateMachine):

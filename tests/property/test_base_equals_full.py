@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import key
@@ -27,7 +27,7 @@ from tests.support.rebuilding import NOW_MS, marks_of, plan, rebuild, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.progress import Progress
+    from dedup_sdk.marks import Progress
     from dedup_sdk.store.manifest import PartitionManifest
 
 HOUR = Window(milliseconds=320)

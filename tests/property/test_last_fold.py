@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from dedup_sdk import LastId, Lookup, Window, header, orders
 from dedup_sdk.core.last import open_last
 from dedup_sdk.core.source_keys import PARTITION_SOURCE
-from dedup_sdk.marks import NONE_FOUND, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import NONE_FOUND, Marks, Progress
 
 IDS = st.one_of(st.integers(0, 40).map(str), st.sampled_from(["x", ""]))
 RECORDS = st.lists(

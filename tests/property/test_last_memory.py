@@ -16,8 +16,7 @@ from dedup_sdk.core.seen import Candidate
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.ids import header
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, join_marks
-from dedup_sdk.progress import Progress, latest
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 from tests.support.naive_last_id import Remembered, Sent, remember, verdict

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dedup_sdk import Deduplicator, Lookup, Record, Window, key
 from dedup_sdk.core.reach import GRACE
 from dedup_sdk.ids import digest_one
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Progress
 from dedup_sdk.store.manifest import PartitionManifest
 from dedup_sdk.store.memory import MemoryStore
 from spark_backfill.errors import BackfillError

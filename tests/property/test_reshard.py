@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, header
 from dedup_sdk.kafka.recovery import start_from_snapshot

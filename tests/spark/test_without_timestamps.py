@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, Window, key
-from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.reach import NOTHING_KNOWN
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.snapshot import _partition
 from spark_backfill.stretch import Stretch, horizon_ms

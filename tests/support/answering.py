@@ -6,8 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.questions import Asked, EndProbe, Questions
+from dedup_sdk.kafka.client import Asked, Client, EndProbe, Questions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,9 +36,10 @@ class UndescribedClient(Client):
         """See `Client`; nobody is asked."""
         del topic
 
-    def describe(self, topics: Iterable[str]) -> None:
+    def describe(self, topics: Iterable[str]) -> bool:
         """See `Client`."""
         del topics
+        return True
 
     def is_described(self, topic: str) -> bool:
         """See `Client`."""

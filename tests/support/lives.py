@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dedup_sdk import Deduplicator, Record, Verdict
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.store.fingerprint import fingerprint
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from dedup_sdk.core.plan import StartPlan
+    from dedup_sdk.core.reach import StartPlan
     from dedup_sdk.engine.partition import Partition
     from dedup_sdk.marks import Marks
     from dedup_sdk.strategy import Strategy

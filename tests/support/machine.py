@@ -17,7 +17,7 @@ from dedup_sdk import (
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.failures import CallbackErrors
+from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import Reset, client_settings

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dedup_sdk.marks import Marks, cut_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress, cut_marks
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
 from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.store.protocol import Identity

@@ -15,8 +15,7 @@ from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
 from dedup_sdk.core.sources import Sources
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.ids import header
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, join_marks
-from dedup_sdk.progress import Progress, latest
+from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
 
 if TYPE_CHECKING:
     from dedup_sdk.core.compared import Compared

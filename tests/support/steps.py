@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from dedup_sdk.core.plan import StartPlan
+    from dedup_sdk.core.reach import StartPlan
 
 
 def outcome_of(steps: Generator[object, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:

@@ -19,7 +19,7 @@ from tests.support.marks import IDENTITY
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.progress import Progress
+    from dedup_sdk.marks import Progress
     from dedup_sdk.store.rocks import RocksPartition
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.ids import RecordFields, header

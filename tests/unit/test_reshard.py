@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk.core.plan import NOTHING_KNOWN, plan_start
+from dedup_sdk.core.reach import NOTHING_KNOWN, plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.marks import Marks, elsewhere
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress, elsewhere
 from dedup_sdk.record import Record, VerdictKind
 from dedup_sdk.store.manifest import Manifest, fitting_partition, read_manifest, write_manifest
 from dedup_sdk.store.memory import MemoryStore

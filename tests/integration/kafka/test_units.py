@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import Unit, header
-from dedup_sdk.kafka.fetcher import Fetcher
+from dedup_sdk.kafka.delivery import Fetcher
 from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, values
 
 if TYPE_CHECKING:

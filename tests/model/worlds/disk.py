@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.marks import Found, Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Found, Marks, Progress
 from dedup_sdk.store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
 from dedup_sdk.window import Window
 

@@ -14,7 +14,7 @@ from dedup_sdk.errors import RecoveryError, StoreError
 from dedup_sdk.ids import key
 from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.delivery import BatchClassifier
-from dedup_sdk.kafka.failures import CallbackErrors
+from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.recovery import RecoverySettings
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from functools import partial
 
 import pytest
 
-from dedup_sdk.kafka import recovery_loop, session
+from dedup_sdk.kafka import recovery, session
+from dedup_sdk.kafka.client import Backoff
 from tests.model.worlds.world import WALL_CLOCK_MS, World
+
+
+class Clock:
+    """In the place of the module ``time``: each look at it takes more than half a slice of recovery."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        """Go on, and return the seconds by now."""
+        self.now_s += 0.6 * recovery.SLICE_S
+        return self.now_s
+
+    def time(self) -> float:
+        """Return the wall clock's seconds, which stand still."""
+        return WALL_CLOCK_MS / 1000
 
 
 @contextmanager
@@ -21,10 +37,11 @@ def quiet(world: World) -> Iterator[None]:
     logger = logging.getLogger("dedup_sdk")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logger, "disabled", True)
-        ticks = itertools.count()
-        clock = SimpleNamespace(monotonic=lambda: 0.6 * recovery_loop.SLICE_S * next(ticks))
+        clock = Clock()
         patch.setattr(session, "time", clock)
-        patch.setattr(recovery_loop, "time", clock)
+        patch.setattr(recovery, "time", clock)
+        # A step that looks at the clock often takes long by it: who rests after that has to go by the same one.
+        patch.setattr(session, "Backoff", partial(Backoff, clock=lambda: clock.now_s))
         if world.parking is not None:
             patch.setattr(session, "MOST_WAITING", world.parking)
         patch.setattr(time, "time", lambda: WALL_CLOCK_MS / 1000)

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 
 from dedup_sdk import Lookup, MemoryStore, VerdictKind
 from dedup_sdk.core.flight import INDIVIDUAL, OFFERED
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.assignment import State as Assignment

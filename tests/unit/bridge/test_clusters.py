@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from dedup_sdk.bridge import source_log
-from dedup_sdk.kafka.questions import Asked
+from dedup_sdk.kafka.client import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.core.lookup import open_lookup
+from dedup_sdk.core.lookup import LookupMemory
 from dedup_sdk.core.state import PartitionState
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Progress
 from dedup_sdk.window import Window
 
 
 def state(epoch: int | None) -> PartitionState:
     """A partition of which ten records are completed."""
-    return open_lookup(Window(hours=1), Progress(low=0, high=10, epoch=epoch))
+    return PartitionState(LookupMemory(Window(hours=1), Progress(low=0, high=10, epoch=epoch)))
 
 
 @pytest.mark.parametrize(("before", "told", "after"), [(None, 3, 3), (3, 5, 5), (5, 3, 5), (5, None, None)])
@@ -47,5 +47,7 @@ def test_what_comes_again_is_no_younger_than_when_it_was_completed(
     known: int | None, offsets: list[int], epochs: list[int | None], *, another: bool
 ) -> None:
     """A record at a completed offset, of a leader epoch after the noted one, is another record."""
-    one = open_lookup(Window(hours=1), Progress(low=0, high=9, done=((10, 12),), epoch=known))
+    one = PartitionState(
+        LookupMemory(Window(hours=1), Progress(low=0, high=9, done=((10, 12),), epoch=known))
+    )
     assert one.flight.is_another_log(offsets, lambda: epochs) is another

@@ -12,8 +12,7 @@ from dedup_sdk.core.last import LastMemory, open_last
 from dedup_sdk.core.last_rule import LastRule
 from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
 from dedup_sdk.core.state import PartitionState
-from dedup_sdk.marks import NONE_FOUND, Found, join_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import NONE_FOUND, Found, Progress, join_marks
 from tests.support.records import DAY_MS
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from dedup_sdk.core.flight import KINDS
-from dedup_sdk.core.lookup import open_lookup
-from dedup_sdk.core.plan import NOTHING_KNOWN
+from dedup_sdk.core.lookup import LookupMemory
+from dedup_sdk.core.reach import NOTHING_KNOWN
 from dedup_sdk.core.state import PartitionState
-from dedup_sdk.marks import NONE_FOUND, Found, Marks
-from dedup_sdk.progress import Progress, latest
+from dedup_sdk.marks import NONE_FOUND, Found, Marks, Progress, latest
 from dedup_sdk.window import Window
 from tests.support.marks import digest
 
@@ -45,7 +44,7 @@ def admit(state: PartitionState, *rows: tuple[int, str], at_ms: int = 1000) -> l
 
 def test_done_ranges_come_back_as_redelivered() -> None:
     """What is completed above the watermark is written, and recognised by the state that begins with it."""
-    state = open_lookup(HOUR, Progress(low=0, high=0))
+    state = PartitionState(LookupMemory(HOUR, Progress(low=0, high=0)))
     chunk = state.admit(
         list(range(6)), column(*range(6)), [digest(str(n)) for n in range(6)], {}, nothing, now_ms=NOW_MS
     )
@@ -53,7 +52,7 @@ def test_done_ranges_come_back_as_redelivered() -> None:
     step = state.take_step()
     assert step is not None
     assert (step.progress.high, step.progress.done) == (0, ((1, 3), (4, 5)))
-    again = open_lookup(HOUR, step.progress, step.marks)
+    again = PartitionState(LookupMemory(HOUR, step.progress, step.marks))
     assert admit(again, *((n, str(n)) for n in range(6))) == [
         "fresh", "redelivered", "redelivered", "fresh", "redelivered", "fresh",
     ]  # fmt: skip
@@ -62,7 +61,7 @@ def test_done_ranges_come_back_as_redelivered() -> None:
 
 def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
     """Written again they neither overlap nor forget anything."""
-    state = open_lookup(HOUR, Progress(low=0, high=0, done=((2, 6),)))
+    state = PartitionState(LookupMemory(HOUR, Progress(low=0, high=0, done=((2, 6),))))
     chunk = state.admit(
         [0, 1, 2, 3], column(0, 0, 0, 0), [digest(str(n)) for n in range(4)], {}, nothing, now_ms=NOW_MS
     )
@@ -77,7 +76,7 @@ def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
 
 def test_done_ranges_of_a_window_by_count_are_known_until_the_watermark_passes() -> None:
     """Also when they have come again: what was completed before, and is hidden, has to be hidden after a crash too."""
-    state = open_lookup(Window(count=9), Progress(low=0, high=1, done=((2, 4), (5, 6))))
+    state = PartitionState(LookupMemory(Window(count=9), Progress(low=0, high=1, done=((2, 4), (5, 6)))))
     chunk = state.admit(
         [1, 2, 3, 4, 5], column(*[0] * 5), [digest(str(n)) for n in range(5)], {}, nothing, now_ms=NOW_MS
     )
@@ -91,7 +90,7 @@ def test_done_ranges_of_a_window_by_count_are_known_until_the_watermark_passes()
 def test_a_mark_above_the_watermark_survives_what_passes_below_it() -> None:
     """Its time is still known when the log has passed by, whatever the batches."""
     marks = Marks(digest("a") + digest("b"), column(1, 10), column(1001, 1010))
-    state = open_lookup(HOUR, Progress(low=0, high=3, done=((10, 11),)), marks)
+    state = PartitionState(LookupMemory(HOUR, Progress(low=0, high=3, done=((10, 11),)), marks))
     assert admit(state, (3, "c"), (4, "d")) == ["fresh", "fresh"]
     assert admit(state, (5, "b"), (6, "a")) == ["fresh", "duplicate"]
     assert admit(state, (10, "b"), (11, "b")) == ["redelivered", "duplicate"]
@@ -99,7 +98,9 @@ def test_a_mark_above_the_watermark_survives_what_passes_below_it() -> None:
 
 def test_a_look_up_that_fails_changes_nothing() -> None:
     """The same records can be admitted again as if nothing had happened."""
-    state = open_lookup(HOUR, Progress(low=0, high=0, done=((1, 2),), since_ms=NOTHING_KNOWN))
+    state = PartitionState(
+        LookupMemory(HOUR, Progress(low=0, high=0, done=((1, 2),), since_ms=NOTHING_KNOWN))
+    )
     before = state.coverage
     with pytest.raises(OSError, match="32 bytes, 2 digests"):
         state.admit(
@@ -113,7 +114,7 @@ def test_a_look_up_that_fails_changes_nothing() -> None:
 @pytest.mark.parametrize("window", [HOUR, Window(count=10), Window(hours=1, count=10)], ids=str)
 def test_a_flush_that_fails_takes_nothing_with_it(window: Window) -> None:
     """Marks that nobody could store are put back, and judge as before."""
-    state = open_lookup(window, Progress(low=0, high=0))
+    state = PartitionState(LookupMemory(window, Progress(low=0, high=0)))
     admit(state, (0, "a"), (1, "b"))
     state.take_step()
     state.memory.put_back(state.memory.take_recent(1000, nothing))
@@ -125,7 +126,7 @@ def test_a_flush_that_fails_takes_nothing_with_it(window: Window) -> None:
 
 def test_a_look_up_that_fails_in_a_flush_takes_nothing_with_it() -> None:
     """Aged marks are looked up before they are left out; without an answer all of them stay."""
-    state = open_lookup(Window(milliseconds=100), Progress(low=0, high=0))
+    state = PartitionState(LookupMemory(Window(milliseconds=100), Progress(low=0, high=0)))
     admit(state, (0, "a"), at_ms=0)
     admit(state, (1, "b"), at_ms=1000)
     with pytest.raises(OSError, match="16 bytes"):
@@ -136,7 +137,7 @@ def test_a_look_up_that_fails_in_a_flush_takes_nothing_with_it() -> None:
 
 def test_a_mark_that_hides_an_older_one_is_not_left_out() -> None:
     """Where timestamps ran backwards the store's mark would show again, and it may be younger."""
-    state = open_lookup(Window(milliseconds=100), Progress(low=0, high=0))
+    state = PartitionState(LookupMemory(Window(milliseconds=100), Progress(low=0, high=0)))
     admit(state, (5, "a"), at_ms=0)
     admit(state, (6, "b"), at_ms=1000)
 
@@ -150,7 +151,9 @@ def test_a_mark_that_hides_an_older_one_is_not_left_out() -> None:
 
 def test_nothing_is_known_until_a_real_timestamp_comes() -> None:
     """Coverage begins at the newest of the first timestamps there are."""
-    state = open_lookup(Window(milliseconds=100), Progress(low=0, high=0, since_ms=NOTHING_KNOWN))
+    state = PartitionState(
+        LookupMemory(Window(milliseconds=100), Progress(low=0, high=0, since_ms=NOTHING_KNOWN))
+    )
     state.memory.reach.know_from(column(-1))
     assert state.memory.reach.since_ms == NOTHING_KNOWN
     state.memory.reach.know_from(column(-1, 500, 400))

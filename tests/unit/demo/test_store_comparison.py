@@ -7,8 +7,7 @@ import pytest
 
 from dedup_sdk.demo.oracle import StoreComparison, compare_stores
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window

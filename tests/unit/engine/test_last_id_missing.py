@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Record, Window, header, orders
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.store.memory import MemoryStore
 
 WINDOW_MS = 1_000

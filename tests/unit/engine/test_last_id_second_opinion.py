@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, RocksStore, Window, header, orders
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.recovery import start_from_snapshot

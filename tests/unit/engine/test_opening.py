@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.errors import ConfigurationError, StoreLockedError
-from dedup_sdk.progress import Coverage
+from dedup_sdk.marks import Coverage
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.engine import writer
+from dedup_sdk.engine import partition
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.window import Window
 from tests.support.records import DAY_MS, HOUR, engine, kinds, record
@@ -51,7 +51,7 @@ def test_what_spans_a_share_of_the_window_is_flushed(
     flushed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Marks of an eighth of the window become a file, as soon as they are worth one, however much room memory has."""
-    monkeypatch.setattr(writer, "_WORTH_A_FILE", 10)
+    monkeypatch.setattr(partition, "_WORTH_A_FILE", 10)
     deduplicator = engine(Window(seconds=80), clock=lambda: 2 * DAY_MS / 1000)
     reached = []
     for offset in range(100):
@@ -68,7 +68,7 @@ def test_what_spans_a_share_of_the_count_is_flushed(
     flushed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same where the window is a number of IDs."""
-    monkeypatch.setattr(writer, "_WORTH_A_FILE", 10)
+    monkeypatch.setattr(partition, "_WORTH_A_FILE", 10)
     deduplicator = engine(Window(count=160))
     for offset in range(100):
         each = record(offset)

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka import questions
+from dedup_sdk.kafka import client as client_module
 from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.questions import (
+from dedup_sdk.kafka.client import (
     ANSWER_S,
     BACKOFF_S,
     MOST_AGAIN_S,
@@ -169,7 +169,7 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
         def list_offsets(self, asked: dict[Any, Any], **_others: Any) -> dict[Any, Future[Any]]:
             return {partition: Future() for partition in asked}
 
-    monkeypatch.setattr(questions, "AdminClient", Admin)
+    monkeypatch.setattr(client_module, "AdminClient", Admin)
     asking = Questions({"group.id": "g"})
     probes = [asking.probe("t", 0), asking.probe("t", 1)]
     asking.renew()

@@ -22,7 +22,7 @@ from dedup_sdk.kafka.commit_text import (
     unsealed,
     why_void,
 )
-from dedup_sdk.progress import Witness
+from dedup_sdk.marks import Witness
 from dedup_sdk.rule_fingerprint import log_name
 
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)

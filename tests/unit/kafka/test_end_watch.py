@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
+from dedup_sdk.kafka.client import Asked, EndProbe
 from dedup_sdk.kafka.end_watch import COMPACTED_S, HOLES_S, EndWatch
-from dedup_sdk.kafka.questions import Asked, EndProbe
 
 
 @dataclass

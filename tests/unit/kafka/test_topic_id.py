@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Uuid
 
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import questions
+from dedup_sdk.kafka import client as client_module
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.settings import client_settings
@@ -57,8 +57,8 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(Admin, "asked", [], raising=False)
     monkeypatch.setattr(Admin, "living", [], raising=False)
     monkeypatch.setattr(Admin, "made", 0)
-    monkeypatch.setattr(questions, "AdminClient", Admin)
-    monkeypatch.setattr(questions, "TopicCollection", Topics)
+    monkeypatch.setattr(client_module, "AdminClient", Admin)
+    monkeypatch.setattr(client_module, "TopicCollection", Topics)
     monkeypatch.setattr(Client, "cluster_id", lambda _: "real")
     consumer = Consumer({"group.id": "g"})
     client = Client(consumer, client_settings({"group.id": "g"}))

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from dedup_sdk.kafka.assignment import Assigned, State
-from dedup_sdk.kafka.questions import Asked
+from dedup_sdk.kafka.client import Asked
 from dedup_sdk.kafka.topic_watch import LOOK_EVERY_S, LOOK_SOON_S, TopicWatch
 from dedup_sdk.rule_fingerprint import log_name
 
@@ -68,7 +68,7 @@ class World:
     def look(self, after_s: float) -> list[str]:
         """Wait, look, and look at the answers; the topics that are others."""
         self.now += after_s
-        if self.watch.is_due:
+        if self.now >= self.watch.due_at:
             self.watch.look(self.partitions)
         asked = bool(self.brokers.open)
         self.brokers.answer()

@@ -12,7 +12,7 @@ from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.assignment import Start
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.recovery import RecoverySettings
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Progress
 
 SETTINGS = RecoverySettings(snapshot=(), history="none")
 

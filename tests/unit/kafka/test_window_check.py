@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.kafka.questions import Asked
+from dedup_sdk.kafka.client import Asked
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.window_check import WindowCheck, misfits
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.store.options import database_options
+from dedup_sdk.store.database import database_options
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress, random_marks
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rocksdict import Options
 
-    from dedup_sdk.store.options import SharedMemory
+    from dedup_sdk.store.database import SharedMemory
 
 STEPS = 5
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import NO_MARKS, Marks
-from dedup_sdk.progress import Progress, Witness
-from dedup_sdk.store.journal import decode_step, encode_step
-from dedup_sdk.store.pages import encode_pages
+from dedup_sdk.marks import NO_MARKS, Marks, Progress, Witness
+from dedup_sdk.store.pages import decode_step, encode_pages, encode_step
 from tests.support.marks import marks, progress
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store"

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreCorruptError, StoreLockedError
-from dedup_sdk.marks import Marks, cut_marks
-from dedup_sdk.progress import Progress
+from dedup_sdk.marks import Marks, Progress, cut_marks
 from dedup_sdk.store.backup import freeze, restore_snapshot, snapshot_store
 from dedup_sdk.store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from dedup_sdk.store.paths import list_partitions

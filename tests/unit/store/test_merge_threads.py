@@ -11,7 +11,7 @@ import pytest
 from rocksdict import Env
 
 from dedup_sdk.store import database
-from dedup_sdk.store.options import GROWING_RUNS, MergeThreads
+from dedup_sdk.store.database import GROWING_RUNS, MergeThreads
 from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks

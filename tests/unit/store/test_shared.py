@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.store import rocks
-from dedup_sdk.store.options import BLOCK_BYTES, LEAST, MOST, OpenFiles, shared_memory
+from dedup_sdk.store.database import BLOCK_BYTES, LEAST, MOST, OpenFiles, shared_memory
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks

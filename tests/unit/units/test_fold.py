@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Window, header
-from dedup_sdk.core.plan import plan_start
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.ids import RecordFields, digest_one
 from dedup_sdk.units import memory as unit_memory
 from tests.support.known_marks import newest_marks
