@@ -73,6 +73,7 @@ _PATTERN_FACTOR: Final = np.uint32(0x85EBCA77)
 _PATTERN_SHIFT: Final = np.uint32(20)
 _PATTERN_MASK: Final = np.uint32(2**16 - 1)
 _RANKS: Final = np.dtype(">u4")
+_DIGEST: Final = np.dtype(f"V{DIGEST_BYTES}")
 _MOST_AT_ONCE: Final = 4096
 
 
@@ -154,7 +155,7 @@ class Extent:
 
 
 class Asked(NamedTuple):
-    """The digests that a generation may have, by their positions, and beside each the key of the page that it would be in.
+    """The digests that a generation may have, their positions, and beside each the key of the page that it would be in.
 
     Keys ascend. A position comes once for each extent that may have it, the youngest extent last. A generation may come in several parts, the
     youngest first.
@@ -162,6 +163,7 @@ class Asked(NamedTuple):
 
     generation: int
     positions: list[int]
+    digests: list[bytes]
     keys: list[bytes]
 
 
@@ -235,12 +237,13 @@ class ExtentFilters:
 
         Positions ascend; a generation that has none of them is left out, and none is missed.
         """
-        words = np.frombuffer(digests, _RANKS).reshape(-1, DIGEST_BYTES // _RANKS.itemsize)[positions]
+        wanted = np.frombuffer(digests, _DIGEST)[positions]
+        words = wanted.view(_RANKS).astype(np.uint32).reshape(-1, DIGEST_BYTES // _RANKS.itemsize)
         found: list[Asked] = []
         for start in range(0, len(words), _MOST_AT_ONCE):
             some = words[start : start + _MOST_AT_ONCE]
+            bits = _bits(some[:, 0], some[:, -1] & _PATTERN_MASK)
             ranks = some[:, 0].astype(np.uint64)
-            bits = _bits(some[:, 0].astype(np.uint32), some[:, -1] & _PATTERN_MASK)
             places = ranks * self._blocks
             places >>= _RANK_BITS
             places += self._starts
@@ -251,12 +254,16 @@ class ExtentFilters:
             pages = self._index.searchsorted(self._rows[rows] | ranks[columns], "right") - 1
             # RocksDB finds ascending keys in half the time.
             order = pages.argsort()
-            keys, asked = self._keys[pages[order]].tolist(), positions[columns[order] + start].tolist()
+            columns = columns[order] + start
+            keys, asked = self._keys[pages[order]].tolist(), positions[columns].tolist()
+            looked_for = wanted[columns].tolist()
             # Rows of one generation are neighbours.
             edges = [0, *rows.searchsorted(self._edges).tolist(), len(asked)]
             for generation, (first, last) in zip(self._generations, pairwise(edges), strict=True):
                 if first < last:
-                    found.append(Asked(generation, asked[first:last], keys[first:last]))
+                    found.append(
+                        Asked(generation, asked[first:last], looked_for[first:last], keys[first:last])
+                    )
         return found[::-1]
 
     def _cut(self, column: Uint64s, sizes: Sequence[int], extents: Sequence[Extent]) -> Uint64s:

@@ -21,8 +21,11 @@ from __future__ import annotations
 import json
 import logging
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from itertools import count
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, Self
@@ -31,7 +34,7 @@ import numpy as np
 from rocksdict import IngestExternalFileOptions, Rdict
 
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import Marks, cut_digests, select_marks, take_digests
+from dedup_sdk.marks import Marks, select_marks, take_digests
 from dedup_sdk.store.database import (
     DEFAULT,
     JOURNAL,
@@ -236,6 +239,8 @@ _INCOMING: Final = "incoming"
 _FOLD: Final = f"fold{SORTED_SUFFIX}"
 _FOLDED_EACH: Final = 2
 _PAGES_AT_ONCE: Final = 64
+_OPENINGS: Final = count()
+_OWNER: Final = struct.Struct("<QQ")
 _ENTRIES: Final = re.compile(r"# entries=(\d+)")
 
 
@@ -254,6 +259,7 @@ class RocksGenerations:
         self._folder = folder
         self._memory = memory
         self._families: dict[int, Rdict] = {}
+        self._opening = next(_OPENINGS)
         self._fold: Iterator[int] | None = None
         self.filters = FilterSet(folder / _FILTERS, state.marks)
         for made in (self.incoming, folder / _FILTERS):
@@ -285,23 +291,27 @@ class RocksGenerations:
             families_with_bloom(self._folder) & {generation.name for generation in self.state.generations}
         )
 
-    def find(self, digests: bytes, asked: list[Asked]) -> dict[int, FoundMark]:
-        """Return the mark of each digest that is stored, by its position; ``asked``: the answer of ``filters`` to them."""
+    def find(self, asked: list[Asked]) -> dict[int, FoundMark]:
+        """Return the mark of each digest that is stored, by its position; ``asked``: what ``filters`` say of the digests."""
         found: dict[int, FoundMark] = {}
-        wanted = cut_digests(digests)
         ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
         # The youngest first, so that what it has is not asked of others.
-        for number, positions, keys in sorted(
+        for number, positions, digests, keys in sorted(
             asked, key=lambda each: ages.get(each.generation, -1), reverse=True
         ):
-            if found:
+            if not found.keys().isdisjoint(positions):
                 left = [at for at, position in enumerate(positions) if position not in found]
-                positions, keys = [positions[at] for at in left], [keys[at] for at in left]  # noqa: PLW2901
+                positions, digests, keys = (  # noqa: PLW2901
+                    [positions[at] for at in left],
+                    [digests[at] for at in left],
+                    [keys[at] for at in left],
+                )
+            owner, read = _OWNER.pack(self._opening, number), partial(get_values, self._families[number])
             # Few pages at once, which stay in the processor's cache until they are looked into.
             for start in range(0, len(keys), _PAGES_AT_ONCE):
-                end = start + _PAGES_AT_ONCE
-                pages = get_values(self._families[number], keys[start:end])
-                find_in_pages(pages, wanted, positions[start:end], found)
+                some = slice(start, start + _PAGES_AT_ONCE)
+                pages = self._memory.pages.read(owner, keys[some], read)
+                find_in_pages(pages, digests[some], positions[some], found)
         return found
 
     def scan(self) -> Iterator[Marks]:
@@ -312,7 +322,7 @@ class RocksGenerations:
         """Leave out the marks whose ID is stored with the same or a higher offset; ``marks`` has each ID once."""
         below = np.flatnonzero(marks.offsets <= self.state.top_offset)
         digests = take_digests(marks.digests, below)
-        found = self.find(digests, self.filters.by_generation(digests))
+        found = self.find(self.filters.by_generation(digests))
         if not found:
             return marks
         places = below[[*found]]

@@ -254,26 +254,29 @@ def decode_items(items: Sequence[tuple[bytes, bytes]]) -> Marks:
 
 def find_in_pages(
     pages: Iterable[bytes | None],
-    digests: Sequence[bytes],
+    digests: Iterable[bytes],
     positions: Iterable[int],
     found: dict[int, FoundMark],
 ) -> None:
-    """Note in ``found`` the mark of the digest at each position that the page beside it has; a later one takes an earlier one's place.
+    """Note in ``found``, by its position, the mark of each digest that the page beside it has; a later one takes an earlier one's place.
 
     Raises `StoreCorruptError` when a page is cut off.
     """
-    read = int.from_bytes
-    for page, position in zip(pages, positions, strict=True):
+    read, rest = int.from_bytes, slice(_COUNT_BYTES, _HEAD_BYTES)
+    head = bytes(_LAYOUT.size)
+    layout = _layout(head)
+    for page, digest, position in zip(pages, digests, positions, strict=True):
         if page is None:
             continue
-        digest = digests[position]
         place = page.find(digest, _HEAD_BYTES)
         if place < 0:
             continue
-        layout = _layout(page[_COUNT_BYTES:_HEAD_BYTES])
-        stride = layout.stride
-        end = place + stride
-        if layout.flags or (place - _HEAD_BYTES) % stride or end > len(page):
+        # Neighbours mostly have one head.
+        if page[rest] != head:
+            head = page[rest]
+            layout = _layout(head)
+        end = place + layout.stride
+        if layout.flags or (place - _HEAD_BYTES) % layout.stride or end > len(page):
             mark = _find(page, digest, layout)
             if mark is not None:
                 found[position] = mark

@@ -415,7 +415,7 @@ class RocksPartition:
             asked = generations.filters.by_generation(digests)
             if not asked:
                 return NONE_FOUND
-            found = generations.find(digests, asked)
+            found = generations.find(asked)
         except Exception as error:
             raise self._failure(error) from error
         if not found:
@@ -635,13 +635,13 @@ class RocksPartition:
 
 
 MOST_CACHE_BYTES: Final = 2**40
-"""RocksDB ends the process where it cannot reserve the addresses of a cache's table."""
+"""More than any machine has: a slip, which would end the process when its memory is full."""
 
 
 class RocksStore:
     """A `KeyStore` in the folder ``path``, which is made when it is missing; several processes may share it.
 
-    ``block_cache_bytes``: memory for blocks of sorted files (default 32 MiB), shared by all partitions of all stores of this process
+    ``block_cache_bytes``: memory for pages of sorted files (default 32 MiB), shared by all partitions of all stores of this process
     that ask for the same; more helps when many duplicates come in. Write buffers (64 MiB) are shared by all. ``fsync``: flush every step to the disk, so that completed records are remembered across a power
     cut too (the default remembers them when the process dies; a power cut costs a replay of the topic's tail).
     ``generation_marks``: marks that are dropped together at least (default 100,000). ``max_disk``: bytes that the partitions which

@@ -88,11 +88,11 @@ def test_stores_of_one_process_share_their_memory(tmp_path: Path) -> None:
     for store in stores:
         partition = store.open(IDENTITY, WINDOW)
         partition.flush(progress(20_000), marks)
-        before = memory.cache.get_usage()
+        before = memory.pages.nbytes
         partition.find(marks.digests[: 16 * 50], 50)
-        used.append(memory.cache.get_usage() - before)
+        used.append(memory.pages.nbytes - before)
         partition.find(marks.digests, 20_000)
-        assert memory.cache.get_usage() <= size
+        assert memory.pages.nbytes <= size
     assert used[0] > 0, "what the first store reads is in the cache of both"
     for store in stores:
         store.close()
