@@ -185,6 +185,7 @@ class Rule:
         sources: where the job reads the history.
         killed: the consumer completed in disorder, and what outlived it on disk is some moment before its last commit.
         expires: its window forgets something of the log.
+        whole_topic: the job is told of no group, and finds by itself where a snapshot may end.
     """
 
     said: Said
@@ -193,6 +194,7 @@ class Rule:
     sources: tuple[str, ...]
     killed: bool = False
     expires: bool = False
+    whole_topic: bool = False
 
     @property
     def in_units(self) -> bool:
@@ -241,7 +243,7 @@ RULES = {
         said=in_units("40n"), log=lambda group: units(group, 240), early=200, sources=(JVM, PARQUET),
     ),
     "units-members": Rule(
-        said=in_units("1h+40n", "members"), log=lambda group: units(group, 240), early=200, sources=(TWICE,),
+        said=in_units("1h+40n", "members"), log=lambda group: units(group, 240), early=200, sources=(TWICE,), whole_topic=True,
     ),
 }  # fmt: skip
 
@@ -259,8 +261,9 @@ class Life:
         self.log = [replace(each, topic=self.topic) for each in self.rule.log(self.group)]
         self.early = [each for each in self.log if each.offset < self.rule.early]
         self.late = [each for each in self.log if each.offset >= self.rule.early]
+        whose = ("--whole-topic",) if self.rule.whole_topic else ("--group", self.group)
         self.given = (
-            "--topic", self.topic, "--group", self.group, "--bootstrap", broker.bootstrap, *self.rule.said.options,
+            "--topic", self.topic, *whose, "--bootstrap", broker.bootstrap, *self.rule.said.options,
         )  # fmt: skip
 
     def live(self) -> Manifest:
