@@ -8,9 +8,9 @@ from confluent_kafka import Message, cimpl
 
 from dedup_sdk import Lookup, Window
 from dedup_sdk.kafka.fields import as_record
-from tests.mock.test_run_errors import dead_letters
 from tests.support.bridging import copy_all, lying
 from tests.support.consuming import run_all
+from tests.support.dead_letters import dead_letters
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -61,7 +61,7 @@ def test_a_header_name_that_is_not_utf_8_costs_only_itself(
     consumer = make("orders", dedup=Lookup(id=by, window=Window(days=7)))
     run_all(consumer, handle, on_error="dead-letter", attempts=1)
 
-    (sent,) = dead_letters(kafka)
+    (sent,) = dead_letters(kafka.bootstrap)
     assert [*(sent.headers() or ())][:2] == [("dedup-id", b"7"), ("trace", b"<NULL>")]
     assert consumer.counters.verdicts["unkeyed"] == 0
 

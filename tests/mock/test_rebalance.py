@@ -6,89 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.settings import Reset
-from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
-
-
-def both(partition: int, count: int) -> list[str]:
-    """IDs that name their partition."""
-    return [f"{partition}-{number}" for number in range(count)]
-
-
-def share(*consumers: Any, until: int, got: list[str]) -> None:
-    """Let consumers poll in turn until so many messages came."""
-    for _ in range(2000):
-        for consumer in consumers:
-            message = consumer.poll(0.02)
-            if message is not None and message.error() is None:
-                got.append(message.value().decode())
-        if len(got) >= until:
-            return
-    raise AssertionError(f"{len(got)} of {until} came")
-
-
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_member_that_joins_and_leaves_doubles_nothing(
-    make: Make, send: Send, tmp_path: Path, strategy: str
-) -> None:
-    """Partitions change hands in the middle of a batch; each message is handled once, and the duplicates never."""
-    config = {**SHARED_GROUP, "partition.assignment.strategy": strategy}
-    sent = {partition: both(partition, 120) for partition in (0, 1)}
-    for partition, ids in sent.items():
-        send(*ids[:80], *ids[:20], topic="pairs", partition=partition)
-    got: list[str] = []
-    first, second = make("pairs", config=config, store=tmp_path), make(config=config, store=tmp_path)
-    share(first, until=10, got=got)
-    second.subscribe(["pairs"])
-    share(first, second, until=160, got=got)
-    while not (first.assignment() and second.assignment()):
-        share(first, second, until=0, got=got)
-    for partition, ids in sent.items():
-        send(*ids[60:100], topic="pairs", partition=partition)
-    share(first, second, until=200, got=got)
-    # What is in hand is asked past before the member goes.
-    second.poll(0.02)
-    second.close()
-    for partition, ids in sent.items():
-        send(*ids, topic="pairs", partition=partition)
-    share(first, until=240, got=got)
-
-    assert sorted(got) == sorted(sent[0] + sent[1])
-    assert poll_quiet(first) == []
-
-
-def test_in_flight_messages_of_a_revoked_partition_come_to_its_next_owner(make: Make, send: Send) -> None:
-    """With explicit completion: what was not completed comes again, what was does not, late completions are counted."""
-    for partition in (0, 1):
-        send(*both(partition, 6), topic="pairs", partition=partition)
-    first, second = (make(completion="explicit", config=SHARED_GROUP) for _ in range(2))
-    first.subscribe(["pairs"])
-    held = poll_some(first, 12)
-    for message in held:
-        if message.offset() < 3:
-            first.complete(message)
-    second.subscribe(["pairs"])
-    got: list[str] = []
-    while len(got) < 3:
-        share(first, until=0, got=[])
-        share(second, until=0, got=got)
-    moved = second.assignment()[0].partition
-
-    assert got == both(moved, 6)[3:]
-    stale = first.counters.stale
-    for message in held:
-        if message.partition() == moved and message.offset() >= 3:
-            first.complete(message)
-    assert first.counters.stale == stale + 3
 
 
 def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
@@ -210,29 +134,6 @@ def test_letting_partitions_go_keeps_what_was_asked_past(make: Make, send: Send,
     wait_for(consumer, lambda: consumer.assignment() == [], "the end of the assignment")
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
     assert values(poll_some(make("orders"), 4)) == ["c", "d", "e", "f"]
-
-
-def test_another_machine_reads_the_tail_again(make: Make, send: Send) -> None:
-    """A member with an empty disk knows every ID that the group has completed before it delivers anything."""
-    send("a", "b", "c", "a")
-    with make("orders") as first:
-        assert values(poll_quiet(first)) == ["a", "b", "c"]
-    send("b", "d", "c", "a")
-    second = make("orders", store=MemoryStore())
-
-    assert values(poll_quiet(second)) == ["d"]
-    assert second.counters.verdicts["duplicate"] == 3
-    assert second._session.assigned["orders", 0].replayed == 4
-
-
-def test_a_log_that_lost_the_offset_follows_the_policy(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Out of range: the policy decides where to go on, and what is not in the log any more is not waited for."""
-    send(*"abcdef")
-    with make("orders") as first:
-        poll_some(first, 1)
-    kafka.delete_records("orders", 0, 4)
-
-    assert values(poll_quiet(make("orders"))) == ["e", "f"]
 
 
 def test_without_a_policy_a_lost_offset_is_an_event(make: Make, send: Send, kafka: MockKafka) -> None:

@@ -8,85 +8,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from dedup_sdk import DeadLetter, LastId, MemoryClaimStore, MemoryStore, Shared, Window, header, orders, value
+from dedup_sdk import DeadLetter, MemoryClaimStore, MemoryStore, Shared
 from dedup_sdk.cli.app import run as dedup
 from dedup_sdk.ids.redrive import REDRIVE_HEADER
 from dedup_sdk.kafka.fields import as_record
 from dedup_sdk.runner.dead_letters import original_headers
-from tests.mock.conftest import QUICK_CLIENT
-from tests.mock.test_run_errors import dead_letters
-from tests.support.consuming import lookup, make_consumer, poll_quiet, run_all, values
-from tests.support.dead_letters import dead_letter, fail_for, forward
+from tests.support.consuming import poll_quiet, values
+from tests.support.dead_letters import dead_letter, dead_letters, forward
 
 if TYPE_CHECKING:
-    from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
-
-STRATEGIES = {
-    "lookup": lookup(),
-    "value": lookup(id=value()),
-    "units": lookup(unit=header("dedup-unit")),
-    "last": LastId(id=header("dedup-id"), order=orders.integer(), window=Window(days=7)),
-    "sources": LastId(
-        id=header("dedup-id"), order=orders.integer(), source=header("dedup-id"), window=Window(days=7)
-    ),
-}
-
-
-def test_a_resend_by_the_producer_is_a_duplicate_of_its_dead_letter(make: Make, send: Send) -> None:
-    """Hidden and counted: the dead letter stands for the message, also in a store that is made anew from the topic."""
-    send("1", "2", "1")
-    with make("orders") as consumer:
-        run_all(consumer, fail_for("1"), on_error="dead-letter", attempts=1)
-        assert (consumer.counters.dead_lettered, consumer.counters.verdicts["duplicate"]) == (1, 1)
-    kept: dict[str, Any] = {}
-    for options in (kept, {"store": MemoryStore()}):
-        send("1", "2")
-        with make("orders", **options) as consumer:
-            assert poll_quiet(consumer) == []
-            assert consumer.counters.verdicts["duplicate"] == 2
-
-
-@pytest.mark.parametrize("rebuilt", [False, True])
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_any_producer_sends_it_back(
-    make: Make, send: Send, kafka: MockKafka, name: str, *, rebuilt: bool
-) -> None:
-    """Handled once however often it is sent, by its group only, also where its store is made anew from the topic."""
-    options: dict[str, Any] = {"dedup": STRATEGIES[name]}
-    send("1", "2", "3")
-    dead_letter(make, "2", **options)
-    other_store = MemoryStore()
-    with make_consumer(kafka.bootstrap, "other", other_store, QUICK_CLIENT, **options) as other:
-        other.subscribe(["orders"])
-        run_all(other, fail_for())
-    [letter] = dead_letters(kafka)
-    forward(kafka.bootstrap, [letter])
-
-    def again() -> DedupConsumer:
-        return make("orders", **(options | ({"store": MemoryStore()} if rebuilt else {})))
-
-    with again() as consumer:
-        assert values(poll_quiet(consumer)) == ["2"]
-        assert consumer.counters.verdicts["duplicate"] == 0
-    forward(kafka.bootstrap, [letter])
-    with again() as consumer:
-        assert poll_quiet(consumer) == []
-        assert consumer.counters.verdicts["duplicate"] >= 1
-    with make_consumer(kafka.bootstrap, "other", other_store, QUICK_CLIENT, **options) as other:
-        other.subscribe(["orders"])
-        assert poll_quiet(other) == []
-        assert other.counters.verdicts["duplicate"] == 2
 
 
 def test_what_fails_again_is_sent_back_again(make: Make, send: Send, kafka: MockKafka) -> None:
     """Its new dead letter has one redrive header, which names the record that failed last; without ours it is as the producer sent it."""
     send("a")
     dead_letter(make, "a")
-    forward(kafka.bootstrap, dead_letters(kafka))
+    forward(kafka.bootstrap, dead_letters(kafka.bootstrap))
     dead_letter(make, "a")
-    first, second = sorted(dead_letters(kafka), key=Message.timestamp)
+    first, second = sorted(dead_letters(kafka.bootstrap), key=Message.timestamp)
     for offset, letter in enumerate((first, second)):
         [said] = [text for name, text in as_record(letter).headers if name == REDRIVE_HEADER]
         read = DeadLetter.read(letter)
@@ -126,7 +67,7 @@ def test_a_retry_topic_of_the_same_scope_is_read(
     dead_letter(make, "a", **options)
     with make("orders.retry", store=MemoryStore(), **options) as consumer:
         assert values(poll_quiet(consumer)) == ["a"]
-    [letter] = dead_letters(kafka, "orders.retry")
+    [letter] = dead_letters(kafka.bootstrap, "orders.retry")
     forward(kafka.bootstrap, [letter])
     forward(kafka.bootstrap, [letter], "orders.retry")
     with make("orders", "orders.retry", store=MemoryStore(), **options) as consumer:
@@ -238,7 +179,7 @@ def test_a_dead_letter_of_no_topic_holds_up_no_other(
     """It is left, counted and told in one line; all others are sent."""
     send("a")
     dead_letter(make, "a")
-    [letter] = dead_letters(kafka, "g.dead-letters")
+    [letter] = dead_letters(kafka.bootstrap, "g.dead-letters")
     headers: Any = dict(as_record(letter).headers) | {"dedup-dead-letter-topic": topic.encode()}
     stranded = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     stranded.produce("g.dead-letters", b"lost", partition=0, headers=headers)

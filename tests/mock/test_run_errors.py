@@ -5,16 +5,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError
 
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreCorruptError, StoreError
 from dedup_sdk.runner import settings as run_settings
 from dedup_sdk.runner.dead_letters import original_headers
-from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, run_all, values
+from tests.support.consuming import QUIET_S, committed, poll_quiet, run_all, values
+from tests.support.dead_letters import dead_letters
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message
-
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -40,30 +39,6 @@ class Failing:
         if self.called.count(value) <= self.times.get(value, 0):
             raise HandlerError(f"{value} fails with password=hunter2")
         self.handled.append(value)
-
-
-def dead_letters(kafka: MockKafka, topic: str = "g.dead-letters") -> list[Message]:
-    """All that lies in a dead-letter topic."""
-    reader = Consumer({
-        "bootstrap.servers": kafka.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest",
-        "enable.partition.eof": True, "enable.auto.commit": False,
-    })  # fmt: skip
-    found: list[Message] = []
-    try:
-        # No member of a group: the mock cluster lets one that comes again wait for the session of the one before.
-        left = set(reader.list_topics(topic).topics[topic].partitions)
-        reader.assign([TopicPartition(topic, number, 0) for number in left])
-        until = time.monotonic() + PATIENCE_S
-        while left:
-            message = reader.poll(0.2)
-            if message is not None and message.error() is None:
-                found.append(message)
-            elif message is not None:
-                left.discard(message.partition())
-            assert time.monotonic() < until
-    finally:
-        reader.close()
-    return found
 
 
 def test_by_default_the_first_error_ends_the_run(make: Make, send: Send) -> None:
@@ -140,7 +115,7 @@ def test_only_errors_that_may_pass_are_retried(make: Make, send: Send, kafka: Mo
         make("orders"), handler, on_error="dead-letter", retry_on=(ConnectionError, TimeoutError), **QUICK
     )
     assert handler.called == ["a"]
-    assert values(dead_letters(kafka)) == ["a"]
+    assert values(dead_letters(kafka.bootstrap)) == ["a"]
 
 
 def test_a_function_may_tell_which_errors_pass(make: Make, send: Send, kafka: MockKafka) -> None:
@@ -155,7 +130,7 @@ def test_a_function_may_tell_which_errors_pass(make: Make, send: Send, kafka: Mo
 
     run_all(make("orders"), handler, on_error="dead-letter", retry_on=may_pass, order="key", **QUICK)
     assert (handler.called, handler.handled) == (["a", "a", "a", "b"], ["a"])
-    assert values(dead_letters(kafka)) == ["b"]
+    assert values(dead_letters(kafka.bootstrap)) == ["b"]
     assert asked
 
 
@@ -180,7 +155,7 @@ def test_a_dead_letter_says_everything(make: Make, send: Send, kafka: MockKafka)
     with make("orders") as consumer:
         run_all(consumer, handler, on_error="dead-letter", attempts=2, **QUICK)
 
-    [letter] = dead_letters(kafka)
+    [letter] = dead_letters(kafka.bootstrap)
     assert (letter.key(), letter.value(), original_headers(letter)) == (None, b"b", [("dedup-id", b"b")])
     said = DeadLetter.read(letter)
     assert said is not None
@@ -211,7 +186,7 @@ def test_an_error_that_cannot_tell_itself_is_dead_lettered(make: Make, send: Sen
     run_all(make("orders"), handle, on_error="dead-letter", attempts=1)
 
     assert handled == ["b"]
-    (sent,) = dead_letters(kafka)
+    (sent,) = dead_letters(kafka.bootstrap)
     found = DeadLetter.read(sent)
     assert found is not None
     assert (found.offset, found.error_type) == (0, BrokenError.__qualname__)
@@ -257,7 +232,7 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
 
     assert seen == [0]
     assert consumer._engine.next_offset("orders", 0) == 3
-    assert values(dead_letters(kafka, "late")) == ["a"]
+    assert values(dead_letters(kafka.bootstrap, "late")) == ["a"]
 
 
 def test_a_message_of_the_dead_letter_topic_is_not_sent_there_again(

@@ -1,4 +1,4 @@
-"""The rings of Artemis and HornetQ, rebuilt by the whole job: those of a consumer that lived, those of the broker's list, and what follows from them."""
+"""The rings of Artemis, rebuilt by the whole job: those of a consumer that lived, those of the broker's list, and what follows from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_adapters import artemis, hornetq
+from dedup_adapters import artemis
 from dedup_sdk import RocksStore, Window
 from dedup_sdk.ids import digest_one
 from dedup_sdk.store.backup import snapshot_store
@@ -23,7 +23,6 @@ from tests.support.producing import Outgoing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-    from types import ModuleType
 
     from pyspark.sql import SparkSession
 
@@ -77,9 +76,7 @@ def rings(folder: Path) -> list[tuple[dict[bytes, Mark], int]]:
     return found
 
 
-@pytest.mark.parametrize("system", [artemis, hornetq], ids=["artemis", "hornetq"])
 def test_a_consumers_rings_are_rebuilt(
-    system: ModuleType,
     broker: Broker,
     spark: SparkSession,
     make_topic: Callable[..., str],
@@ -91,9 +88,9 @@ def test_a_consumers_rings_are_rebuilt(
     group = f"{topic}-group"
     whole = ids_of(330)
     ids, more = [part[:300] for part in whole], [part[300:] for part in whole]
-    produce(topic, outgoing(ids, system.DUPLICATE_ID, 0))
+    produce(topic, outgoing(ids, artemis.DUPLICATE_ID, 0))
     caches = [NaiveIdCache(SIZE) for _ in PARTITIONS]
-    dedup = system.duplicate_detection(addresses={topic: SIZE})
+    dedup = artemis.duplicate_detection(addresses={topic: SIZE})
     handled: list[str] = []
 
     def handle(message: Any) -> None:
@@ -111,7 +108,7 @@ def test_a_consumers_rings_are_rebuilt(
     told = backfill(
         parse_options(
             [
-                "--bootstrap", broker.bootstrap, "--topic", topic, "--group", group, "--id", f"header:{system.DUPLICATE_ID}",
+                "--bootstrap", broker.bootstrap, "--topic", topic, "--group", group, "--id", f"header:{artemis.DUPLICATE_ID}",
                 "--window", str(dedup.window_of(topic)), "--output", str(folder),
             ],
             print,
@@ -126,7 +123,7 @@ def test_a_consumers_rings_are_rebuilt(
         in_order = sorted(marks, key=lambda key, marks=marks: marks[key].number)  # type: ignore[misc]
         assert in_order == [digest_one(dedup_id) for dedup_id in cache.ids]
 
-    produce(topic, outgoing(more, system.DUPLICATE_ID, 300))
+    produce(topic, outgoing(more, artemis.DUPLICATE_ID, 300))
     options: dict[str, Any] = {"dedup": dedup, "snapshot": folder}
     with make_consumer(broker.bootstrap, group, RocksStore(tmp_path / "new"), **options) as consumer:
         consumer.subscribe([topic])

@@ -1,139 +1,58 @@
-"""Rebuilt = lived: Spark's fold of a log gives the marks that the engine kept while it lived through it."""
+"""Rebuilt = lived, by the whole job: what a group remembers that lived through its topic, from Kafka and from archives."""
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.ids import header
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
-from dedup_sdk.record import Record
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
-from spark_backfill import id_columns
-from spark_backfill.stretch import Stretch, horizon_ms
-from tests.support.folding import fold_to_files
-from tests.support.naive_fold import as_dictionary, live, read_sorted_file
+from dedup_sdk.cli.app import run as dedup
+from dedup_sdk.store.snapshot import verify_snapshot
+from spark_backfill.backfill import backfill
+from spark_backfill.options import parse_options
+from tests.support.lived_topics import RULES, Life
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
-    from dedup_sdk.decision import Mark
+    from tests.support.brokers import Broker
 
-BASE_MS = 1_700_000_000_000
-PARTITIONS = (0, 3)
-_SCHEMA = (
-    "topic string, partition int, offset long, timestamp_ms long, key binary, value binary, "
-    "headers array<struct<key: string, value: binary>>"
-)
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 
 
-def log_of(count: int) -> list[Record]:
-    """Two partitions with duplicates near and far, holes, records without an ID, late ones, and letters that two groups sent back."""
-    source = random.Random(11)
-    records = []
-    for partition in PARTITIONS:
-        offset = 0
-        for number in range(count):
-            offset += source.choice([1, 1, 1, 2])
-            headers = (
-                [("dedup-id", str(source.randrange(number // 2 + 5)).encode())]
-                if source.random() > 0.03
-                else []
-            )
-            if source.random() < 0.1:
-                # A dead letter that was sent back.
-                group = source.choice(["billing", "billing", "shipping"])
-                headers.append(
-                    (REDRIVE_HEADER, redrive_value(group, "orders", partition, source.randrange(3), 0))
-                )
-            late_ms = source.choice([0, 0, 0, 5_000])
-            timestamp_ms = BASE_MS + 1_000 * number - late_ms
-            records.append(Record("orders", partition, offset, timestamp_ms, None, b"x", headers))
-    return records
+@pytest.fixture
+def life(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> Life:
+    """A group with a history of its own."""
+    return Life(request.param, broker, tmp_path)
 
 
-def lived(records: list[Record], window: Window, folder: Path) -> dict[int, tuple[dict[bytes, Mark], int]]:
-    """Live through the log in small batches, with flushes, completing what is delivered in disorder."""
-    source = random.Random(5)
-    strategy = Lookup(id=header("dedup-id"), window=window)
-    store = RocksStore(folder)
-    with Deduplicator(
-        strategy, store, group="billing", recent_marks=200, clock=lambda: BASE_MS / 1_000 + 10**6
-    ) as engine:
-        for start in range(0, len(records), 25):
-            batch = records[start : start + 25]
-            verdicts = engine.admit(batch)
-            open_records = [
-                record for record, verdict in zip(batch, verdicts, strict=True) if verdict.deliver
-            ]
-            while open_records:
-                source.shuffle(open_records)
-                settled = engine.complete(open_records)
-                open_records = [each.record for each in settled if each.verdict.deliver]
-    found = {}
-    for entry in list_partitions(folder):
-        with read_partition(entry.path) as opened:
-            marks: dict[bytes, Mark] = {}
-            for page in opened.scan_all():
-                marks |= as_dictionary(page)
-            assert opened.progress is not None
-            found[entry.partition] = (marks, opened.progress.accepted)
-    return found
-
-
-@pytest.mark.parametrize(
-    "window",
-    [
-        Window(seconds=120),
-        Window(days=1),
-        Window(count=50),
-        Window(count=50, seconds=40),
-        Window(count=400, seconds=90),
-    ],
-    ids=str,
-)
-def test_marks_live_at_the_cut_are_the_same(
-    spark: SparkSession, attempts: Path, tmp_path: Path, window: Window
-) -> None:
-    """For windows by time, by count and by both, every live ID has the same offset, timestamp and rank."""
-    records = log_of(600)
-    expected = lived(records, window, tmp_path / "lived")
-    rows = [
-        (r.topic, r.partition, r.offset, r.timestamp_ms, r.key, r.value, list(r.headers) or None)
-        for r in records
-    ]
-    frame = id_columns.with_digests(spark.createDataFrame(rows, _SCHEMA), header("dedup-id"), group="billing")
-    stretches = []
-    for partition in PARTITIONS:
-        last = [record for record in records if record.partition == partition][-1]
-        stretches.append(
-            Stretch(
-                partition=partition,
-                low=0,
-                begin=0,
-                high=last.offset + 1,
-                complete=True,
-                keep_from_ms=horizon_ms(window, last.timestamp_ms, BASE_MS + 10**9),
-            )
+@pytest.mark.parametrize("life", RULES, indirect=True)
+def test_every_source_gives_what_the_group_remembers(life: Life, spark: SparkSession, tmp_path: Path) -> None:
+    """The group's own snapshot and the job's are the same; who begins with that goes on as if it had lived through all."""
+    own = life.live()
+    lived = life.remembered(own, tmp_path / "own")
+    snapshot, rebuilt = tmp_path / "snapshot", own
+    for source in life.rule.sources:
+        given = [*life.given, *life.source(source), "--output", str(snapshot), "--overwrite"]
+        said: list[str] = []
+        report = backfill(parse_options(given, print), lambda: spark, say=said.append)
+        rebuilt = verify_snapshot(snapshot)
+        assert life.remembered(rebuilt, snapshot) == lived, source
+        assert (rebuilt.id_spec, rebuilt.window) == (own.id_spec, own.window)
+        assert (rebuilt.group, rebuilt.vouched) == (
+            (None, True) if life.rule.whole_topic else (life.group, False)
         )
-    plan, outcomes = fold_to_files(frame, stretches, window, attempts)
-    assert {plan.slots[outcome.slot].partition for outcome in outcomes} == set(expected)
-    for outcome in outcomes:
-        partition = plan.slots[outcome.slot].partition
-        marks, accepted = expected[partition]
-        rebuilt = read_sorted_file(Path(outcome.folder) / "00000.sst")
-        assert outcome.accepted == (accepted if window.count else 0)
-        newest_ms = max(record.timestamp_ms for record in records if record.partition == partition)
-        assert outcome.newest_ms == newest_ms
-        ours = live(rebuilt, window, newest_ms, outcome.accepted)
-        theirs = live(marks, window, newest_ms, accepted)
-        assert ours == theirs
-        assert len(ours) >= 30
+        assert report.id_spec == own.id_spec
+        assert not any(line.startswith("warning: ") for line in said), source
+        assert not life.rule.in_units or any(each.high < life.rule.early for each in rebuilt.partitions)
+        assert life.rule.expires or dedup(["snapshots", "diff", str(snapshot), str(tmp_path / "own")]) == 0
+
+    came = life.go_on(snapshot)
+    before, expected = life.would_be_handed_out()
+    again = {position for position in came if position in before}
+    assert sorted(position for position in came if position not in again) == sorted(expected)
+    # What lies above the cut comes again on another disk, as ever.
+    cuts = {each.partition: each.high for each in rebuilt.partitions}
+    assert all(offset >= cuts[partition] for partition, offset in again)

@@ -1,25 +1,24 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
 from dedup_sdk.cli.app import run as dedup
-from tests.support.consuming import PATIENCE_S, iterate_all, run_all, values
-from tests.support.dead_letters import forward
+from tests.support.consuming import PATIENCE_S, iterate_all, run_all
+from tests.support.dead_letters import dead_letters, forward
 from tests.support.stored import snapshot_of, stored_marks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.kafka.conftest import World
     from tests.support.brokers import Broker
+    from tests.support.worlds import World
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def dead_letter_topic(world: World, broker: Broker) -> str:
     """The group's dead-letter topic: the broker makes none by itself."""
     return broker.create_topic(f"{world.group}.dead-letters", 1, None)
@@ -39,50 +38,11 @@ def run(world: World, disk: str, *, failing: tuple[str, ...] = (), **options: An
     return handled
 
 
-def dead_letters(world: World) -> list[Any]:
-    """All dead letters of the group."""
-    reader = Consumer({
-        "bootstrap.servers": world.bootstrap, "group.id": f"{world.group}-reader", "auto.offset.reset": "earliest",
-        "enable.auto.commit": False, "enable.partition.eof": True,
-    })  # fmt: skip
-    found: list[Any] = []
-    until = time.monotonic() + PATIENCE_S
-    try:
-        reader.subscribe([f"{world.group}.dead-letters"])
-        while True:
-            message = reader.poll(0.2)
-            assert time.monotonic() < until
-            if message is not None and message.error() is not None:
-                return found
-            if message is not None:
-                found.append(message)
-    finally:
-        reader.close()
-
-
-@pytest.mark.parametrize("disk", ["one", "another"])
-def test_what_is_sent_back_with_its_headers_is_handled(world: World, disk: str) -> None:
-    """Once, on the same machine, and on one that has no store; what its producer sends again is a duplicate of its dead letter."""
-    world.send("a", "b", "c", "a")
-    assert sorted(run(world, "one", failing=("b",))) == ["a", "c"]
-    assert world.committed().offset == 4
-    letters = dead_letters(world)
-    assert values(letters) == ["b"]
-    world.send("b", "c")
-    assert run(world, disk) == []
-
-    forward(world.bootstrap, letters, world.topic)
-    assert run(world, disk) == ["b"]
-    forward(world.bootstrap, letters, world.topic)
-    assert run(world, disk) == []
-    assert world.committed().offset == 8
-
-
-def test_a_rebuilt_store_is_the_one_that_lived(world: World) -> None:
+def test_a_rebuilt_store_is_the_one_that_lived(world: World, dead_letter_topic: str) -> None:
     """Replaying the topic gives the marks of the store that was there, dead letters and what was sent back among them."""
     world.send(*"abcdefgh", *"aceg")
     run(world, "one", failing=("c", "f"))
-    forward(world.bootstrap, dead_letters(world), world.topic)
+    forward(world.bootstrap, dead_letters(world.bootstrap, dead_letter_topic), world.topic)
     assert sorted(run(world, "one")) == ["c", "f"]
     world.send("z")
     run(world, "other")
@@ -94,14 +54,16 @@ def test_a_rebuilt_store_is_the_one_that_lived(world: World) -> None:
     assert len(lived) == 11
 
 
-def test_a_snapshot_of_another_group_hides_nothing_that_is_sent_back(world: World, tmp_path: Path) -> None:
+def test_a_snapshot_of_another_group_hides_nothing_that_is_sent_back(
+    world: World, dead_letter_topic: str, tmp_path: Path
+) -> None:
     """Its maker handled the message that failed here."""
     world.send("a", "b", "c")
     run(world, "one", failing=("b",))
     with world.consumer("maker", group=f"{world.group}-maker") as maker:
         iterate_all(maker)
     snapshot = snapshot_of(world.disk("maker"), tmp_path / "snapshot", high=3, group=world.group)
-    letters = dead_letters(world)
+    letters = dead_letters(world.bootstrap, dead_letter_topic)
     forward(world.bootstrap, letters, world.topic)
     world.send("a", "b")
 

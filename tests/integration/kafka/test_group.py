@@ -6,18 +6,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.commit_text import MOST_CHARACTERS, parse_metadata, unsealed
 from dedup_sdk.testing import LocalKafka
-from tests.integration.kafka.conftest import World
-from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import numbers, poll_quiet, poll_some, values, wait_for
+from tests.support.crew import Crew
+from tests.support.worlds import World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk import DedupConsumer
 
 _SHORT: Final = 120
 """Characters: enough for the text of a commit, and for nothing above its offset."""
@@ -34,118 +33,6 @@ def protocol(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(PROTOCOLS[request.param])
 
 
-class Crew:
-    """Consumers that poll in turn, and what they handled."""
-
-    def __init__(self) -> None:
-        self.members: list[DedupConsumer] = []
-        self.handled: Counter[tuple[int, str]] = Counter()
-
-    def turn(self) -> None:
-        """Let each member poll a few times."""
-        for member in self.members:
-            for _ in range(5):
-                message = member.poll(0.01)
-                if message is not None and message.error() is None:
-                    self.handled[message.partition(), message.value().decode()] += 1
-
-    def until(self, condition: Any) -> None:
-        """Take turns until a condition holds."""
-        for _ in range(round(PATIENCE_S / 0.05)):
-            if condition():
-                return
-            self.turn()
-        raise AssertionError(f"waited in vain; {sum(self.handled.values())} handled")
-
-
-def test_members_come_and_go(pair_world: World, protocol: dict[str, Any]) -> None:
-    """Two machines, partitions that move both ways in the middle of the work: nothing is lost, and nothing doubled."""
-    world, crew = pair_world, Crew()
-    ids = [f"{number:03}" for number in range(300)]
-
-    def send(start: int, end: int) -> None:
-        for partition in (0, 1):
-            again = ids[max(0, start - 50) : start]
-            world.send(*ids[start:end], *again, partition=partition)
-
-    send(0, 100)
-    first = world.consumer("one", config=protocol)
-    crew.members.append(first)
-    crew.until(lambda: len(crew.handled) > 30)
-    second = world.consumer("two", config=protocol)
-    crew.members.append(second)
-    crew.until(lambda: len(first.assignment()) == 1 and len(second.assignment()) == 1)
-    send(100, 200)
-    crew.until(lambda: len(crew.handled) >= 330)
-    crew.members.remove(first)
-    with first:
-        pass  # What it has in hand is handled: leaving in order says so.
-    crew.until(lambda: len(second.assignment()) == 2)
-    send(200, 300)
-    crew.until(lambda: len(crew.handled) >= 600)
-    third = world.consumer("one", config=protocol)
-    crew.members.append(third)
-    crew.until(lambda: len(third.assignment()) == 1 and len(second.assignment()) == 1)
-    for partition in (0, 1):
-        world.send(*ids, partition=partition)
-    ends = [TopicPartition(world.topic, partition) for partition in (0, 1)]
-    total = [second.get_watermark_offsets(tp)[1] for tp in ends]
-
-    def through() -> bool:
-        positions = [max(m.position([tp])[0].offset for m in crew.members) for tp in ends]
-        return positions == total
-
-    crew.until(through)
-
-    assert {key for key, times in crew.handled.items() if times > 1} == set()
-    assert set(crew.handled) == {(partition, each) for partition in (0, 1) for each in ids}
-
-
-def test_a_member_that_vanishes_costs_what_was_in_flight(pair_world: World, protocol: dict[str, Any]) -> None:
-    """With explicit completion: what the lost member had completed and committed does not come again, the rest does."""
-    world = pair_world
-    for partition in (0, 1):
-        world.send(*[f"{partition}-{number}" for number in range(10)], partition=partition)
-    first = world.consumer("one", config=protocol, completion="explicit")
-    held = poll_some(first, 20)
-    done = [message for message in held if message.offset() < 4]
-    for message in done:
-        first.complete(message)
-    first.commit(asynchronous=False)
-    first.unsubscribe()
-    for _ in range(10):
-        first.poll(0.05)
-    second = world.consumer("two", config=protocol, completion="explicit")
-
-    rest = values(poll_some(second, 12))
-    assert sorted(rest) == sorted(f"{partition}-{number}" for partition in (0, 1) for number in range(4, 10))
-
-
-def test_a_second_member_is_handed_nothing_that_was_completed_out_of_order(
-    pair_world: World, protocol: dict[str, Any]
-) -> None:
-    """One message of each partition keeps failing, 199 behind it are completed: of 400 only these two may come again."""
-    world = pair_world
-    for partition in (0, 1):
-        world.send(*[f"{partition}-{number}" for number in range(200)], partition=partition)
-    first = world.consumer("one", config=protocol, completion="explicit")
-    for message in poll_some(first, 400):
-        if message.offset() != 0:
-            first.complete(message)
-    second = world.consumer("two", config=protocol, completion="explicit")
-    crew = Crew()
-    crew.members += [first, second]
-    crew.until(lambda: len(first.assignment()) == 1 and len(second.assignment()) == 1)
-    [taken] = [tp.partition for tp in second.assignment()]
-    crew.until(lambda: crew.handled[taken, f"{taken}-0"] > 0)
-    for member in crew.members:
-        for message in poll_quiet(member):
-            crew.handled[message.partition(), message.value().decode()] += 1
-    assert set(crew.handled) <= {(0, "0-0"), (1, "1-0")}
-    assert set(crew.handled.values()) == {1}
-    assert (first.counters.left_out, second.counters.left_out) == (0, 0)
-
-
 def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str, Any]) -> None:
     """Whole assignments or deltas, as the protocol has it; every partition is taken and given back once in the end."""
     world = pair_world
@@ -156,12 +43,11 @@ def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str
 
     first = world.idle_consumer("one", config=protocol)
     first.subscribe([world.topic], on_assign=note(1), on_revoke=note(-1))
-    crew = Crew()
-    crew.members.append(first)
+    crew = Crew(first)
     crew.until(lambda: len(first.assignment()) == 2)
     second = world.consumer("two", config=protocol)
     crew.members.append(second)
-    crew.until(lambda: len(first.assignment()) == 1 and len(second.assignment()) == 1)
+    crew.until_shared()
     assert sum(taken.values()) == 1
     first.close()
     assert set(taken.values()) == {0}

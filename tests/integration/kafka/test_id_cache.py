@@ -16,7 +16,7 @@ from tests.support.consuming import poll_quiet, values
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 KILLED = """
     import os, signal, sys

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import RecoveryError, header
 from dedup_sdk.kafka import topic_watch
@@ -25,7 +24,7 @@ from tests.support.consuming import (
 )
 
 if TYPE_CHECKING:
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 
 def send_in_transaction(producer: Producer, world: World, *ids: str, commit: bool) -> None:
@@ -169,44 +168,11 @@ def test_a_transaction_below_the_committed_offset_is_waited_for(world: World) ->
     assert poll_quiet(consumer) == []
 
 
-def delete_before(world: World, offset: int) -> None:
-    """Remove records as retention does."""
-    admin = AdminClient({"bootstrap.servers": world.bootstrap})
-    futures = admin.delete_records([TopicPartition(world.topic, 0, offset)])
-    for future in futures.values():
-        future.result()
-
-
-@pytest.mark.parametrize(("reset", "expected"), [("earliest", ["d", "e", "a"]), ("latest", [])])
-def test_an_offset_that_is_gone_follows_the_policy(world: World, reset: str, expected: list[str]) -> None:
-    """Retention has overtaken the group: it goes on where the policy says, and its history begins there."""
-    world.send("a", "b", "c", "d", "e", "a")
-    world.handle(1, "one")
-    delete_before(world, 3)
-
-    with world.consumer("two", config={"auto.offset.reset": reset}) as consumer:
-        assert values(poll_quiet(consumer)) == expected
-        world.send("d", "f")
-        assert values(poll_quiet(consumer)) == (["f"] if reset == "earliest" else ["d", "f"])
-    metadata = world.metadata()
-    assert metadata is not None
-    assert metadata.low == (3 if reset == "earliest" else 6)
-
-
-def test_an_offset_that_is_gone_with_the_store_at_hand(world: World) -> None:
-    """The marks of what was handled stay: they were handled, though the log is gone."""
-    world.send("a", "b", "c", "d", "e", "a")
-    world.handle(1, "one")
-    delete_before(world, 3)
-
-    assert world.rest("one") == ["d", "e"]
-
-
 def test_without_a_policy_an_offset_that_is_gone_is_an_event(world: World) -> None:
     """auto.offset.reset=error: the application hears the client's own event, and may seek."""
     world.send("a", "b", "c")
     world.handle(1)
-    delete_before(world, 2)
+    world.delete_before(2)
     consumer = world.consumer(config={"auto.offset.reset": "error"})
 
     event = poll_some(consumer, 1)[0]
@@ -219,7 +185,7 @@ def test_history_that_is_gone_is_doubted(world: World) -> None:
     """Where the tail cannot be read any more, what hangs on it is delivered and counted as unverified."""
     world.send("a", "b", "c", "d")
     world.handle(4, "one")
-    delete_before(world, 3)
+    world.delete_before(3)
     world.send("a", "d", "e")
 
     with world.consumer("two") as consumer:

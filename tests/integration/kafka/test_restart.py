@@ -13,7 +13,7 @@ from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 
 def test_a_restart_on_the_same_disk_goes_on(world: World) -> None:

@@ -11,7 +11,7 @@ from dedup_sdk.cli.app import run
 from tests.support.consuming import PATIENCE_S, poll_some
 
 if TYPE_CHECKING:
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 
 def rewind(world: World, *arguments: str) -> int:

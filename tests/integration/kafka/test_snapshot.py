@@ -13,7 +13,7 @@ from tests.support.stored import snapshot_of, stored_marks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from dedup_sdk import LastId, header
 from tests.support.consuming import poll_quiet, values
 
 if TYPE_CHECKING:
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 BROKER, MATE = 0x3B20225D86A922C7, 0x24C78197D007757C
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError
 
-from tests.integration.kafka.test_group import Crew
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
+from tests.support.crew import Crew
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "eager": {"partition.assignment.strategy": "range", "session.timeout.ms": 20_000},

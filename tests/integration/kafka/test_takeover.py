@@ -8,10 +8,9 @@ from confluent_kafka import TopicPartition
 from dedup_sdk import Window
 from tests.support.consuming import lookup, poll_quiet, poll_some, values
 from tests.support.producing import Outgoing, produce
-from tests.support.stored import stored_marks, stored_progress
 
 if TYPE_CHECKING:
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 HOUR_MS = 3_600_000
 
@@ -29,24 +28,6 @@ def send_aged(world: World, *records: tuple[str, float], now_ms: int) -> None:
             for each, hours in records
         ],
     )  # fmt: skip
-
-
-def test_another_machine_gives_the_same_verdicts(world: World) -> None:
-    """It reads the tail of the log again, IDs only, and then holds the marks that the first machine holds."""
-    world.send("a", "b", "a", "c", "b", "d")
-    assert world.handle(4) == ["a", "b", "c", "d"]
-    world.send("a", "d", "e", "c")
-
-    with world.consumer("two") as consumer:
-        assert values(poll_quiet(consumer)) == ["e"]
-        assert consumer._session.assigned[world.topic, 0].replayed == 6
-        assert consumer.counters.verdicts["unverified"] == 0
-    world.rest("one")
-    assert stored_marks(world.disk("two")) == stored_marks(world.disk("one"))
-    one, two = stored_progress(world.disk("one")), stored_progress(world.disk("two"))
-    assert one is not None
-    assert two is not None
-    assert (one.low, one.high, one.since_ms) == (two.low, two.high, two.since_ms)
 
 
 def test_a_machine_that_comes_back_reads_what_it_missed(world: World) -> None:

@@ -16,7 +16,7 @@ from dedup_sdk.kafka.delivery import Fetcher
 from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, values
 
 if TYPE_CHECKING:
-    from tests.integration.kafka.conftest import World
+    from tests.support.worlds import World
 
 KILLED = """
     import os, signal, sys
