@@ -226,7 +226,7 @@ RULES = {
         sources=(CLIENT, PARQUET, LINES), expires=True,
     ),
     "gtid": Rule(
-        said=GTIDS, log=lambda _: gtids(360, calm_from=300), early=300, sources=(CLIENT, TWICE),
+        said=GTIDS, log=lambda _: gtids(360, calm_from=300), early=300, sources=(CLIENT, TWICE), whole_topic=True,
     ),
     "sequence": Rule(
         said=SEQUENCES, log=lambda group: singles(group, 220), early=200, sources=(JVM, PARQUET),
