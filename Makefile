@@ -61,26 +61,26 @@ ifdef ARGS
 test: check ## check, then the whole test suite, with -j2 two parts at a time (ARGS="-k lookup")
 	@$(PYTEST) $(ARGS)
 else
-test: $(PARTS)
+test: check $(PARTS)
 endif
 
-test-spark: check
+test-spark: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/spark -m "not slow" tests/spark
 
 # Mostly those that start a Spark of their own, and wait for it.
-test-jobs: check
+test-jobs: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
 
-test-mock: check
+test-mock: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/mock tests/mock
 
-test-chaos: check
+test-chaos: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/chaos tests/chaos
 
-test-logic: check
+test-logic: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/logic $(LOGIC)
 
-test-rest: check
+test-rest: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(APART:%=--ignore=%)
 
 check: $(READY) ## ruff, its formatter, and mypy
@@ -102,7 +102,7 @@ chaos: $(READY) ## consumers under faults, every scenario on every group protoco
 # The longest first.
 ci: chaos-once test ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
 
-chaos-once: check
+chaos-once: $(READY)
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3
 
 clean: ## removes .venv, .cache and the tools' own caches
