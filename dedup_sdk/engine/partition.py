@@ -92,6 +92,8 @@ class Partition:
         )  # fmt: skip
         self.verdicts = VerdictCounter(topic, partition, counters, observers)
         self.loaded: Loaded | None = store.load()
+        """What the partition begins with; whoever checks the log may put a part of it, or None, in its place."""
+        self._stored = self.loaded
         self.started = False
         self.begun = True
         self.has_failed = False
@@ -112,7 +114,8 @@ class Partition:
 
         ``begun`` false: the group is new, and its history begins with the first record that comes.
         """
-        loaded, self.loaded = self.loaded, None
+        loaded, stored = self.loaded, self._stored
+        self.loaded = self._stored = None
         self.begun = begun
         if self.forgets:
             # To begin without marks is what is wanted, so that nothing is in doubt for it.
@@ -120,7 +123,8 @@ class Partition:
             plan = replace(plan, keep=False, progress=progress)
         if plan.keep and loaded is not None:
             self._begin(plan.progress, loaded.recent)
-            if (progress := self.state.progress) != loaded.progress:
+            # A store that says the same already need not be written to.
+            if (progress := self.state.progress) != loaded.progress or loaded is not stored:
                 self.store.append(progress, NO_MARKS)
         else:
             self.store.reset(plan.progress)
@@ -132,7 +136,7 @@ class Partition:
         ``move``: its files are ours and were checked.
         """
         yield from self.store.installing(snapshot, plan.progress, move=move)
-        self.loaded = None
+        self.loaded = self._stored = None
         self._begin(plan.progress)
         # What was left out of the snapshot for its age, its maker knows.
         self.memory.reach.note_dropped(self.flight.high)

@@ -229,20 +229,25 @@ class AssignmentApi:
     def part(self) -> None:
         """Let everything go, before the client closes: what was completed is written, what the last call handed out is released."""
         self._closing = True
-        held = [TopicPartition(topic, partition) for topic, partition in self._session.assigned]
+        by_hand = self._session.assigned.keys() - self._session.of_group
         if self._interruption.happened:
-            self.lose(held)
+            self.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
         self.finish_asked()
         self._delivery.withdraw_last()
         self._delivery.release_all()
         self._fetcher.rest([])
-        if by_hand := [tp for tp in held if (tp.topic, tp.partition) not in self._session.of_group]:
-            self.give_back(by_hand)
-            # A callback for partitions that went may have assigned these: until they are let go, the client neither leaves its group nor closes.
-            if self._settings.incremental:
-                self._interruption.whole(Consumer.incremental_unassign, self._consumer, by_hand)
-            elif len(by_hand) == len(held):
-                self._interruption.whole(Consumer.unassign, self._consumer)
+        if by_hand:
+            self.give_back([TopicPartition(*coordinates) for coordinates in by_hand])
+            self._have_client_forget(by_hand)
+
+    def _have_client_forget(self, by_hand: Collection[Coordinates]) -> None:
+        """Have the client let partitions go that no group takes back: until then it neither leaves its group nor closes."""
+        actual = Consumer.assignment(self._consumer)
+        going = [tp for tp in actual if (tp.topic, tp.partition) in by_hand]
+        if going and self._settings.incremental:
+            self._interruption.whole(Consumer.incremental_unassign, self._consumer, going)
+        elif going and len(going) == len(actual):
+            self._interruption.whole(Consumer.unassign, self._consumer)
 
     def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
         going, lost = self._going(partitions), coordinates_in(partitions)

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -629,20 +630,30 @@ class DedupConsumer(Consumer):
 
     def __del__(self) -> None:
         """Close a consumer that was dropped without `close`, on a thread of its own: the client itself might never come back from its end."""
-        # Without it the constructor did not get so far that there is something to close.
-        access = getattr(self, "_access", None)
-        if access is None or access.closed or sys.is_finalizing():
+        # What a constructor that failed has made so far was never subscribed.
+        if getattr(self, "_loop", None) is None or self._access.closed or sys.is_finalizing():
             return
         try:
             warnings.warn(
-                f"a DedupConsumer of group {self._settings.group!r} was dropped without close(); use it in a with block, or call close()",
-                ResourceWarning, stacklevel=2, source=self,
-            )  # fmt: skip
+                f"{self._dropped}; use it in a with block, or call close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
         finally:
-            # Not by `threading.Thread`: the collector may run while this thread holds the lock that starting one needs.
-            start_new_thread(self._close_dropped, ())
+            # The collector may run while this thread holds the locks that logging, or a `threading.Thread`, needs.
+            start_new_thread(self._begin_to_close, ())
+
+    @property
+    def _dropped(self) -> str:
+        return f"a DedupConsumer of group {self._settings.group!r} was dropped without close()"
+
+    def _begin_to_close(self) -> None:
+        # No daemon: a program that ends waits for it, as it would for a close() of its own.
+        Thread(target=self._close_dropped, name="dedup-close", daemon=False).start()
 
     def _close_dropped(self) -> None:
+        logger.warning("%s: it is closed now", self._dropped)
         try:
             self.close()
         except Exception:

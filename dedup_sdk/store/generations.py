@@ -306,13 +306,17 @@ class RocksGenerations:
                     [digests[at] for at in left],
                     [keys[at] for at in left],
                 )
-            owner, read = _OWNER.pack(self._opening, number), partial(get_values, self._families[number])
+            # Not with the family itself: who keeps an error keeps these frames, and a handle in them would keep RocksDB's lock.
+            owner, read = _OWNER.pack(self._opening, number), partial(self._read, number)
             # Few pages at once, which stay in the processor's cache until they are looked into.
             for start in range(0, len(keys), _PAGES_AT_ONCE):
                 some = slice(start, start + _PAGES_AT_ONCE)
                 pages = self._memory.pages.read(owner, keys[some], read)
                 find_in_pages(pages, digests[some], positions[some], found)
         return found
+
+    def _read(self, number: int, keys: list[bytes]) -> list[bytes | None]:
+        return get_values(self._families[number], keys)
 
     def scan(self) -> Iterator[Marks]:
         """Yield all marks in parts, ascending, each ID once."""

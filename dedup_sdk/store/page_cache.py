@@ -15,7 +15,7 @@ _ENTRY_BYTES: Final = 224
 
 
 class PageCache:
-    """Up to ``most_bytes`` of the pages that were read last; what was read first goes first. Thread-safe."""
+    """Up to ``most_bytes`` of the pages that were read from the disk last: what was read first goes first, whether it was asked for since or not. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -52,4 +52,7 @@ class PageCache:
                 while self._pages and self._bytes > self._most_bytes:
                     _, page = self._pages.popitem(last=False)
                     self._bytes -= len(page) + _ENTRY_BYTES
+                if not self._pages:
+                    # A signal's handler that reads in the middle of a sum leaves it wrong.
+                    self._bytes = 0
         return pages

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import random
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -15,9 +17,11 @@ from confluent_kafka import Consumer, KafkaException
 from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.closing import close_client
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import make_consumer
+from tests.support.consuming import committed, make_consumer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
 
@@ -149,3 +153,35 @@ def test_a_consumer_that_could_not_be_made_is_dropped_silently(kafka: MockKafka)
     with pytest.raises(KafkaException):
         make_consumer(kafka.bootstrap, "g", MemoryStore(), {"no.such.setting": "1"})
     gc.collect()
+
+
+PROGRAM = """
+import gc, sys, time
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+consumer = DedupConsumer(
+    {"bootstrap.servers": sys.argv[1], "group.id": sys.argv[3], "auto.offset.reset": "earliest", "log_level": 0},
+    dedup=Lookup(id=header("dedup-id"), window=Window(hours=1)), store=sys.argv[2],
+)
+consumer.subscribe(["orders"])
+while consumer.poll(0.1) is None:
+    pass
+consumer.poll(0.5)
+del consumer
+gc.collect()
+time.sleep(float(sys.argv[4]))
+"""
+
+
+def test_a_program_that_ends_waits_for_a_dropped_consumer(
+    kafka: MockKafka, send: Send, tmp_path: Path
+) -> None:
+    """What it completed is committed, however soon the program ends."""
+    send("a")
+    for number, wait_s in enumerate((0, 0.001, 0.003, 0.005)):
+        group = f"ends-{number}"
+        ended = subprocess.run(
+            [sys.executable, "-c", PROGRAM, kafka.bootstrap, str(tmp_path / group), group, str(wait_s)],
+            capture_output=True, text=True, check=False, timeout=PATIENCE_S * 3,
+        )  # fmt: skip
+        assert (ended.returncode, "it is closed now" in ended.stderr) == (0, True), ended.stderr
+        assert committed(kafka.bootstrap, group, "orders").offset == 1

@@ -213,14 +213,23 @@ def test_an_interrupted_recovery_begins_again(
     assert raised
 
 
+# Less than the revoke deadline, after which a client that does not close is left to itself.
+@pytest.mark.timeout(55)
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
 def test_closing_after_an_interruption_commits_nothing_doubtful(
-    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+    *,
+    make: Make,
+    send: Send,
+    kafka: MockKafka,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    protocol: str,
 ) -> None:
-    """Ctrl-C in the middle of judging, then leaving the block: everything not certainly handled comes again."""
+    """Ctrl-C in the middle of judging, then leaving the block: everything not certainly handled comes again, and the client closes at once."""
     send(*map(str, range(10)))
 
     def handle() -> None:
-        with make("orders") as consumer:
+        with make("orders", config={"partition.assignment.strategy": protocol}) as consumer:
             poll_some(consumer, 3)
             once_after(monkeypatch, FetchLoop, "_upkeep", Interrupted())
             consumer._interruption.look_soon()
@@ -229,6 +238,7 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
     with pytest.raises(Interrupted):
         handle()
 
+    assert "did not close" not in caplog.text
     first = committed(kafka.bootstrap, "g", "orders").offset
     assert first <= 3
     assert values(poll_quiet(make("orders")))[-7:] == [str(number) for number in range(3, 10)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dedup_sdk.core.reach import plan_start
 from dedup_sdk.errors import ConfigurationError, StoreLockedError
-from dedup_sdk.marks import Coverage
-from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk.marks import Coverage, Progress
+from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
@@ -46,6 +48,34 @@ def test_a_beginning_that_never_came_is_forgotten() -> None:
     assert kinds(deduplicator.admit([record(50)])) == ["fresh"]
     assert deduplicator.open("t", 1).complete
     assert deduplicator.next_offset("t", 0) == 50
+
+
+@pytest.mark.parametrize("cut_back", [False, True])
+def test_a_store_that_says_the_same_is_not_written_to(
+    monkeypatch: pytest.MonkeyPatch, *, cut_back: bool
+) -> None:
+    """An opening that begins with what is stored writes nothing; one that was cut back to a part of it does, before anything comes."""
+    store = MemoryStore()
+    before = engine(store=store)
+    before.open("t", 0)
+    batch = [record(0, "a"), record(1, "b")]
+    before.admit(batch)
+    before.complete(batch)
+    before.close("t", 0)
+    opened = engine(store=store).attach("t", 0)
+    assert opened.loaded is not None
+    kept = opened.loaded.progress
+    if cut_back:
+        kept = replace(kept, high=1)
+        opened.loaded = replace(opened.loaded, progress=kept)
+    written: list[Progress] = []
+    append = MemoryPartition.append
+    monkeypatch.setattr(
+        MemoryPartition, "append", lambda self, *step: (written.append(step[0]), append(self, *step))
+    )
+    plan = plan_start(kept, committed=kept.high, low=0, complete=True)
+    opened.start(replace(plan, progress=kept))
+    assert [each.high for each in written] == ([1] if cut_back else [])
 
 
 def test_a_commit_that_the_store_does_not_know_of_is_uncovered() -> None:

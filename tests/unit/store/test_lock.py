@@ -90,6 +90,25 @@ def test_a_store_whose_reading_failed_is_free_when_closed(tmp_path: Path) -> Non
     assert found.value.__cause__ is not scanned.value.__cause__
 
 
+def test_a_store_whose_look_up_was_interrupted_is_free_when_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while somebody keeps what interrupted it."""
+
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    written(tmp_path)
+    partition = RocksStore(tmp_path).open(IDENTITY, WINDOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(generations, "find_in_pages", interrupt)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            partition.find(random_marks(1_000, 1).digests, 1_000)
+    partition.close()
+    RocksStore(tmp_path).open(IDENTITY, WINDOW).close()
+    assert kept.value.__traceback__ is not None
+
+
 def fail(*_: object) -> NoReturn:
     """Fail as RocksDB does."""
     raise Exception("IO error: it went wrong")  # noqa: TRY002 (RocksDB raises nothing better)

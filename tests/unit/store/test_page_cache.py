@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from dedup_sdk.store.page_cache import PageCache
+from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.window import Window
+from tests.support.marks import IDENTITY, progress, random_marks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dedup_sdk.marks import Marks
+    from dedup_sdk.store.protocol import PartitionStore
+
+WINDOW = Window(days=7)
 
 PAGE = bytes(1_000)
 
@@ -60,3 +74,34 @@ def test_the_first_goes_where_there_is_no_room() -> None:
         assert small.read(b"a", keys(1, 2), table.read) == [PAGE + key for key in keys(1, 2)]
         assert small.nbytes == 0
     assert table.asked == keys(0, 1, 2, 1, 2)
+
+
+def offsets_in(partition: PartitionStore, held: Marks) -> list[int]:
+    """Where a partition knows these IDs; asked twice, so that the second time pages are in memory."""
+    partition.find(held.digests, len(held.offsets))
+    return partition.find(held.digests, len(held.offsets)).offsets
+
+
+def test_no_page_is_taken_for_another_one(tmp_path: Path) -> None:
+    """The same IDs at other offsets: in another partition, after a reset, and in a store that was set aside and made again."""
+    held = random_marks(500, 1)
+    later = replace(held, offsets=held.offsets + 10_000)
+    store = RocksStore(tmp_path)
+    first = store.open(IDENTITY, WINDOW)
+    second = store.open(replace(IDENTITY, partition=IDENTITY.partition + 1), WINDOW)
+    first.flush(progress(500), held)
+    second.flush(progress(20_000), later)
+    for _ in range(2):
+        assert offsets_in(first, held) == held.offsets.tolist()
+        assert offsets_in(second, held) == later.offsets.tolist()
+    first.reset(progress(0))
+    assert offsets_in(first, held) == []
+    first.flush(progress(20_000), later)
+    assert offsets_in(first, held) == later.offsets.tolist()
+    first.close()
+    store.set_aside(IDENTITY)
+    again = store.open(IDENTITY, WINDOW)
+    assert offsets_in(again, held) == []
+    again.flush(progress(500), held)
+    assert offsets_in(again, held) == held.offsets.tolist()
+    store.close()
