@@ -204,7 +204,7 @@ class Rule:
 
 CLIENT, JVM = KAFKA_SOURCES
 PARQUET, TWICE, LINES = "parquet", "parquet with rows twice", "json lines"
-# Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader, and so does each kind of ID; the rest is spread over the pairs.
+# Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader; the kinds of ID, and what is left, are spread over the pairs.
 RULES = {
     "header": Rule(
         said=looked_up("header:dedup-id", "1h"), log=lambda group: singles(group, 220), early=200,

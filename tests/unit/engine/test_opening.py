@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk.core.reach import plan_start
 from dedup_sdk.errors import ConfigurationError, StoreLockedError
-from dedup_sdk.marks import Coverage, Progress
+from dedup_sdk.marks import Coverage, Marks, Progress
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
@@ -70,9 +70,12 @@ def test_a_store_that_says_the_same_is_not_written_to(
         opened.loaded = replace(opened.loaded, progress=kept)
     written: list[Progress] = []
     append = MemoryPartition.append
-    monkeypatch.setattr(
-        MemoryPartition, "append", lambda self, *step: (written.append(step[0]), append(self, *step))
-    )
+
+    def noted(partition: MemoryPartition, progress: Progress, marks: Marks) -> None:
+        written.append(progress)
+        append(partition, progress, marks)
+
+    monkeypatch.setattr(MemoryPartition, "append", noted)
     plan = plan_start(kept, committed=kept.high, low=0, complete=True)
     opened.start(replace(plan, progress=kept))
     assert [each.high for each in written] == ([1] if cut_back else [])
