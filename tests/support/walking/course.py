@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +122,8 @@ class Course:
             self._place(member)
             self._read_to_the_end(member)
             reader = self._make(MemoryStore(), plain)
-            self._look_at_committed(reader)
-            reader.consumer.close()
+            with closing(reader.consumer):
+                self._look_at_committed(reader)
             stuck = [n for n, log in self.oracle.log.items() if self.oracle.committed.get(n, -1) < len(log)]
             if not stuck:
                 break
