@@ -99,6 +99,7 @@ class Sender:
         self._failed: deque[Outgoing] = deque()
         self._again: list[tuple[float, int, list[Outgoing]]] = []
         self._ending = threading.Event()
+        self._resending = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
 
     def start(self) -> None:
@@ -198,7 +199,9 @@ class Sender:
             self._heard = time.monotonic()
 
     def _resend(self) -> None:
-        self._renew()
-        for _ in range(len(self._failed)):
-            self.retried += 1
-            self._produce(self._failed.popleft())
+        # Who waits for confirmations sends again beside the sender's own thread.
+        with self._resending:
+            self._renew()
+            for _ in range(len(self._failed)):
+                self.retried += 1
+                self._produce(self._failed.popleft())
