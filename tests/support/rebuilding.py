@@ -147,7 +147,7 @@ def rebuild_records(
     shuffle = SlotShuffle(spec=spec, plan=slots)
     if watched:
         shuffle = shuffle.of_archive(
-            {offset_range.partition: (offset_range.begin, offset_range.high)}, duplicates=True
+            {offset_range.partition: (offset_range.begin, offset_range.high)}, has_duplicates=True
         )
     rows = _sorted_rows(
         [
