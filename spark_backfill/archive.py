@@ -40,9 +40,9 @@ from spark_backfill.id_batches import digester, read_columns
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.last_id_spec import Spec, text_of
 from spark_backfill.merged_columns import MERGED, read_merged
+from spark_backfill.offset_range import Bounds
 from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
 from spark_backfill.source import with_digests
-from spark_backfill.stretch import Bounds
 
 _NO_OFFSET: Final = 2**63 - 1
 _NO_TIME: Final = 2**63 - 1
@@ -77,7 +77,7 @@ class Archive:
         self._names = names if "key" in names or not reads_keys else (*names, "key")
         self._needs_headers = "headers" in names
         self._units_are_said = False
-        self._has_twins = False
+        self._has_duplicates = False
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []
         self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
@@ -136,7 +136,7 @@ class Archive:
         if not found:
             raise self._nothing_of_topic()
         parts = [checked_part(row.asDict(), units_are_said=self._units_are_said) for row in found]
-        self._has_twins |= any(part.has_twins for part in parts)
+        self._has_duplicates |= any(part.has_duplicates for part in parts)
         return {part.partition: part for part in parts}
 
     def records(self, bounds: Bounds) -> DataFrame:
@@ -151,16 +151,16 @@ class Archive:
         rows = self._rows.withColumn("topic", topic).where((topic == self._topic) & coarse & exact)
         return rows.withColumn("partition", F.col("partition").cast("int"))
 
-    def pieces(self, bounds: Bounds, packing: Packing) -> DataFrame:
+    def blocks(self, bounds: Bounds, packing: Packing) -> DataFrame:
         """Return those rows packed (`spark_backfill.runs`)."""
         if not isinstance(self._spec, IdSpec):
             raise TypeError(f"{self._spec} reads more than IDs: its rows are shuffled one by one")
         rows = with_digests(self.records(bounds), self._spec, packing)
-        return pack_rows(rows, packing.of_archive(bounds, twins=self._has_twins))
+        return pack_rows(rows, packing.of_archive(bounds, has_duplicates=self._has_duplicates))
 
     def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:
         """Return those rows with their slots (`spark_backfill.slot_shuffle`)."""
-        shuffle = shuffle.of_archive(bounds, twins=self._has_twins)
+        shuffle = shuffle.of_archive(bounds, has_duplicates=self._has_duplicates)
         rows = read_columns(self.records(bounds), self._spec)
         return rows.mapInArrow(
             ShuffledRows(digester(text_of(self._spec), group=shuffle.group), shuffle), SHUFFLED_SCHEMA

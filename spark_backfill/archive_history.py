@@ -5,7 +5,7 @@ from __future__ import annotations
 from dedup_sdk.window import Window
 from spark_backfill.archived import LogPart, Survey, horizons, plan_joined, survey_archive
 from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_stretch import entries_of, plan_on_base, resumable
+from spark_backfill.base_range import entries_of, plan_on_base, resumable
 from spark_backfill.history import History
 
 
@@ -31,19 +31,19 @@ def archived_history(
         check_base_log(base, cluster=cluster, topic_id=topic_id, partitions=())
     archived, last_ms = survey_archive(survey, {}, {}, window=window, now_ms=now_ms)
     entries = {} if base is None else entries_of(base.manifest)
-    stretches = []
+    offset_ranges = []
     for number in sorted({*archived, *entries}):
         known, entry = archived.get(number), entries.get(number)
         seen_ms = last_ms.get(number)
         if entry is None and known is not None:
             part = LogPart(known.begin, known.end, known.end, None, None, complete=known.begin == 0)
             limits = horizons(window, seen_ms, now_ms)
-            stretches.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+            offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
         elif entry is not None:
             low = entry.low if known is None else min(known.begin, entry.low)
             high = entry.high if known is None else max(known.end, entry.high)
             resumable(entry, low=max(low, 0), high=high, vouched=True, window=window)
             limits = horizons(window, entry.newest_ms if seen_ms is None else seen_ms, now_ms)
             part = LogPart(entry.high, high, high, None, None, complete=True)
-            stretches.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
-    return History(cluster=cluster, topic=topic, topic_id=topic_id, stretches=tuple(stretches))
+            offset_ranges.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
+    return History(cluster=cluster, topic=topic, topic_id=topic_id, offset_ranges=tuple(offset_ranges))

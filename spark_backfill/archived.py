@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
-from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, horizon_ms, plan_stretch
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
 
 FEW_RECORDS: Final = 5
 """So many records behind a gap are looked at, because the first one may be late: older than what was written before it."""
@@ -41,7 +41,7 @@ class Archived(NamedTuple):
     oldest_ms: int = -1
 
     @property
-    def has_twins(self) -> bool:
+    def has_duplicates(self) -> bool:
         """Whether some offset certainly comes twice: there are more rows than offsets for them."""
         return self.rows > self.end - self.begin
 
@@ -76,7 +76,7 @@ class LogPart(NamedTuple):
     """What the log has of the history ``[low, high)``.
 
     ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first record below
-    ``high``, None without one; ``first_kept`` as of `plan_stretch`; ``complete``: the history begins at ``low``. ``soon_ms`` is the
+    ``high``, None without one; ``first_kept`` as of `plan_offset_range`; ``complete``: the history begins at ``low``. ``soon_ms`` is the
     latest of its first `FEW_RECORDS` timestamps (ms), None where it has no first one.
     """
 
@@ -131,7 +131,7 @@ def plan_joined(
     window: Window,
     limits: Horizons,
     whole: bool = False,
-) -> Stretch:
+) -> OffsetRange:
     """Say what is read of one partition from the log, and what from the archive that lies before it.
 
     ``whole``: the fold begins where the history does, however far the window reaches, as it does where the window is a count.
@@ -168,7 +168,7 @@ def plan_joined(
         known_from_ms = _known_behind(log, taken, limits)
     elif first > begin:
         known_from_ms = limits.keep_from_ms
-    return Stretch(
+    return OffsetRange(
         partition=partition,
         low=log.low,
         begin=first,
@@ -184,8 +184,8 @@ def plan_joined(
 
 def _log_alone(
     partition: int, log: LogPart, edge: int, taken: Archived | None, *, window: Window, limits: Horizons
-) -> Stretch:
-    stretch = plan_stretch(
+) -> OffsetRange:
+    offset_range = plan_offset_range(
         partition,
         low=log.low,
         high=log.high,
@@ -196,12 +196,14 @@ def _log_alone(
         first_kept=log.first_kept,
     )
     if log.low >= edge or not _lacks(log, edge, taken, window, limits):
-        return stretch
-    stretch = replace(stretch, gaps=((log.low, edge),))
-    if stretch.known_from_ms is None:
-        return stretch
+        return offset_range
+    offset_range = replace(offset_range, gaps=((log.low, edge),))
+    if offset_range.known_from_ms is None:
+        return offset_range
     # Not all sightings that the window reaches are behind the gap.
-    return replace(stretch, known_from_ms=max(stretch.known_from_ms, _known_behind(log, taken, limits)))
+    return replace(
+        offset_range, known_from_ms=max(offset_range.known_from_ms, _known_behind(log, taken, limits))
+    )
 
 
 def _lacks(log: LogPart, edge: int, taken: Archived | None, window: Window, limits: Horizons) -> bool:
@@ -244,7 +246,7 @@ def _known_behind(log: LogPart, taken: Archived | None, limits: Horizons) -> int
     return known_ms if known_ms >= 0 else NOTHING_KNOWN_MS
 
 
-def check_gaps(topic: str, stretches: Sequence[Stretch], *, allowed: bool) -> list[str]:
+def check_gaps(topic: str, offset_ranges: Sequence[OffsetRange], *, allowed: bool) -> list[str]:
     """Return a line for each partition with gaps, for the user.
 
     Raises:
@@ -252,7 +254,7 @@ def check_gaps(topic: str, stretches: Sequence[Stretch], *, allowed: bool) -> li
     """
     lines = [
         f"{topic}[{each.partition}] lacks offsets {', '.join(f'{begin} to {end - 1}' for begin, end in each.gaps)}"
-        for each in stretches
+        for each in offset_ranges
         if each.gaps
     ]
     if lines and not allowed:
@@ -260,7 +262,7 @@ def check_gaps(topic: str, stretches: Sequence[Stretch], *, allowed: bool) -> li
         cut = (
             "; right behind a base's cut there may have been no record (a transaction's marker): give the archive's files from before "
             "the cut, too"
-            if any(each.gaps and each.base for each in stretches)
+            if any(each.gaps and each.base for each in offset_ranges)
             else ""
         )
         more = f" and {len(lines) - _SHOWN_GAPS} more partitions" if len(lines) > _SHOWN_GAPS else ""

@@ -14,6 +14,7 @@ from dedup_sdk.store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
+from spark_backfill.blocks import read_all_blocks
 from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
@@ -24,7 +25,6 @@ from spark_backfill.options import Options
 from spark_backfill.output import Output
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
-from spark_backfill.pieces import read_all_pieces
 from spark_backfill.publication import Made, describe, isolation_of, owner
 from spark_backfill.remote_output import check_shared, open_output
 from spark_backfill.report import Report
@@ -73,23 +73,23 @@ def backfill(
         history = plan_history(options, archive, base, now_ms=now_ms, say=say)
         added = f", {history.base_marks:,} marks of the base" if options.base.place is not None else ""
         say(
-            f"{len(history.stretches)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
+            f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
         rows = history.offsets + history.base_marks
         if rows:
             spark = session.get()
             check_shared(options, spark)
-            stretches, parallelism = history.stretches, spark.sparkContext.defaultParallelism
+            offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
-                plan = plan_slots(stretches, split=_splits(options.ordered), parallelism=parallelism)
+                plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
                 shuffle = SlotShuffle(spec=options.ordered, plan=plan, group=options.group)
-                shuffled = read_shuffled_rows(spark, options, stretches, shuffle, archive)
+                shuffled = read_shuffled_rows(spark, options, offset_ranges, shuffle, archive)
                 with watch(spark, rows):
                     outcomes = write_ordered(
                         shuffled,
                         plan,
-                        stretches,
+                        offset_ranges,
                         options.ordered,
                         output.attempts,
                         now_ms=now_ms,
@@ -98,12 +98,12 @@ def backfill(
             else:
                 packing = _packing(options, history, parallelism)
                 plan = packing.plan
-                pieces = read_all_pieces(spark, options, stretches, packing, archive, base)
+                blocks = read_all_blocks(spark, options, offset_ranges, packing, archive, base)
                 with watch(spark, rows):
                     outcomes = write_slots(
-                        pieces,
+                        blocks,
                         plan,
-                        stretches,
+                        offset_ranges,
                         options.window,
                         output.attempts,
                         now_ms=now_ms,
@@ -192,9 +192,9 @@ def _what(options: Options) -> str:
 def _packing(options: Options, history: History, parallelism: int) -> Packing:
     """Return the slots, and how rows are packed for them."""
     ordered = options.window.count is not None
-    reshard = None if options.reshard is None else options.reshard.with_cuts(history.stretches)
+    reshard = None if options.reshard is None else options.reshard.with_cuts(history.offset_ranges)
     plan = plan_slots(
-        history.stretches,
+        history.offset_ranges,
         split=not ordered,
         parallelism=parallelism,
         arriving=0 if reshard is None else 1 + history.offsets // reshard.partitions,

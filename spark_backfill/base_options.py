@@ -14,7 +14,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.units.keys import spec_in_units
 from dedup_sdk.window import Window
 from spark_backfill.base import open_base
-from spark_backfill.stretch import GRACE
+from spark_backfill.offset_range import GRACE
 
 _FROM_BASE: Final = ("topic", "id", "window")
 """What a base says where it is not given."""

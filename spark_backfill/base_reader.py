@@ -1,4 +1,4 @@
-"""The marks of a base as pieces: its sorted files are read in Spark's tasks, and join the pieces of what is read.
+"""The marks of a base as blocks: its sorted files are read in Spark's tasks, and join the blocks of what is read.
 
 A base is one more source, so that the fold needs no second way: it merges by the larger offset as ever. In
 a count window the marks of a base have their numbers and come before all rows, and the fold goes on from
@@ -24,9 +24,9 @@ from dedup_sdk.store.manifest import SortedFile
 from dedup_sdk.store.snapshot import Copy, read_file, read_files
 from dedup_sdk.store.snapshot_source import find_remote, is_url
 from spark_backfill.base import Base
-from spark_backfill.runs import PIECE_SCHEMA, RUN_ROWS, Piece, Tally, to_batch
+from spark_backfill.offset_range import OffsetRange
+from spark_backfill.runs import BLOCK_SCHEMA, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
-from spark_backfill.stretch import Stretch
 
 _TASK_BYTES: Final = 64 * 2**20
 
@@ -51,7 +51,7 @@ class BaseFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseReader:
-    """A function for ``mapInArrow``: numbers of tasks in, the pieces of their files out.
+    """A function for ``mapInArrow``: numbers of tasks in, the blocks of their files out.
 
     ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks of offsets below
     the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
@@ -72,9 +72,9 @@ class BaseReader:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for partition, file in self.tasks[number]:
-                    yield from map(to_batch, self.pieces(partition, file))
+                    yield from map(to_batch, self.blocks(partition, file))
 
-    def pieces(self, partition: int, file: SortedFile) -> Iterator[Piece]:
+    def blocks(self, partition: int, file: SortedFile) -> Iterator[Block]:
         """Read one file, check it on the way, and yield its marks slot by slot."""
         pending: list[Marks] = []
         place = f"{self.place if not is_url(self.place) else 'base'}/{partition}"
@@ -93,7 +93,7 @@ class BaseReader:
             raise SnapshotError(f"base {remote.place} and others have come to one place; name one of them")
         return partial(remote.fetch_file, partition)
 
-    def _packed(self, partition: int, marks: Marks) -> Iterator[Piece]:
+    def _packed(self, partition: int, marks: Marks) -> Iterator[Block]:
         if not marks.count:
             return
         out = marks.offsets < self.floors[partition]
@@ -104,20 +104,20 @@ class BaseReader:
         for slot, start, end in self.plan.cut(partition, kept.digests):
             # Before all rows, also where they are sorted by it.
             tally = Tally(first_offset=-1) if self.ordered else Tally()
-            yield Piece(slot, tally, cut_marks(kept, start, end), forgotten_ms=forgotten_ms)
+            yield Block(slot, tally, cut_marks(kept, start, end), forgotten_ms=forgotten_ms)
             forgotten_ms = None
 
 
-def read_base_pieces(
+def read_base_blocks(
     spark: SparkSession,
     base: Base,
-    stretches: Sequence[Stretch],
+    offset_ranges: Sequence[OffsetRange],
     plan: SlotPlan,
     *,
     ordered: bool,
 ) -> DataFrame | None:
-    """Return the pieces of what the stretches take from the base, None where that is nothing."""
-    floors = {each.partition: each.base.floor for each in stretches if each.base is not None}
+    """Return the blocks of what the offset ranges take from the base, None where that is nothing."""
+    floors = {each.partition: each.base.floor for each in offset_ranges if each.base is not None}
     files = [
         BaseFile(entry.partition, file)
         for entry in base.manifest.partitions
@@ -128,7 +128,7 @@ def read_base_pieces(
         return None
     tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
     reader = BaseReader(place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, PIECE_SCHEMA)
+    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
 
 
 def share_out(files: Sequence[File], *, parallelism: int) -> tuple[tuple[File, ...], ...]:

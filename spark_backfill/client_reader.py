@@ -27,10 +27,10 @@ from spark_backfill.fold import Packing
 from spark_backfill.id_batches import by_row
 from spark_backfill.keyed_spec import KeyedSpec
 from spark_backfill.last_id_spec import OrderedSpec
+from spark_backfill.offset_range import Bounds
 from spark_backfill.run_keys import RunKeys
-from spark_backfill.runs import PIECE_SCHEMA, Rows, to_batch
+from spark_backfill.runs import BLOCK_SCHEMA, Rows, to_batch
 from spark_backfill.slot_shuffle import rows_batch
-from spark_backfill.stretch import Bounds
 from spark_backfill.watched_spec import WatchedSpec
 
 LEAST_OFFSETS: Final = 250_000
@@ -64,7 +64,7 @@ def plan_ranges(bounds: Bounds, parallelism: int) -> tuple[Range, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientReader:
-    """A function for ``mapInArrow``: numbers of ranges in, their pieces out.
+    """A function for ``mapInArrow``: numbers of ranges in, their blocks out.
 
     ``settings`` are librdkafka's, bootstrap servers among them. Only committed records are read. Raises `RecoveryError` in the
     task where a range is not in the log any more, the broker refuses, or is silent for ``patience_s``.
@@ -93,8 +93,8 @@ class ClientReader:
         reshard = self.packing.reshard
         keyed = None if reshard is None else KeyedSpec(watched or spec)
         read_as = keyed or watched or spec
-        for piece in _slices(readers, self.topic, wanted, read_as, self.patience_s):
-            rows = Rows.of_digests(np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests)
+        for block in _slices(readers, self.topic, wanted, read_as, self.patience_s):
+            rows = Rows.of_digests(np.asarray(block.offsets, np.int64), block.timestamps, block.digests)
             if watched is not None:
                 rows = rows._replace(producers=watched.producers(len(rows.offsets)))
             if self.packing.marks_redriven and spec.redriven:
@@ -123,10 +123,10 @@ class ClientRows:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     wanted = self.ranges[number]
-                    for piece in _slices(readers, self.topic, wanted, keys, self.patience_s):
-                        partitions = pa.array(np.full(len(piece.offsets), wanted.partition, np.int32))
+                    for block in _slices(readers, self.topic, wanted, keys, self.patience_s):
+                        partitions = pa.array(np.full(len(block.offsets), wanted.partition, np.int32))
                         yield rows_batch(
-                            partitions, np.asarray(piece.offsets, np.int64), piece.timestamps, piece.digests
+                            partitions, np.asarray(block.offsets, np.int64), block.timestamps, block.digests
                         )
 
 
@@ -143,13 +143,13 @@ def _readers(settings: Mapping[str, str]) -> Readers:
 def _slices(
     readers: Readers, topic: str, wanted: Range, keys: ReadsKeys, patience_s: float
 ) -> Iterator[Slice]:
-    """Yield a range piece by piece, up to its end."""
+    """Yield a range block by block, up to its end."""
     position, heard = wanted.begin, time.monotonic()
     with closing(TailReader(readers, topic, wanted.partition)) as reader:
-        for piece in reader.slices(wanted.begin, wanted.end, keys):
-            if piece is not None:
-                position, heard = piece.end, time.monotonic()
-                yield piece
+        for block in reader.slices(wanted.begin, wanted.end, keys):
+            if block is not None:
+                position, heard = block.end, time.monotonic()
+                yield block
             elif time.monotonic() - heard > patience_s:
                 raise RecoveryError(
                     f"{topic}[{wanted.partition}] gave nothing from offset {position} on for {patience_s:g} s: is "
@@ -162,7 +162,7 @@ def _slices(
         )
 
 
-def read_pieces(spark: SparkSession, reader: ClientReader) -> DataFrame:
-    """Return the pieces of all ranges, each of which is a task."""
+def read_blocks(spark: SparkSession, reader: ClientReader) -> DataFrame:
+    """Return the blocks of all ranges, each of which is a task."""
     count = len(reader.ranges)
-    return spark.range(0, count, 1, count).mapInArrow(reader, PIECE_SCHEMA)
+    return spark.range(0, count, 1, count).mapInArrow(reader, BLOCK_SCHEMA)

@@ -21,7 +21,7 @@ from spark_backfill.time_fold import Folded, leave_out
 class CountFold:
     """Takes the rows of one partition in offset order; holds at most ``window.count`` marks.
 
-    Numbers are counted from the first row on, so that the first row has to be where the stretch of history begins. Or where an
+    Numbers are counted from the first row on, so that the first row has to be where the offset range of history begins. Or where an
     earlier fold ended: ``accepted`` is then how many that one had accepted, and `resume` takes its marks.
     """
 

@@ -1,4 +1,4 @@
-"""The fold as functions of DataFrames: from rows or pieces to sorted files, in one shuffle."""
+"""The fold as functions of DataFrames: from rows or blocks to sorted files, in one shuffle."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.window import Window
+from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.id_batches import REDRIVEN
 from spark_backfill.offset_order import OffsetOrder, order_columns
-from spark_backfill.offset_twins import watch_bits
+from spark_backfill.offset_range import Bounds, OffsetRange
 from spark_backfill.reshard import KEY_COLUMN, Reshard
 from spark_backfill.row_columns import rows_of_batch
-from spark_backfill.runs import PIECE_SCHEMA, RunPacker, to_batch
+from spark_backfill.runs import BLOCK_SCHEMA, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, placement_column
-from spark_backfill.stretch import Bounds, Stretch
 
 _BLOCK_BITS: Final = 18
 """Rows that may come twice are sorted in blocks of so many offsets, which are dealt out to tasks."""
@@ -35,8 +35,8 @@ class Packing:
     """How tasks pack what they read: the slots, whether rows are kept in order; see `RunPacker`.
 
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular. ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
-    ``reshard``: marks go to the partition of their record's key, too. ``twins``: some rows certainly come twice, so that they are
-    sorted by offset and each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.offset_twins`), where they may.
+    ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come twice, so that they are
+    sorted by offset and each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.duplicate_offsets`), where they may.
     """
 
     plan: SlotPlan
@@ -45,7 +45,7 @@ class Packing:
     findings: bool = False
     producer_header: str | None = None
     reshard: Reshard | None = None
-    twins: bool = False
+    has_duplicates: bool = False
     watch: Mapping[int, int] = field(default_factory=dict)
 
     @property
@@ -56,17 +56,17 @@ class Packing:
     @property
     def by_offset(self) -> bool:
         """Whether rows have to come by offset, each offset once."""
-        return self.ordered or self.findings or self.twins
+        return self.ordered or self.findings or self.has_duplicates
 
-    def of_archive(self, bounds: Bounds, *, twins: bool) -> Packing:
-        """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
+    def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> Packing:
+        """Return it for an archive of which these offsets are read; ``has_duplicates``: some of them certainly come twice."""
         # What is sorted by offset is compared as a whole.
         watch = (
             {}
-            if self.by_offset or twins
+            if self.by_offset or has_duplicates
             else {partition: watch_bits(end - begin) for partition, (begin, end) in bounds.items()}
         )
-        return replace(self, twins=twins, watch=watch)
+        return replace(self, has_duplicates=has_duplicates, watch=watch)
 
     def packer(self) -> RunPacker:
         """Return a packer for one task."""
@@ -80,7 +80,7 @@ class Packing:
 
 
 def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
-    """Return the pieces of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order.
+    """Return the blocks of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order.
 
     With a producer's header they have a column ``producer`` with its value, too, to be re-sharded one with their key.
     """
@@ -88,7 +88,7 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
         placed = rows.repartition(count, placement_column(rows["partition"], count))
         rows = placed.sortWithinPartitions(*order_columns())
-    elif packing.twins:
+    elif packing.has_duplicates:
         rows = rows.repartition(
             _TASKS_A_CORE * rows.sparkSession.sparkContext.defaultParallelism,
             "partition",
@@ -113,13 +113,13 @@ def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
     others += [] if packing.reshard is None else [KEY_COLUMN]
     others += [REDRIVEN] if packing.marks_redriven and REDRIVEN in rows.columns else []
     narrow = rows.select("partition", "offset", "timestamp_ms", "digest", *others)
-    return narrow.mapInArrow(pack, PIECE_SCHEMA)
+    return narrow.mapInArrow(pack, BLOCK_SCHEMA)
 
 
 def write_slots(
-    pieces: DataFrame,
+    blocks: DataFrame,
     plan: SlotPlan,
-    stretches: Sequence[Stretch],
+    offset_ranges: Sequence[OffsetRange],
     window: Window,
     folder: Path,
     *,
@@ -128,27 +128,27 @@ def write_slots(
     resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold pieces and write the marks below ``folder``; return, of each slot that had a row, what was written.
+    """Fold blocks and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
     ``folder`` exists, is empty, and is seen by every worker under the same
-    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: pieces
+    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: blocks
     may have marks of other partitions. ``around`` wraps the task, for tests that let it fail.
     """
     count = len(plan.slots)
     if not count:
         return []
-    placed = pieces.repartition(count, placement_column(pieces["slot"], count))
+    placed = blocks.repartition(count, placement_column(blocks["slot"], count))
     if window.count is not None:
         placed = placed.sortWithinPartitions("slot", "first_offset")
     task = SlotWriter(
         folder=str(folder),
         slots=plan.slots,
         window=window,
-        keep_from_ms={each.partition: each.keep_from_ms for each in stretches},
+        keep_from_ms={each.partition: each.keep_from_ms for each in offset_ranges},
         now_ms=now_ms,
         with_producers=with_producers,
         resharded=resharded,
-        accepted={each.partition: each.base.accepted for each in stretches if each.base is not None},
+        accepted={each.partition: each.base.accepted for each in offset_ranges if each.base is not None},
     )
     written = placed.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]

@@ -21,10 +21,10 @@ from spark_backfill.archived import (
     survey_archive,
 )
 from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_stretch import alone, entries_of, plan_on_base, resumable
+from spark_backfill.base_range import alone, entries_of, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
-from spark_backfill.stretch import Stretch
+from spark_backfill.offset_range import OffsetRange
 
 NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
@@ -35,7 +35,7 @@ _ANOTHER_RULE: Final = "committed by consumers with another ID spec, strategy, k
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The stretches of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
+    """The offset ranges of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
 
     ``partitions``: how many the topic has, 0 where nobody asked. ``eras``: by partition, as the group's commits say, what changes when an
     operator rewinds it (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
@@ -45,7 +45,7 @@ class History:
     cluster: str
     topic: str
     topic_id: str
-    stretches: tuple[Stretch, ...]
+    offset_ranges: tuple[OffsetRange, ...]
     skipped: Mapping[int, str] = field(default_factory=dict)
     partitions: int = 0
     eras: Mapping[int, str] = field(default_factory=dict)
@@ -55,12 +55,14 @@ class History:
     @property
     def offsets(self) -> int:
         """How many offsets are read."""
-        return sum(stretch.offsets for stretch in self.stretches)
+        return sum(offset_range.offsets for offset_range in self.offset_ranges)
 
     @property
     def base_marks(self) -> int:
         """How many marks are taken from the base."""
-        return sum(stretch.base.marks for stretch in self.stretches if stretch.base is not None)
+        return sum(
+            offset_range.base.marks for offset_range in self.offset_ranges if offset_range.base is not None
+        )
 
 
 class _Claim(NamedTuple):
@@ -132,7 +134,7 @@ def resolve_history(
         cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
         _check_same_log(log, archived, bounds)
-    stretches = []
+    offset_ranges = []
     for number, claim in claims.items():
         known, entry = archived.get(number), entries.get(number)
         if not reads_log and entry is None and (known is None or known.begin >= claim.high):
@@ -145,19 +147,19 @@ def resolve_history(
             read = _Claim(entry.high, claim.high, complete=True, vouched=False)
             part = _log_part(log, number, read, cut, starts[number], known, window=window, limits=limits)
             low = min(claim.low, entry.low) if claim.vouched else claim.low
-            stretches.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
+            offset_ranges.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
             continue
         part = _log_part(
             log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
         )
-        stretches.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
-    if not stretches:
+        offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+    if not offset_ranges:
         raise _no_history(log.topic, group, skipped)
     return History(
         cluster=log.cluster,
         topic=log.topic,
         topic_id=topic_id,
-        stretches=tuple(stretches),
+        offset_ranges=tuple(offset_ranges),
         skipped=skipped,
         eras={number: each.era for number, each in _told(commits or {}, name).items() if each.era},
         epochs={
@@ -197,7 +199,7 @@ def kept_history(base: Manifest, window: Window, now_ms: int) -> History:
         cluster=base.cluster,
         topic=base.topic,
         topic_id=base.topic_id,
-        stretches=alone(base, window, now_ms),
+        offset_ranges=alone(base, window, now_ms),
         eras={number: entry.era for number, entry in entries.items() if entry.era},
         epochs={number: entry.epoch for number, entry in entries.items() if entry.epoch is not None},
         committed={number: entry.committed for number, entry in entries.items()},

@@ -13,9 +13,9 @@ from spark_backfill.archived import check_gaps
 from spark_backfill.base import Base
 from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.offset_range import expire
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
-from spark_backfill.stretch import expire
 
 
 def plan_history(
@@ -32,12 +32,12 @@ def plan_history(
         BackfillError: as `resolve_history`, or a gap that was not allowed.
     """
     history = _found(options, archive, base, now_ms=now_ms)
-    history = replace(history, partitions=len(history.stretches) + len(history.skipped))
+    history = replace(history, partitions=len(history.offset_ranges) + len(history.skipped))
     if options.reshard is not None:
         history = options.reshard.widened(history)
-    for line in check_gaps(options.topic, history.stretches, allowed=options.sources.allow_gap):
+    for line in check_gaps(options.topic, history.offset_ranges, allowed=options.sources.allow_gap):
         say(f"{line}: coverage begins behind them")
-    return replace(history, stretches=expire(history.stretches, options.base.expire_before_ms))
+    return replace(history, offset_ranges=expire(history.offset_ranges, options.base.expire_before_ms))
 
 
 def rule_of(options: Options) -> str:

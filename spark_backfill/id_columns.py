@@ -49,7 +49,7 @@ def digest_column(spec: IdSpec) -> Column:
     """Return the digest of a spec that `jvm_computes`: binary, null where the record has no ID."""
     parts = [_part(leaf) for leaf in spec.describe()]
     total = parts[0] if len(parts) == 1 else F.concat(*parts)
-    message = F.concat(*[piece for part in parts[:-1] for piece in (_length(part), part)], parts[-1])
+    message = F.concat(*[block for part in parts[:-1] for block in (_length(part), part)], parts[-1])
     # A null part makes the concatenation null, and the condition with it.
     return F.when(F.octet_length(total) <= MAX_ID_BYTES, _hashed(message))
 

@@ -17,10 +17,10 @@ from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule, SourceState
 from dedup_sdk.core.seen import Candidate
 from dedup_sdk.marks import Marks
 from spark_backfill.count_fold import later
-from spark_backfill.offset_twins import two_records
+from spark_backfill.duplicate_offsets import two_records
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.runs import Tally
 from spark_backfill.slot_shuffle import TALLIES, WATCHED, read_tally
-from spark_backfill.stretch import Stretch
 
 SIGHTED: Final = Candidate(b"", None)
 """In the place of an ID: the row is a sighting of what a second opinion looks up."""
@@ -54,12 +54,12 @@ class LastIdFold:
     out for their age, None: none were) are known when all pages were taken.
     """
 
-    def __init__(self, rule: LastRule, stretch: Stretch) -> None:
+    def __init__(self, rule: LastRule, offset_range: OffsetRange) -> None:
         self.tally = Tally()
         self.malformed = 0
         self.forgotten_ms: int | None = None
         self._rule = rule
-        self._stretch = stretch
+        self._offset_range = offset_range
         self._since_ms: int | None = None
         self._latest_ms = int(time.time() * 1000)
 
@@ -95,7 +95,7 @@ class LastIdFold:
     def _begin(self, tallies: Iterable[ShuffledRow]) -> None:
         for row in tallies:
             self.tally.add(read_tally(row.offset, row.timestamp_ms, row.candidate.id_bytes))
-        self._since_ms = self._stretch.since_ms(self.tally.begin_ms, None)
+        self._since_ms = self._offset_range.since_ms(self.tally.begin_ms, None)
 
     def _left_by(self, records: Iterator[ShuffledRow]) -> _Left | None:
         """Return what the records of one digest leave behind."""
@@ -114,7 +114,7 @@ class LastIdFold:
         window_ms = rule.window.time_ms or 0
         mark: SourceState | None = None
         for _, _, offset, timestamp_ms, candidate in self._once(records):
-            if self._stretch.gaps:
+            if self._offset_range.gaps:
                 self._doubt_past_gaps(mark, offset)
             known_ms = timestamp_ms if timestamp_ms <= self._latest_ms else NO_TIME_MS
             mark = rule.completed(
@@ -126,12 +126,12 @@ class LastIdFold:
             )
             if mark is None or mark.offset != offset:
                 self.malformed += 1
-        self._doubt_past_gaps(mark, self._stretch.high)
+        self._doubt_past_gaps(mark, self._offset_range.high)
         return mark
 
     def _doubt_past_gaps(self, mark: SourceState | None, offset: int) -> None:
         """Doubt what a source remembers where the history has a gap behind its last record: completed records may be missing."""
-        if mark is not None and any(mark.offset < begin < offset for begin, _ in self._stretch.gaps):
+        if mark is not None and any(mark.offset < begin < offset for begin, _ in self._offset_range.gaps):
             mark.seen.doubt()
 
     def _once(self, records: Iterable[ShuffledRow]) -> Iterator[ShuffledRow]:
@@ -141,11 +141,11 @@ class LastIdFold:
             if before is None or row.offset != before.offset:
                 yield row
             elif row.candidate.id_bytes != before.candidate.id_bytes:
-                raise two_records(self._stretch.partition, row.offset)
+                raise two_records(self._offset_range.partition, row.offset)
             before = row
 
     def _is_old(self, left: _Left) -> bool:
-        keep_from_ms = self._stretch.keep_from_ms
+        keep_from_ms = self._offset_range.keep_from_ms
         if keep_from_ms is None or left.timestamp_ms >= keep_from_ms:
             return False
         self.forgotten_ms = later(self.forgotten_ms, left.timestamp_ms)

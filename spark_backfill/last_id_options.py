@@ -10,7 +10,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk.window import Window
 from spark_backfill.last_id_spec import LastIdSpec
-from spark_backfill.option_kin import refuse_beside, refuse_without
+from spark_backfill.option_rules import refuse_beside, refuse_without
 
 _WITHOUT: Final = {
     "base": "what a source remembers cannot be added to; rebuild in full without --base",

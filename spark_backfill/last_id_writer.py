@@ -21,10 +21,10 @@ from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
 from spark_backfill.last_id_fold import SIGHTED, LastIdFold, ShuffledRow
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot, SlotPlan, placement_column
-from spark_backfill.stretch import Stretch
 from spark_backfill.unit_writer import UnitWriter
 
 _NO_TIME: Final = 2**63 - 1
@@ -34,12 +34,12 @@ _NO_TIME: Final = 2**63 - 1
 class LastIdWriter:
     """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset; a JSON `SlotOutcome` a slot out.
 
-    ``stretches`` are those of the run by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
+    ``offset ranges`` are those of the run by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
     """
 
     folder: str
     slots: tuple[Slot, ...]
-    stretches: Mapping[int, Stretch]
+    offset_ranges: Mapping[int, OffsetRange]
     spec: LastIdSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +47,7 @@ class LastIdWriter:
         rule = self.spec.strategy.rule
         for number, rows in groupby(_rows(batches, rule.order), key=itemgetter(0)):
             slot = self.slots[number]
-            fold = LastIdFold(rule, self.stretches[slot.partition])
+            fold = LastIdFold(rule, self.offset_ranges[slot.partition])
             outcome = self._write(number, slot, fold, rows).to_json()
             yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
 
@@ -73,7 +73,7 @@ class LastIdWriter:
 def write_ordered(
     shuffled: DataFrame,
     plan: SlotPlan,
-    stretches: Sequence[Stretch],
+    offset_ranges: Sequence[OffsetRange],
     spec: OrderedSpec,
     folder: Path,
     *,
@@ -92,19 +92,21 @@ def write_ordered(
     # Of an offset that comes twice the earlier timestamp counts, any before none.
     known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
     ordered = placed.sortWithinPartitions("slot", "fold_key", "offset", known_ms)
-    task = writer_of(spec, plan, stretches, folder, now_ms=now_ms)
+    task = writer_of(spec, plan, offset_ranges, folder, now_ms=now_ms)
     written = ordered.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]
 
 
 def writer_of(
-    spec: OrderedSpec, plan: SlotPlan, stretches: Sequence[Stretch], folder: Path, *, now_ms: int
+    spec: OrderedSpec, plan: SlotPlan, offset_ranges: Sequence[OffsetRange], folder: Path, *, now_ms: int
 ) -> LastIdWriter | UnitWriter:
     """Return the task that folds and writes; all as in `write_ordered`."""
-    by_partition = {each.partition: each for each in stretches}
+    by_partition = {each.partition: each for each in offset_ranges}
     if isinstance(spec, LastIdSpec):
-        return LastIdWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec)
-    return UnitWriter(folder=str(folder), slots=plan.slots, stretches=by_partition, spec=spec, now_ms=now_ms)
+        return LastIdWriter(folder=str(folder), slots=plan.slots, offset_ranges=by_partition, spec=spec)
+    return UnitWriter(
+        folder=str(folder), slots=plan.slots, offset_ranges=by_partition, spec=spec, now_ms=now_ms
+    )
 
 
 def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[ShuffledRow]:

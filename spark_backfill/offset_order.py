@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.marks import Marks, cut_marks, join_marks
-from spark_backfill.offset_twins import check_one_record
+from spark_backfill.duplicate_offsets import check_one_record
 from spark_backfill.runs import Rows
 
 _NO_TIME = 2**63 - 1

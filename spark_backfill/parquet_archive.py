@@ -24,12 +24,12 @@ from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.id_batches import REDRIVEN, by_row, read_keys
 from spark_backfill.last_id_spec import Spec, SpecText, keys_of, text_of
+from spark_backfill.offset_range import Bounds
 from spark_backfill.parquet_files import PLACE, Layout, deal_out
 from spark_backfill.parquet_reader import Batch, ParquetReader
 from spark_backfill.reshard import KEY_COLUMN
-from spark_backfill.runs import PIECE_SCHEMA, Rows, by_partition, to_batch
+from spark_backfill.runs import BLOCK_SCHEMA, Rows, by_partition, to_batch
 from spark_backfill.slot_shuffle import ROWS_SCHEMA, SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
-from spark_backfill.stretch import Bounds
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
 
 _NOWHERE: Final = 2**63 - 1
@@ -118,8 +118,8 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PiecesTask:
-    """A function for ``mapInArrow``: numbers of tasks in, the pieces of their rows out."""
+class BlocksTask:
+    """A function for ``mapInArrow``: numbers of tasks in, the blocks of their rows out."""
 
     rows: TakenRows
     packing: Packing
@@ -181,7 +181,7 @@ class ParquetArchive:
         self._spec = spec
         self._layout = layout
         self._tasks = tuple(deal_out(layout.groups, spark.sparkContext.defaultParallelism))
-        self._has_twins = False
+        self._has_duplicates = False
 
     def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
         """See `spark_backfill.archive.Archive.survey`."""
@@ -195,22 +195,22 @@ class ParquetArchive:
         if not seen.parts:
             raise nothing_of_topic(self._topic, seen.others)
         parts = {number: self._checked(number, part) for number, part in sorted(seen.parts.items())}
-        self._has_twins |= any(part.has_twins for part in parts.values())
+        self._has_duplicates |= any(part.has_duplicates for part in parts.values())
         return parts
 
-    def pieces(self, bounds: Bounds, packing: Packing) -> DataFrame:
-        """See `spark_backfill.archive.Archive.pieces`."""
+    def blocks(self, bounds: Bounds, packing: Packing) -> DataFrame:
+        """See `spark_backfill.archive.Archive.blocks`."""
         rows = self._taken(bounds, packing.group)
-        packing = packing.of_archive(bounds, twins=self._has_twins)
-        if not packing.twins:
-            return self._numbers().mapInArrow(PiecesTask(rows, packing), PIECE_SCHEMA)
+        packing = packing.of_archive(bounds, has_duplicates=self._has_duplicates)
+        if not packing.has_duplicates:
+            return self._numbers().mapInArrow(BlocksTask(rows, packing), BLOCK_SCHEMA)
         task = RowsTask(rows, with_keys=packing.reshard is not None, with_redriven=packing.marks_redriven)
         return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
 
     def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:
         """See `spark_backfill.archive.Archive.shuffled_rows`."""
         rows = RowsTask(self._taken(bounds, shuffle.group))
-        task = ShuffledRows(rows, shuffle.of_archive(bounds, twins=self._has_twins))
+        task = ShuffledRows(rows, shuffle.of_archive(bounds, has_duplicates=self._has_duplicates))
         return self._numbers().mapInArrow(task, SHUFFLED_SCHEMA)
 
     def _taken(self, bounds: Bounds, group: str | None) -> TakenRows:

@@ -1,7 +1,7 @@
 """Re-sharding: where the marks of a topic go that has more partitions than when its records were written.
 
 A record's key says to which partition the next one with that key goes. Where that is another one, its mark is left in both: in its own
-partition, where a twin may be unread still, and *elsewhere*, in the partition of its key, as a sighting just before that one's
+partition, where a duplicate may be unread still, and *elsewhere*, in the partition of its key, as a sighting just before that one's
 cut (`dedup_sdk.marks.elsewhere`).
 
 **Meaning.** Such a mark has the offset ``~c``, where ``c`` is the cut of the partition that takes it,
@@ -58,8 +58,8 @@ from numpy.typing import NDArray
 from dedup_sdk.marks import Int64s, elsewhere
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import NOTHING_COMMITTED, History
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
 from spark_backfill.partitioner import NO_KEY, Partitioner, partitions_of
-from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch
 
 KEY_COLUMN = "record_key"
 """Rows that are re-sharded have their key in this column."""
@@ -87,24 +87,24 @@ class Reshard:
         Raises:
             BackfillError: the topic has more partitions.
         """
-        there = {each.partition for each in history.stretches} | set(history.skipped)
+        there = {each.partition for each in history.offset_ranges} | set(history.skipped)
         if max(there) >= self.partitions:
             raise BackfillError(
                 f"topic {history.topic!r} has {max(there) + 1} partitions, and --partitions {self.partitions} is fewer: give "
                 "the number that it has, or will have"
             )
-        known = {each.partition: each for each in history.stretches}
+        known = {each.partition: each for each in history.offset_ranges}
         empty = (
             _empty(number, is_new=history.skipped.get(number, NOTHING_COMMITTED) == NOTHING_COMMITTED)
             for number in range(self.partitions)
             if number not in known
         )
-        stretches = sorted((*known.values(), *empty), key=lambda each: each.partition)
-        return replace(history, stretches=tuple(stretches))
+        offset_ranges = sorted((*known.values(), *empty), key=lambda each: each.partition)
+        return replace(history, offset_ranges=tuple(offset_ranges))
 
-    def with_cuts(self, stretches: Sequence[Stretch]) -> Reshard:
-        """Return it with the cuts of these stretches."""
-        return replace(self, cuts={each.partition: each.high for each in stretches})
+    def with_cuts(self, offset_ranges: Sequence[OffsetRange]) -> Reshard:
+        """Return it with the cuts of these offset ranges."""
+        return replace(self, cuts={each.partition: each.high for each in offset_ranges})
 
     def doubt(self, topic: str, partitions: int, records: int, keyless: int, moved: int) -> str | None:
         """Return a line where the partitioner cannot be the producers', None where nothing speaks against it.
@@ -125,8 +125,8 @@ def weakest_since_ms(known: Sequence[int | None]) -> int | None:
     return max((since_ms for since_ms in known if since_ms is not None), default=None)
 
 
-def _empty(partition: int, *, is_new: bool) -> Stretch:
-    return Stretch(
+def _empty(partition: int, *, is_new: bool) -> OffsetRange:
+    return OffsetRange(
         partition=partition,
         low=0,
         begin=0,

@@ -1,9 +1,9 @@
 """Runs: rows of a log, folded and packed before they are shuffled.
 
-A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as *pieces*, one a slot: a
-piece is one row for Spark, with its marks as a few packed columns. So the shuffle moves few large rows; millions of small ones
+A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as *blocks*, one a slot: a
+block is one row for Spark, with its marks as a few packed columns. So the shuffle moves few large rows; millions of small ones
 would cost more than reading the log does, in conversions alone. In a run each ID has one mark already, so that an ID on half
-of all records is a mark a run. Where a topic is re-sharded a run leaves pieces in other partitions' slots, too.
+of all records is a mark a run. Where a topic is re-sharded a run leaves blocks in other partitions' slots, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks, select_marks, take_digests
 from dedup_sdk.store.pages import Uint64s, newest_per_digest
+from spark_backfill.duplicate_offsets import check_one_record, watched_marks
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers
 from spark_backfill.findings.sightings import RunRows, Sightings
-from spark_backfill.offset_twins import check_one_record, watched_marks
 from spark_backfill.partitioner import NO_KEY
 from spark_backfill.reshard import Reshard, is_moved
 from spark_backfill.reshard_fold import latest_per_digest
@@ -32,12 +32,12 @@ from spark_backfill.slots import SlotPlan
 RUN_ROWS: Final = 500_000
 """Rows of a run: some 50 bytes of memory each, twice while they are sorted."""
 
-PIECE_SCHEMA: Final = (
+BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
     "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings binary, findings string, "
     "watched_digests binary, watched_offsets binary"
 )
-_NAMES: Final = [column.split()[0] for column in PIECE_SCHEMA.split(", ")]
+_NAMES: Final = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
 _COUNTED: Final = 7
 _TYPES: Final = [
     pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), pa.binary(), pa.string(), *[pa.binary()] * 2,
@@ -162,14 +162,14 @@ class _Beside(NamedTuple):
     names: Mapping[int, str]
 
 
-class Piece(NamedTuple):
+class Block(NamedTuple):
     """The marks of a run that belong to one slot, and, in a partition's first slot, what was counted of the run.
 
     In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset. Where a report was
     asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was found in the run. So are the marks of
-    offsets that are ``watched`` (`spark_backfill.offset_twins`; None: none are), of which the timestamps do not count.
+    offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not count.
 
-    Pieces of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left out (None: none
+    Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left out (None: none
     were), and in a count window their marks bear numbers: they come before all rows.
     """
 
@@ -192,10 +192,10 @@ class _Pending:
 
 
 class RunPacker:
-    """Takes rows, gives pieces. For one task; rows of several partitions may come in turns.
+    """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
     ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left out. ``findings``: a report was
-    asked for, so that rows have to come as in a count window, and what is found in each run goes with its pieces.
+    asked for, so that rows have to come as in a count window, and what is found in each run goes with its blocks.
     ``reshard``: marks go to the partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows
     may come from two logs.
     """
@@ -219,8 +219,8 @@ class RunPacker:
         self._rows = 0
         self._pending: dict[int, _Pending] = {}
 
-    def add(self, partition: int, rows: Rows) -> Iterator[Piece]:
-        """Take rows; yields pieces when a run is long enough."""
+    def add(self, partition: int, rows: Rows) -> Iterator[Block]:
+        """Take rows; yields blocks when a run is long enough."""
         if not len(rows.offsets):
             return
         pending = self._pending.setdefault(partition, _Pending())
@@ -236,7 +236,7 @@ class RunPacker:
         if self._rows >= self._run_rows:
             yield from self.finish()
 
-    def finish(self) -> Iterator[Piece]:
+    def finish(self) -> Iterator[Block]:
         """Yield what is left."""
         self._rows = 0
         while self._pending:
@@ -248,18 +248,18 @@ class RunPacker:
             watched = watched_marks(marks, self._watch[partition]) if partition in self._watch else None
             if not self._ordered:
                 marks = newest_per_digest(marks)
-            pieces = self._pieces(partition, pending.tally, marks, watched)
-            yield from pieces if found is None else self._with_findings(partition, pieces, *found)
+            blocks = self._blocks(partition, pending.tally, marks, watched)
+            yield from blocks if found is None else self._with_findings(partition, blocks, *found)
             if pending.moved and self._reshard is not None:
-                yield from self._moved_pieces(pending.moved, self._reshard)
+                yield from self._moved_blocks(pending.moved, self._reshard)
             if pending.redriven:
                 # Two records of one ID at one offset: no fault of the log, and none that is counted twice.
                 besides = newest_per_digest(_joined(pending.redriven))
-                for piece in self._pieces(partition, Tally(), besides, None):
-                    if piece.marks.count:
-                        yield piece
+                for block in self._blocks(partition, Tally(), besides, None):
+                    if block.marks.count:
+                        yield block
 
-    def _moved_pieces(self, parts: Sequence[_Moved], reshard: Reshard) -> Iterator[Piece]:
+    def _moved_blocks(self, parts: Sequence[_Moved], reshard: Reshard) -> Iterator[Block]:
         targets = np.concatenate([part.targets for part in parts])
         marks = _joined([part.marks for part in parts])
         order = np.argsort(targets, kind="stable")
@@ -269,20 +269,20 @@ class RunPacker:
             latest = replace(latest, offsets=np.full(latest.count, reshard.offset(target), np.int64))
             for slot, start, end in self._plan.cut(target, latest.digests):
                 if end > start:
-                    yield Piece(slot, Tally(), cut_marks(latest, start, end))
+                    yield Block(slot, Tally(), cut_marks(latest, start, end))
 
-    def _pieces(self, partition: int, tally: Tally, marks: Marks, watched: Marks | None) -> Iterator[Piece]:
+    def _blocks(self, partition: int, tally: Tally, marks: Marks, watched: Marks | None) -> Iterator[Block]:
         for slot, start, end in self._plan.cut(partition, marks.digests):
-            yield Piece(slot, tally, cut_marks(marks, start, end), watched=watched)
+            yield Block(slot, tally, cut_marks(marks, start, end), watched=watched)
             tally, watched = Tally(), None
 
     def _with_findings(
-        self, partition: int, pieces: Iterator[Piece], sightings: Sightings, findings: Findings
-    ) -> Iterator[Piece]:
+        self, partition: int, blocks: Iterator[Block], sightings: Sightings, findings: Findings
+    ) -> Iterator[Block]:
         told: Findings | None = findings
         # The same IDs, and so the same slots.
-        for piece, (_, start, end) in zip(pieces, self._plan.cut(partition, sightings.digests), strict=True):
-            yield piece._replace(sightings=sightings.cut(start, end), findings=told)
+        for block, (_, start, end) in zip(blocks, self._plan.cut(partition, sightings.digests), strict=True):
+            yield block._replace(sightings=sightings.cut(start, end), findings=told)
             told = None
 
 
@@ -310,28 +310,28 @@ def _joined(parts: Sequence[Marks]) -> Marks:
     )
 
 
-def to_batch(piece: Piece) -> pa.RecordBatch:
-    """Return a piece as a row of `PIECE_SCHEMA`."""
-    tally, marks = piece.tally, piece.marks
+def to_batch(block: Block) -> pa.RecordBatch:
+    """Return a block as a row of `BLOCK_SCHEMA`."""
+    tally, marks = block.tally, block.marks
     counted = (
         tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed, tally.keyless, tally.moved,
     )  # fmt: skip
     numbers = None if marks.numbers is None else marks.numbers.tobytes()
     packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes(), numbers)
     found = (
-        piece.forgotten_ms,
-        None if piece.sightings is None else piece.sightings.to_bytes(),
-        None if piece.findings is None else str(piece.findings),
-        None if piece.watched is None else piece.watched.digests,
-        None if piece.watched is None else piece.watched.offsets.tobytes(),
+        block.forgotten_ms,
+        None if block.sightings is None else block.sightings.to_bytes(),
+        None if block.findings is None else str(block.findings),
+        None if block.watched is None else block.watched.digests,
+        None if block.watched is None else block.watched.offsets.tobytes(),
     )
-    values = (piece.slot, *counted, *packed, *found)
+    values = (block.slot, *counted, *packed, *found)
     columns = [pa.array([value], kind) for value, kind in zip(values, _TYPES, strict=True)]
     return pa.RecordBatch.from_arrays(columns, _NAMES)
 
 
-def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
-    """Read rows of `PIECE_SCHEMA`. What does not fit together is an error, because it would become a wrong mark."""
+def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
+    """Read rows of `BLOCK_SCHEMA`. What does not fit together is an error, because it would become a wrong mark."""
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])
@@ -345,11 +345,11 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Piece]:
         lengths = {len(each) for each in (offsets, timestamps, *numbered)}
         if lengths != {len(digests) / DIGEST_BYTES}:
             message = (
-                f"a piece of slot {slot} has {len(digests)} bytes of digests, and columns of {sorted(lengths)} values; the "
+                f"a block of slot {slot} has {len(digests)} bytes of digests, and columns of {sorted(lengths)} values; the "
                 "shuffle has damaged it, run the job again"
             )
             raise ValueError(message)
-        yield Piece(
+        yield Block(
             slot,
             Tally(*counted),
             marks,

@@ -11,7 +11,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.rule_fingerprint import known_cluster
 from dedup_sdk.shared.scope import Scope, scope_name
 from dedup_sdk.window import Window
-from spark_backfill.option_kin import refuse_beside, refuse_without
+from spark_backfill.option_rules import refuse_beside, refuse_without
 from spark_backfill.shared_servers import SERVER_OPTIONS, SharedServer, add_server_options, read_server
 
 _OF_SHARED: Final = ("shared_scope", "shared_cluster", "shared_prefix", "shared_origin")

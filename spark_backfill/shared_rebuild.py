@@ -36,9 +36,9 @@ from dedup_sdk.store.snapshot import read_file, read_files
 from spark_backfill.base_reader import share_out
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Task
+from spark_backfill.offset_range import GRACE
 from spark_backfill.session import LazySession
 from spark_backfill.shared_options import SharedOptions
-from spark_backfill.stretch import GRACE
 
 BATCH_IDS: Final = 5_000
 PATIENCE_S: Final = 60.0

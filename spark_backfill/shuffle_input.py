@@ -10,25 +10,25 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_backfill.archive import Archive
 from spark_backfill.client_reader import ClientRows, plan_ranges
 from spark_backfill.id_batches import digester, read_columns
+from spark_backfill.offset_range import Bounds, OffsetRange, archive_bounds, log_bounds
 from spark_backfill.options import Options
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
 from spark_backfill.source import read_records
-from spark_backfill.stretch import Bounds, Stretch, archive_bounds, log_bounds
 
 
 def read_shuffled_rows(
     spark: SparkSession,
     options: Options,
-    stretches: Sequence[Stretch],
+    offset_ranges: Sequence[OffsetRange],
     shuffle: SlotShuffle,
     archive: Archive | ParquetArchive | None,
 ) -> DataFrame:
-    """Return the rows (`spark_backfill.slot_shuffle`) of the stretches, at least one of which has offsets to read."""
+    """Return the rows (`spark_backfill.slot_shuffle`) of the offset ranges, at least one of which has offsets to read."""
     frames: list[DataFrame] = []
-    if in_log := log_bounds(stretches):
+    if in_log := log_bounds(offset_ranges):
         frames.append(_of_topic(spark, options, in_log, shuffle))
-    if archive is not None and (in_archive := archive_bounds(stretches)):
+    if archive is not None and (in_archive := archive_bounds(offset_ranges)):
         frames.append(archive.shuffled_rows(in_archive, shuffle))
     return reduce(DataFrame.unionByName, frames)
 

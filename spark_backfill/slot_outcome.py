@@ -20,7 +20,7 @@ class SlotOutcome:
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
     - ``file``: the sorted file, None when nothing is remembered.
-    - ``cut``: where the stretch ends instead, because a unit is open there; None: where it was to end.
+    - ``cut``: where the offset range ends instead, because a unit is open there; None: where it was to end.
     - ``findings``: what was found out about duplicates, None where no report was asked for.
     """
 

@@ -9,7 +9,7 @@ to each slot. The key is
 - `IN_UNITS`, where records belong to units: then all rows of a partition have this one key;
 - `TALLIES`, for what each task counted in the partition. These rows sort before all others, so that a slot's task knows where the history
   begins before it folds anything;
-- `WATCHED`, in the first slot of a partition: offsets that are checked for a second record (`spark_backfill.offset_twins`), each with a
+- `WATCHED`, in the first slot of a partition: offsets that are checked for a second record (`spark_backfill.duplicate_offsets`), each with a
   digest of its record.
 
 Rows are shuffled one by one, without a partial fold in the task that reads them: the state of a source is a fold in offset order, and two
@@ -35,11 +35,11 @@ from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_digests
 from dedup_sdk.store.pages import newest_per_digest
 from dedup_sdk.units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
+from spark_backfill.duplicate_offsets import is_watched, watch_bits
 from spark_backfill.last_id_spec import OrderedSpec
-from spark_backfill.offset_twins import is_watched, watch_bits
+from spark_backfill.offset_range import Bounds
 from spark_backfill.runs import Tally
 from spark_backfill.slots import SlotPlan
-from spark_backfill.stretch import Bounds
 from spark_backfill.unit_spec import UnitSpec
 
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
@@ -83,13 +83,14 @@ class SlotShuffle:
     group: str | None = None
     watch: Mapping[int, int] = field(default_factory=dict)
 
-    def of_archive(self, bounds: Bounds, *, twins: bool) -> SlotShuffle:
-        """Return it for an archive of which these offsets are read; ``twins``: some of them certainly come twice."""
+    def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> SlotShuffle:
+        """Return it for an archive of which these offsets are read; ``has_duplicates``: some of them certainly come twice."""
         if isinstance(self.spec, UnitSpec):
             # Rows of one offset meet in any case.
             return self
         watch = {
-            partition: 0 if twins else watch_bits(end - begin) for partition, (begin, end) in bounds.items()
+            partition: 0 if has_duplicates else watch_bits(end - begin)
+            for partition, (begin, end) in bounds.items()
         }
         return replace(self, watch=watch)
 

@@ -1,4 +1,4 @@
-"""The task: folds the pieces of its slots and writes one sorted file for each, into a folder of this attempt alone.
+"""The task: folds the blocks of its slots and writes one sorted file for each, into a folder of this attempt alone.
 
 A task may run twice, or be killed half way. What it writes lies where only the driver looks, and the driver takes only
 the folders that successful tasks name.
@@ -20,13 +20,13 @@ from dedup_sdk.store.manifest import SortedFile
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
 from dedup_sdk.window import Window
 from spark_backfill.count_fold import CountFold, later
+from spark_backfill.duplicate_offsets import check_one_record
 from spark_backfill.findings.digest_sample import SIZE
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import merge_runs
 from spark_backfill.findings.sightings import Sightings
-from spark_backfill.offset_twins import check_one_record
 from spark_backfill.reshard_fold import ReshardFold
-from spark_backfill.runs import Piece, Tally, from_batch
+from spark_backfill.runs import Block, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
 from spark_backfill.time_fold import TimeFold
@@ -37,9 +37,9 @@ _CERTAIN_TIMES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotWriter:
-    """A function for ``mapInArrow``: pieces in, a JSON `SlotOutcome` a slot out.
+    """A function for ``mapInArrow``: blocks in, a JSON `SlotOutcome` a slot out.
 
-    ``keep_from_ms`` has the horizon of each partition. With a count window the pieces have to come in offset order, and ``accepted``
+    ``keep_from_ms`` has the horizon of each partition. With a count window the blocks have to come in offset order, and ``accepted``
     has how many IDs were accepted in what the base has of a partition. A last sighting beyond ``now_ms`` counts as one at that time
     in what is found out for a report. ``resharded``: there may be marks of other partitions.
     """
@@ -54,13 +54,13 @@ class SlotWriter:
     accepted: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Fold all pieces, then write."""
+        """Fold all blocks, then write."""
         states: dict[int, _SlotState] = {}
         for batch in batches:
-            for piece in from_batch(batch):
-                if piece.slot not in states:
-                    states[piece.slot] = _SlotState(self._fold(self.slots[piece.slot]))
-                states[piece.slot].add(piece)
+            for block in from_batch(batch):
+                if block.slot not in states:
+                    states[block.slot] = _SlotState(self._fold(self.slots[block.slot]))
+                states[block.slot].add(block)
         outcomes = [self._write(number, state).to_json() for number, state in sorted(states.items())]
         if outcomes:
             yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.string())], ["outcome"])
@@ -127,19 +127,19 @@ class _SlotState:
             sampled=0 if lower_ids > _CERTAIN_TIMES * SIZE else SIZE,
         )
 
-    def add(self, piece: Piece) -> None:
-        if piece.sightings is not None:
-            self._sightings.append(piece.sightings)
-        if piece.findings is not None:
-            self._findings += piece.findings
-        if piece.watched is not None:
-            self._watched.append(piece.watched)
-        self.forgotten_ms = later(self.forgotten_ms, piece.forgotten_ms)
-        if isinstance(self.fold, CountFold) and piece.marks.numbers is not None:
-            self.fold.resume(piece.marks)
+    def add(self, block: Block) -> None:
+        if block.sightings is not None:
+            self._sightings.append(block.sightings)
+        if block.findings is not None:
+            self._findings += block.findings
+        if block.watched is not None:
+            self._watched.append(block.watched)
+        self.forgotten_ms = later(self.forgotten_ms, block.forgotten_ms)
+        if isinstance(self.fold, CountFold) and block.marks.numbers is not None:
+            self.fold.resume(block.marks)
             return
-        self.tally.add(piece.tally)
-        self.fold.add(piece.marks.digests, piece.marks.offsets, piece.marks.timestamps)
+        self.tally.add(block.tally)
+        self.fold.add(block.marks.digests, block.marks.offsets, block.marks.timestamps)
 
 
 def write_marks(path: Path, marks: Marks) -> SortedFile | None:

@@ -18,7 +18,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk.marks import DIGEST_BYTES, Int64s
-from spark_backfill.stretch import Stretch
+from spark_backfill.offset_range import OffsetRange
 
 ROWS_PER_SLOT: Final = 2_000_000
 """A task sorts its slot in memory: some 100 bytes a row."""
@@ -42,7 +42,7 @@ class SlotPlan:
     slots: tuple[Slot, ...]
 
     def cut(self, partition: int, digests: bytes) -> Iterator[tuple[int, int, int]]:
-        """Yield slot, start and end of the stretches of digests that lie in one slot, the partition's first slot in any case.
+        """Yield slot, start and end of the offset ranges of digests that lie in one slot, the partition's first slot in any case.
 
         ``digests`` are ``16 * n`` bytes, ascending where the partition has more than one slot. The range is found from the
         first two bytes of a digest. Raises `KeyError` where the plan does not have the partition.
@@ -75,21 +75,23 @@ class SlotPlan:
         return {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
 
 
-def plan_slots(stretches: Sequence[Stretch], *, split: bool, parallelism: int, arriving: int = 0) -> SlotPlan:
+def plan_slots(
+    offset_ranges: Sequence[OffsetRange], *, split: bool, parallelism: int, arriving: int = 0
+) -> SlotPlan:
     """Cut the partitions that have something to fold into slots.
 
     ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time. ``arriving``: about how many marks come to
     each partition from others, so that each has slots.
     """
-    busy = [stretch for stretch in stretches if stretch.rows or arriving]
+    busy = [offset_range for offset_range in offset_ranges if offset_range.rows or arriving]
     least = -(-parallelism // len(busy)) if busy else 1
     slots: list[Slot] = []
-    for stretch in busy:
+    for offset_range in busy:
         ranges = 1
-        rows = stretch.rows + arriving
+        rows = offset_range.rows + arriving
         if split and rows > _WORTH_SPLITTING:
             ranges = min(max(-(-rows // ROWS_PER_SLOT), least), _PREFIX_VALUES)
-        slots += [Slot(stretch.partition, number, ranges) for number in range(ranges)]
+        slots += [Slot(offset_range.partition, number, ranges) for number in range(ranges)]
     return SlotPlan(tuple(slots))
 
 

@@ -9,10 +9,10 @@ from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import Spec
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.reshard import Reshard, weakest_since_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
-from spark_backfill.stretch import Stretch
 
 DIGEST_NAME: Final = "sha256-16"
 
@@ -34,15 +34,17 @@ def make_manifest(
     ``isolation`` is the level that all of the history was read with. With ``reshard`` every partition may have marks of any other, so that
     all know as much as the one that knows least.
     """
-    by_partition: dict[int, list[SlotOutcome]] = {stretch.partition: [] for stretch in history.stretches}
+    by_partition: dict[int, list[SlotOutcome]] = {
+        offset_range.partition: [] for offset_range in history.offset_ranges
+    }
     for outcome in sorted(outcomes, key=lambda outcome: outcome.slot):
         by_partition[plan.slots[outcome.slot].partition].append(outcome)
     weakest_ms = None
     if reshard is not None:
         weakest_ms = weakest_since_ms(
             [
-                stretch.since_ms(_first_ms(by_partition[stretch.partition]), None)
-                for stretch in history.stretches
+                offset_range.since_ms(_first_ms(by_partition[offset_range.partition]), None)
+                for offset_range in history.offset_ranges
             ]
         )
     return Manifest(
@@ -58,32 +60,32 @@ def make_manifest(
         created_ms=created_ms,
         partitions=tuple(
             _partition(
-                stretch,
-                by_partition[stretch.partition],
+                offset_range,
+                by_partition[offset_range.partition],
                 counted=window.count is not None,
                 # Where nothing is committed, the cut of a partition that takes marks of others is 0.
                 committed=(
-                    (stretch.high or None)
+                    (offset_range.high or None)
                     if reshard
-                    else history.committed.get(stretch.partition, stretch.high)
+                    else history.committed.get(offset_range.partition, offset_range.high)
                 )
                 if group is not None
                 else None,
-                era=history.eras.get(stretch.partition, "") if group is not None else "",
-                epoch=history.epochs.get(stretch.partition),
+                era=history.eras.get(offset_range.partition, "") if group is not None else "",
+                epoch=history.epochs.get(offset_range.partition),
                 weakest_ms=weakest_ms,
             )
-            for stretch in history.stretches
+            for offset_range in history.offset_ranges
         ),
         resharded_from=()
         if reshard is None
-        else tuple(stretch.partition for stretch in history.stretches if stretch.offsets),
+        else tuple(offset_range.partition for offset_range in history.offset_ranges if offset_range.offsets),
         partitioner="" if reshard is None else reshard.partitioner,
     )
 
 
 def _partition(
-    stretch: Stretch,
+    offset_range: OffsetRange,
     outcomes: Sequence[SlotOutcome],
     *,
     counted: bool,
@@ -97,20 +99,20 @@ def _partition(
     forgotten_ms = max(
         (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
     )
-    base = stretch.base
+    base = offset_range.base
     accepted = sum(outcome.accepted for outcome in outcomes)
     if base is not None:
         newest_ms = max(newest_ms, base.newest_ms)
         accepted = accepted if outcomes or not counted else base.accepted
-    gaps = (*(base.gaps if base is not None else ()), *stretch.gaps)
-    high = min([stretch.high, *(each.cut for each in outcomes if each.cut is not None)])
+    gaps = (*(base.gaps if base is not None else ()), *offset_range.gaps)
+    high = min([offset_range.high, *(each.cut for each in outcomes if each.cut is not None)])
     return PartitionManifest(
-        partition=stretch.partition,
-        low=stretch.low,
+        partition=offset_range.partition,
+        low=offset_range.low,
         high=high,
-        since_ms=weakest_since_ms([stretch.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms]),
+        since_ms=weakest_since_ms([offset_range.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms]),
         accepted=accepted,
-        since_number=_since_number(stretch, outcomes) if counted else None,
+        since_number=_since_number(offset_range, outcomes) if counted else None,
         newest_ms=max(newest_ms, -1),
         marks=sum(file.marks for file in files),
         files=files,
@@ -135,10 +137,10 @@ def _first_ms(outcomes: Sequence[SlotOutcome]) -> int | None:
     return first.first_ms if first.first_ms >= 0 else newest_ms
 
 
-def _since_number(stretch: Stretch, outcomes: Sequence[SlotOutcome]) -> int | None:
+def _since_number(offset_range: OffsetRange, outcomes: Sequence[SlotOutcome]) -> int | None:
     """The rank from which all accepted IDs are known; a partition is one slot here."""
-    known = None if stretch.complete else 0
-    if stretch.base is not None:
-        known = stretch.base.since_number
+    known = None if offset_range.complete else 0
+    if offset_range.base is not None:
+        known = offset_range.base.since_number
     forgotten = [each.forgotten_number for each in outcomes if each.forgotten_number is not None]
     return max([*forgotten, *([] if known is None else [known])], default=None)

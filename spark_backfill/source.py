@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 from dedup_sdk.ids import IdSpec
 from spark_backfill import id_batches, id_columns
 from spark_backfill.fold import Packing
+from spark_backfill.offset_range import Bounds
 from spark_backfill.reshard import KEY_COLUMN
-from spark_backfill.stretch import Bounds
 
 _WORTH_SPLITTING = 200_000
 

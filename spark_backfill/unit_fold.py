@@ -27,10 +27,10 @@ from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.units.memory import UnitMemory
 from spark_backfill.count_fold import later
-from spark_backfill.offset_twins import two_records
+from spark_backfill.duplicate_offsets import two_records
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.runs import Tally
 from spark_backfill.slot_shuffle import TALLIES, read_tally
-from spark_backfill.stretch import Stretch
 from spark_backfill.unit_ends import Ends, UnitEnds
 from spark_backfill.unit_spec import UnitSpec
 
@@ -60,13 +60,13 @@ class UnitFold:
 
     progress: Progress
 
-    def __init__(self, spec: UnitSpec, stretch: Stretch, room: Path, *, now_ms: int) -> None:
+    def __init__(self, spec: UnitSpec, offset_range: OffsetRange, room: Path, *, now_ms: int) -> None:
         self.tally = Tally()
         self.forgotten_ms: int | None = None
         self.forgotten_number: int | None = None
         self._spec = spec
         self._keys = spec.keys
-        self._stretch = stretch
+        self._offset_range = offset_range
         self._room = room
         self._now_ms = now_ms
 
@@ -109,7 +109,7 @@ class UnitFold:
                         for column, kind in zip((offsets, timestamps, keys), _SPOOLED.types, strict=True)
                     ]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SPOOLED))
-        return ends.finish(self._stretch.high)
+        return ends.finish(self._offset_range.high)
 
     def _once(self, records: Iterable[UnitRow]) -> Iterator[UnitRow]:
         """Yield each offset's row once: an archive may have a record twice."""
@@ -118,7 +118,7 @@ class UnitFold:
             if before is None or row.offset != before.offset:
                 yield row
             elif row.key != before.key:
-                raise two_records(self._stretch.partition, row.offset)
+                raise two_records(self._offset_range.partition, row.offset)
             before = row
 
     def _fold(self, path: Path, ends: Ends) -> None:
@@ -126,11 +126,11 @@ class UnitFold:
         with Deduplicator(
             self._spec.strategy, store, cluster=_NOBODY, group=_NOBODY, clock=lambda: self._now_ms / 1_000
         ) as engine:
-            held = engine.attach(_TOPIC, self._stretch.partition)
+            held = engine.attach(_TOPIC, self._offset_range.partition)
             plan = plan_start(
-                None, committed=ends.cut, low=self._stretch.begin, complete=self._stretch.complete
+                None, committed=ends.cut, low=self._offset_range.begin, complete=self._offset_range.complete
             )
-            since_ms = self._stretch.since_ms(self.tally.begin_ms, None)
+            since_ms = self._offset_range.since_ms(self.tally.begin_ms, None)
             held.start(replace(plan, progress=replace(plan.progress, since_ms=since_ms)))
             with pa.OSFile(str(path), "rb") as file, closing(pa.ipc.open_stream(file)) as reader:
                 for batch in reader:
@@ -170,7 +170,7 @@ class UnitFold:
             self.forgotten_number = max(progress.since_number or 0, progress.floor_number) or None
 
     def _young(self, page: Marks) -> Marks:
-        keep_from_ms = self._stretch.keep_from_ms
+        keep_from_ms = self._offset_range.keep_from_ms
         if keep_from_ms is None:
             return page
         young = page.timestamps >= keep_from_ms

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
-from spark_backfill.option_kin import refuse_beside, refuse_without
+from spark_backfill.option_rules import refuse_beside, refuse_without
 from spark_backfill.unit_spec import UnitSpec
 
 _WITHOUT: Final = {

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from dedup_sdk.store.snapshot import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot
-from spark_backfill.stretch import Stretch
 from spark_backfill.unit_fold import UnitFold, UnitRow
 from spark_backfill.unit_spec import UnitSpec
 
@@ -26,13 +26,13 @@ from spark_backfill.unit_spec import UnitSpec
 class UnitWriter:
     """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset; a JSON `SlotOutcome` a slot out.
 
-    ``stretches`` are those of the run by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
+    ``offset ranges`` are those of the run by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
     folders of this attempt, its own store as well, so that nothing stays elsewhere if it is killed.
     """
 
     folder: str
     slots: tuple[Slot, ...]
-    stretches: Mapping[int, Stretch]
+    offset_ranges: Mapping[int, OffsetRange]
     spec: UnitSpec
     now_ms: int
 
@@ -44,10 +44,10 @@ class UnitWriter:
 
     def _write(self, number: int, slot: Slot, rows: Iterable[UnitRow]) -> SlotOutcome:
         folder = Path(tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder))
-        stretch = self.stretches[slot.partition]
+        offset_range = self.offset_ranges[slot.partition]
         room = folder / "store"
         room.mkdir()
-        fold = UnitFold(self.spec, stretch, room, now_ms=self.now_ms)
+        fold = UnitFold(self.spec, offset_range, room, now_ms=self.now_ms)
         file = write_pages(folder / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
         shutil.rmtree(room)
         cut = fold.progress.high
@@ -58,7 +58,7 @@ class UnitWriter:
             unkeyed=fold.tally.unkeyed,
             first_offset=fold.tally.first_offset,
             first_ms=fold.tally.first_ms,
-            newest_ms=fold.tally.newest_ms if cut == stretch.high else fold.progress.newest_ms,
+            newest_ms=fold.tally.newest_ms if cut == offset_range.high else fold.progress.newest_ms,
             accepted=fold.progress.accepted,
             forgotten_ms=fold.forgotten_ms,
             forgotten_number=fold.forgotten_number,

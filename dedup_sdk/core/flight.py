@@ -469,7 +469,7 @@ class Flight:
         self.waiting.setdefault(on, deque()).append(waiter)
 
     def release(self, place: RecordRef) -> list[RecordRef]:
-        """Offer a record again: its handler failed. Its twins are held back still, promoting one would double the message."""
+        """Offer a record again: its handler failed. Its duplicates in flight are held back still: to promote one would double the message."""
         chunk, row = place
         if chunk.states[row] not in (OFFERED, INDIVIDUAL):
             return []

@@ -16,7 +16,7 @@ import numpy as np
 
 from dedup_sdk.core.compared import Compared
 from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, Flight, RecordRef
-from dedup_sdk.core.last_judge import COMPLETED_TWIN, LastJudge, Waiter
+from dedup_sdk.core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
 from dedup_sdk.core.reach import NOTHING_KNOWN, Reach
@@ -232,7 +232,7 @@ class LastMemory:
                 blocker = judge.judge_unreadable(chunk, row)
             elif token is not None and source.in_flight.get(token) == leader:
                 # Completed, and still the one whose ID this one bears: as found out when it began to wait.
-                judge.decide(chunk, row, COMPLETED_TWIN, seen)
+                judge.decide(chunk, row, DUPLICATE_IN_FLIGHT, seen)
             else:
                 blocker = judge.judge_again(chunk, row, source)
             if blocker is not None:

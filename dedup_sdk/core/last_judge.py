@@ -21,7 +21,7 @@ from dedup_sdk.orders.place import ONLY_ORIGIN
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
-COMPLETED_TWIN: Final = Judgement(VerdictKind.DUPLICATE)
+DUPLICATE_IN_FLIGHT: Final = Judgement(VerdictKind.DUPLICATE)
 """The verdict of a record whose ID was borne by one that is completed."""
 
 
@@ -97,7 +97,7 @@ class LastJudge:
         for row, above in zip(late, newest, strict=True):
             token = tokens[row]
             leader = in_flight.get(token)
-            if leader is not None and self._is_twin(chunk, row, leader):
+            if leader is not None and self._is_duplicate_in_flight(chunk, row, leader):
                 self._wait(chunk, row, leader, token)
             elif leader is None and run.remembers(row, above):
                 # Not in flight, so that one was completed.
@@ -108,7 +108,7 @@ class LastJudge:
                 run.start = row + 1
         run.take_to(len(ranks))
 
-    def _is_twin(self, chunk: Chunk, row: int, leader: int) -> bool:
+    def _is_duplicate_in_flight(self, chunk: Chunk, row: int, leader: int) -> bool:
         """Whether a record of the same ID, which is in flight, hides this one."""
         leading = chunk.row_of(leader)
         place = self._flight.place(leader) if leading is None else RecordRef(chunk, leading)
@@ -227,7 +227,7 @@ class LastJudge:
         token = candidate.token
         leader = self._leader(source, token, offset, timestamp_ms)
         if leader is not None and not self._flight.is_open(leader):
-            self.decide(chunk, row, COMPLETED_TWIN, self.sighting(leader))
+            self.decide(chunk, row, DUPLICATE_IN_FLIGHT, self.sighting(leader))
         elif leader is not None:
             self._wait(chunk, row, leader, token)
         else:
@@ -252,7 +252,7 @@ class LastJudge:
         if ahead is not None and self._flight.is_open(ahead):
             return ahead
         if ahead is not None:
-            self.decide(chunk, row, COMPLETED_TWIN, self.sighting(ahead))
+            self.decide(chunk, row, DUPLICATE_IN_FLIGHT, self.sighting(ahead))
             return None
         before = self._sources.before(source, offset)
         blocker = self._judge_by(before, chunk, row, source, candidate)
@@ -368,7 +368,7 @@ class LastJudge:
             if leader is not None and self._flight.is_open(leader):
                 return leader
             if leader is not None:
-                judgement, seen = COMPLETED_TWIN, self.sighting(leader)
+                judgement, seen = DUPLICATE_IN_FLIGHT, self.sighting(leader)
             else:
                 mark = self._sightings.last(digest, notes.stored.get(row))
                 since_ms, reaches_ms = self._reach.since_ms, timestamp_ms - (self._second.time_ms or 0)

@@ -133,7 +133,7 @@ class RecentMarks:
     """Digest -> offset of the newest record with that ID, completed or in flight: one dictionary for both.
 
     Whether that record is completed (then the entry is a mark) or in flight is told by the watermark. So completing a record changes
-    nothing here, and one dictionary operation a record answers three questions: is it a twin in this batch, is it in flight, was it seen
+    nothing here, and one dictionary operation a record answers three questions: is it a duplicate in this batch, is it in flight, was it seen
     lately. An entry keeps only an offset (a Python integer that exists anyway); the timestamps of offsets stay in columns (`TimestampIndex`). That
     is a third of the memory that a pair per mark would take, and many are looked up in one call.
 
@@ -147,7 +147,7 @@ class RecentMarks:
         self.offsets: dict[bytes, int] = {}
         self.behind: dict[bytes, Mark] = {}
         self.beneath: dict[bytes, list[int]] = {}
-        self.timeline = TimestampIndex()
+        self.time_index = TimestampIndex()
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -157,12 +157,12 @@ class RecentMarks:
         offset = self.offsets.get(digest)
         if offset is None:
             return None
-        return Mark(offset, self.timeline.at(offset))
+        return Mark(offset, self.time_index.at(offset))
 
     def begin(self, digest: bytes, offset: int) -> None:
         """Put an ID in flight in front of the mark that it has."""
         if self.offsets.get(digest, offset) != offset:
-            self.behind[digest] = Mark(self.offsets[digest], self.timeline.at(self.offsets[digest]))
+            self.behind[digest] = Mark(self.offsets[digest], self.time_index.at(self.offsets[digest]))
         self.offsets[digest] = offset
 
     def complete(self, digest: bytes, offset: int) -> None:
@@ -172,7 +172,7 @@ class RecentMarks:
             self.restore(digest, behind)
 
     def cover(self, digest: bytes, offset: int) -> None:
-        """Put a twin in front of an ID that is in flight, and in flight stays."""
+        """Put a duplicate in front of an ID that is in flight, and in flight stays."""
         self.beneath.setdefault(digest, []).append(self.offsets[digest])
         self.offsets[digest] = offset
 
@@ -187,7 +187,7 @@ class RecentMarks:
             del self.beneath[digest]
         behind = self.behind.get(digest)
         if ended and (behind is None or behind.offset < ended[-1]):
-            self.behind[digest] = Mark(ended[-1], self.timeline.at(ended[-1]))
+            self.behind[digest] = Mark(ended[-1], self.time_index.at(ended[-1]))
 
     def drop(self, digest: bytes, offset: int) -> None:
         """Forget an ID that a unit stood in line for at ``offset``, which leaves no mark of it."""
@@ -197,13 +197,13 @@ class RecentMarks:
     def restore(self, digest: bytes, mark: Mark) -> None:
         """Set an ID's mark from outside the log that passes by."""
         self.offsets[digest] = mark.offset
-        self.timeline.keep(mark.offset, mark.timestamp_ms)
+        self.time_index.keep(mark.offset, mark.timestamp_ms)
 
     def fold(self, digests: list[bytes], offsets: list[int], timestamps: Int64s) -> None:
         """Take completed records over in offset order; an entry of a higher offset stays."""
         if not offsets:
             return
-        self.timeline.extend(np.fromiter(offsets, np.int64, len(offsets)), timestamps)
+        self.time_index.extend(np.fromiter(offsets, np.int64, len(offsets)), timestamps)
         known = self.offsets
         if not known or all(known[digest] < offsets[0] for digest in known.keys() & set(digests)):
             known.update(zip(digests, offsets, strict=True))
@@ -215,7 +215,7 @@ class RecentMarks:
     def keep_from(self, offset: int) -> None:
         """Forget the IDs whose entry lies below ``offset``, and every timestamp."""
         self.offsets = {digest: at for digest, at in self.offsets.items() if at >= offset}
-        self.timeline.clear()
+        self.time_index.clear()
 
     def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
         """Remove and return every mark; IDs in flight stay, and so does what stands behind them.
@@ -230,7 +230,7 @@ class RecentMarks:
         if in_flight:
             digests = [digests[index] for index in np.flatnonzero(mask).tolist()]
             offsets = offsets[mask]
-        times = self.timeline.at_all(offsets)
+        times = self.time_index.at_all(offsets)
         if self.behind:
             digests = [*digests, *self.behind]
             columns = np.asarray(list(self.behind.values()), np.int64)
@@ -238,7 +238,7 @@ class RecentMarks:
         self.offsets = kept
         # What a mark covers is older than it, whatever becomes of it.
         self.beneath = {digest: under for digest, under in self.beneath.items() if digest in kept}
-        self.timeline.clear()
+        self.time_index.clear()
         return Marks(b"".join(digests), offsets, times)
 
 
@@ -362,7 +362,7 @@ class LookupMemory:
             column, timestamps = chunk.column, chunk.timestamps
             if keyed is not None:
                 column, timestamps = column[keyed], timestamps[keyed]
-            self.recent.timeline.extend(column, timestamps)
+            self.recent.time_index.extend(column, timestamps)
         offsets = chunk.offsets if keyed is None else [chunk.offsets[row] for row in keyed]
         before = list(map(self.recent.offsets.setdefault, digests, offsets))
         if self.reach.since_ms is not None or self.reach.since_number is not None:
@@ -394,7 +394,7 @@ class LookupMemory:
             return others
         indexes, seen = indexes[plain], seen[plain]
         rows = indexes if asked.rows is None else np.asarray(asked.rows, np.intp)[indexes]
-        seen_ms = self.recent.timeline.at_all(seen)
+        seen_ms = self.recent.time_index.at_all(seen)
         duplicates = decide_marked(chunk.column[rows], chunk.timestamps[rows], seen, seen_ms, self.window)
         if not duplicates.all():
             others = sorted([*others, *indexes[~duplicates].tolist()])
@@ -455,13 +455,13 @@ class LookupMemory:
             self.flight.wait(digest, Waiting(chunk, row, stored))
 
     def _show_duplicates(self, chunk: Chunk, row: int) -> None:
-        """Call a twin of what is in flight a duplicate, and offer it."""
+        """Call a record whose ID is in flight a duplicate, and offer it."""
         digest, offset = digest_of(chunk, row), chunk.offsets[row]
         leader = self.recent.offsets[digest]
         chunk.kinds[row] = DUPLICATE
         chunk.reasons[row] = "in-flight"
         if leader != offset:
-            chunk.seen[row] = (leader, self.recent.timeline.at(leader))
+            chunk.seen[row] = (leader, self.recent.time_index.at(leader))
         if self.flight.is_open(leader) and leader != offset:
             self.recent.cover(digest, offset)
         else:
@@ -504,7 +504,7 @@ class LookupMemory:
             if self.flight.is_open(leader):
                 return False, None
             if mark is None or leader > mark.offset:
-                mark = Mark(leader, self.recent.timeline.at(leader))
+                mark = Mark(leader, self.recent.time_index.at(leader))
         if self.count_window is not None and mark is not None:
             after = self.count_window.accepted_after(
                 digest, self.count_window.numbers.get(digest, mark.number), offset
@@ -723,7 +723,7 @@ class LookupMemory:
             else self._take_numbered(self.count_window)
         )
         for chunk in flight.chunks:
-            self.recent.timeline.extend(chunk.column, chunk.timestamps)
+            self.recent.time_index.extend(chunk.column, chunk.timestamps)
         live = np.ones(marks.count, np.bool_)
         if self.count_window is not None and marks.numbers is not None:
             live &= marks.numbers > self.count_window.accepted - self.count_window.size
@@ -777,9 +777,9 @@ class LookupMemory:
         times = [marks.timestamps[passed], *(chunk.timestamps for chunk in chunks)]
         offsets, timestamps = np.concatenate(columns), np.concatenate(times)
         order = np.argsort(offsets, kind="stable")
-        self.recent.timeline.replace(offsets[order], timestamps[order])
+        self.recent.time_index.replace(offsets[order], timestamps[order])
         for index in np.flatnonzero(~passed).tolist():
-            self.recent.timeline.keep(int(marks.offsets[index]), int(marks.timestamps[index]))
+            self.recent.time_index.keep(int(marks.offsets[index]), int(marks.timestamps[index]))
         digests = cut_digests(marks.digests)
         self.note_journaled(marks)
         for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):

@@ -411,7 +411,7 @@ class DedupConsumer(Consumer):
         self._loop.complete([message])
 
     def release(self, message: Any) -> None:
-        """Hand a message back: it is delivered again before new ones, while its twins stay parked. From any thread.
+        """Hand a message back: it is delivered again before new ones, while its duplicates in flight stay parked. From any thread.
 
         One that waits for that already is left there, and counted as stale; so is one that `run` is handling: what the handler returns or
         raises counts.

@@ -8,7 +8,7 @@ and told when it is free: as it is by then.
 batch
     messages judged together (`BatchClassifier`), in one pass. The application gets them one by one (`poll`) or all at once (`consume`); when it
     asks for more, those it had are completed: together with their chunk when the batch is through, else one by one.
-apart
+individual
     messages outside a batch: parked ones whose turn came, and released ones. Delivered before the rest of the batch.
 aside
     messages of partitions that the user paused: queued when they were paused, delivered when they are resumed.
@@ -406,7 +406,7 @@ class CompletedBy(Enum):
 
 
 class Delivery:
-    """The messages between judging and completion. ``ready`` and ``apart`` are what the application gets next.
+    """The messages between judging and completion. ``ready`` and ``individual`` are what the application gets next.
 
     ``partition_of`` returns a partition that delivers, by topic and number.
 
@@ -421,13 +421,13 @@ class Delivery:
     ) -> None:
         self.completed_by = completed_by
         self.ready: deque[Any] = deque()
-        self.apart: deque[Any] = deque()
+        self.individual: deque[Any] = deque()
         self._aside: dict[Coordinates, list[Any]] = {}
         self.partition_of = partition_of
         self._batch: list[Any] = []
         self._chunks: list[PartitionBatch] = []
         self._finished = 0
-        self._apart_handed: list[Any] = []
+        self._individual_handed: list[Any] = []
         # The last hand-out by `take`, and how far it brought the batch: `poll` may have taken more since.
         self._last: tuple[Any, ...] = ()
         self._taken = 0
@@ -446,15 +446,15 @@ class Delivery:
         self.ready.extend(judged.messages)
 
     def take(self, count: int) -> list[Any]:
-        """Give out at most ``count`` messages: those apart first."""
+        """Give out at most ``count`` messages: individual ones first."""
         out: list[Any] = []
-        while self.apart and len(out) < count:
-            message = self.apart.popleft()
+        while self.individual and len(out) < count:
+            message = self.individual.popleft()
             if message.error() is None:
                 if self._in_flight(message) is None:
                     # Completed after it was released: by a thread that was late.
                     continue
-                self._apart_handed.append(message)
+                self._individual_handed.append(message)
             out.append(message)
         if self.ready and len(out) < count:
             if not out and len(self.ready) <= count:
@@ -468,7 +468,7 @@ class Delivery:
         return out
 
     def offer(self, places: Iterable[RecordRef]) -> None:
-        """Queue messages apart: promoted, or released by their handler."""
+        """Queue messages outside their batch: promoted, or released by their handler."""
         self._queue(place.chunk.items[place.row] for place in places)
 
     def put_back(self, messages: Sequence[Any]) -> None:
@@ -477,22 +477,22 @@ class Delivery:
             if not self.waits(message) and self.take_out(message):
                 aside = self._aside.get(_coordinates(message))
                 if aside is None:
-                    self.apart.appendleft(message)
+                    self.individual.appendleft(message)
                 else:
                     aside.insert(0, message)
 
     def _queue(self, messages: Iterable[Any]) -> None:
         for message in messages:
-            self._aside.get(_coordinates(message), self.apart).append(message)
+            self._aside.get(_coordinates(message), self.individual).append(message)
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that is queued and not given out."""
         ready = self._first_ready(topic, partition)
-        apart = [
-            m.offset() for m in self.apart if m.error() is None and _coordinates(m) == (topic, partition)
+        individual = [
+            m.offset() for m in self.individual if m.error() is None and _coordinates(m) == (topic, partition)
         ]
         aside = [m.offset() for m in self._aside.get((topic, partition), ())]
-        return min([*apart, *aside] if ready is None else [ready, *apart, *aside], default=None)
+        return min([*individual, *aside] if ready is None else [ready, *individual, *aside], default=None)
 
     def _first_ready(self, topic: str, partition: int) -> int | None:
         # What is ready lies in the order of its partition.
@@ -506,7 +506,7 @@ class Delivery:
         handed, ready = self._withdraw()
         kept = _without(ready, paused)
         self._batch = handed + kept
-        for message in [*self._drop_apart(paused), *(m for m in ready if _coordinates(m) in paused)]:
+        for message in [*self._drop_individual(paused), *(m for m in ready if _coordinates(m) in paused)]:
             coordinates = _coordinates(message)
             partition = self.partition_of(*coordinates)
             place = partition.flight.place(message.offset()) if partition is not None else None
@@ -533,9 +533,9 @@ class Delivery:
         handed, ready = self._withdraw()
         ready = kept(ready)
         self._batch = handed + ready
-        apart = kept(list(self.apart))
-        self.apart.clear()
-        self.apart.extend(apart)
+        individual = kept(list(self.individual))
+        self.individual.clear()
+        self.individual.extend(individual)
         self._aside = {coordinates: kept(aside) for coordinates, aside in self._aside.items()}
         self.ready.extend(ready)
         return taken
@@ -543,7 +543,7 @@ class Delivery:
     def bring_back(self, resumed: set[Coordinates]) -> None:
         """Queue again what `set_aside` kept back."""
         for coordinates in resumed:
-            self.apart.extend(self._aside.pop(coordinates, ()))
+            self.individual.extend(self._aside.pop(coordinates, ()))
 
     # --- completing ----------------------------------------------------------------------------------------------
 
@@ -560,8 +560,8 @@ class Delivery:
             self._let_go()
             return {}
         touched: dict[int, Partition] = {}
-        if self._apart_handed:
-            handed, self._apart_handed = self._apart_handed, []
+        if self._individual_handed:
+            handed, self._individual_handed = self._individual_handed, []
             self._finish_each(handed, touched, (OFFERED, INDIVIDUAL))
         handed_to = len(self._batch) - len(self.ready)
         if handed_to < len(self._batch):
@@ -598,7 +598,7 @@ class Delivery:
         touched: dict[int, Partition] = {}
         self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
         self._finish_each(
-            [m for m in self._apart_handed if id(m) not in last], touched, (OFFERED, INDIVIDUAL)
+            [m for m in self._individual_handed if id(m) not in last], touched, (OFFERED, INDIVIDUAL)
         )
         return list(touched.values())
 
@@ -619,22 +619,22 @@ class Delivery:
         if not self.ready:
             self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
             if self.completed_by is CompletedBy.NOTHING:
-                self._apart_handed = []
+                self._individual_handed = []
 
     @contextmanager
     def completed_by_nothing(self) -> Iterator[None]:
         """Have messages end by `DedupConsumer.complete` only; enter and leave with the lock.
 
-        What is given out apart before, and waits to be completed by offsets, goes on waiting afterwards.
+        What is given out individually before, and waits to be completed by offsets, goes on waiting afterwards.
         """
         before, self.completed_by = self.completed_by, CompletedBy.NOTHING
-        laid, self._apart_handed = self._apart_handed, []
+        laid, self._individual_handed = self._individual_handed, []
         try:
             yield
         finally:
             self.completed_by = before
             if before is CompletedBy.COMMIT:
-                self._apart_handed = [m for m in laid if self._has(m)]
+                self._individual_handed = [m for m in laid if self._has(m)]
 
     def _has(self, message: Any) -> bool:
         place = self._in_flight(message)
@@ -643,13 +643,13 @@ class Delivery:
     def finish_below(self, partition: Partition, end: int | None) -> None:
         """Complete all that was given out of a partition, in whatever batch, below an offset (None: all of it)."""
         topic, number = partition.topic, partition.partition
-        # What waits apart, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
+        # What waits outside a batch, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
         waiting = self._first_ready(topic, number)
         stop = partition.flight.position if waiting is None else waiting
         if end is not None:
             stop = min(stop, end)
-        due = [m for m in self._apart_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
-        self._apart_handed = [m for m in self._apart_handed if m not in due]
+        due = [m for m in self._individual_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
+        self._individual_handed = [m for m in self._individual_handed if m not in due]
         self._finish_each(due, {}, (OFFERED, INDIVIDUAL))
         self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 
@@ -662,9 +662,9 @@ class Delivery:
         def due(message: Any) -> bool:
             return _coordinates(message) == (topic, partition) and bool(message.offset() <= offset)
 
-        apart = [message for message in self._apart_handed if due(message)]
-        self._apart_handed = [message for message in self._apart_handed if not due(message)]
-        self._finish_each(apart, touched, (OFFERED, INDIVIDUAL))
+        individual = [message for message in self._individual_handed if due(message)]
+        self._individual_handed = [message for message in self._individual_handed if not due(message)]
+        self._finish_each(individual, touched, (OFFERED, INDIVIDUAL))
         batch = [message for message in self._batch[self._finished : self._handed] if due(message)]
         self._finish_each(batch, touched, (OFFERED,))
         return list(touched.values())
@@ -672,16 +672,17 @@ class Delivery:
     def take_out(self, message: Any) -> bool:
         """Exclude a message that was given out from implicit completion; False when it is not in flight."""
         place = self._in_flight(message)
-        self._apart_handed = [m for m in self._apart_handed if not _same(m, message)]
+        self._individual_handed = [m for m in self._individual_handed if not _same(m, message)]
         if place is None:
             return False
         place.chunk.states[place.row] = INDIVIDUAL
         return True
 
     def waits(self, message: Any) -> bool:
-        """Whether a message is queued apart, or kept aside: it was released and is to be given out again."""
+        """Whether a message is queued outside its batch, or kept aside: it was released and is to be given out again."""
         return any(
-            _same(each, message) for each in chain(self.apart, self._aside.get(_coordinates(message), ()))
+            _same(each, message)
+            for each in chain(self.individual, self._aside.get(_coordinates(message), ()))
         )
 
     def _in_flight(self, message: Any) -> RecordRef | None:
@@ -698,9 +699,9 @@ class Delivery:
         for message in self._withdraw()[1]:
             # The application never saw it: no later commit of all that was given out completes it.
             self.take_out(message)
-        self.apart.clear()
+        self.individual.clear()
         self._aside = {coordinates: [] for coordinates in self._aside}
-        self._batch, self._chunks, self._finished, self._taken, self._apart_handed = [], [], 0, 0, []
+        self._batch, self._chunks, self._finished, self._taken, self._individual_handed = [], [], 0, 0, []
         self._last = ()
 
     def release(self, leaving: set[Coordinates]) -> None:
@@ -720,8 +721,8 @@ class Delivery:
         self._taken = len(_without(handed[: self._taken], gone))
         self._finished = len(_without(handed[: self._finished], gone))
         self._batch = _without(handed, gone) + kept
-        self._drop_apart(gone)
-        self._apart_handed = _without(self._apart_handed, gone)
+        self._drop_individual(gone)
+        self._individual_handed = _without(self._individual_handed, gone)
         self._chunks = [
             held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone
         ]
@@ -742,12 +743,12 @@ class Delivery:
                 ready.appendleft(self.ready.pop())
         return self._batch[: len(self._batch) - len(ready)], list(ready)
 
-    def _drop_apart(self, gone: set[Coordinates]) -> list[Any]:
-        """Take out what is queued apart of these partitions, and return it; events stay."""
-        dropped = [m for m in self.apart if m.error() is None and _coordinates(m) in gone]
-        queued = [m for m in self.apart if m.error() is not None or _coordinates(m) not in gone]
-        self.apart.clear()
-        self.apart.extend(queued)
+    def _drop_individual(self, gone: set[Coordinates]) -> list[Any]:
+        """Take out what is queued outside its batch of these partitions, and return it; events stay."""
+        dropped = [m for m in self.individual if m.error() is None and _coordinates(m) in gone]
+        queued = [m for m in self.individual if m.error() is not None or _coordinates(m) not in gone]
+        self.individual.clear()
+        self.individual.extend(queued)
         return dropped
 
     def place(self, message: Any) -> RecordRef | None:

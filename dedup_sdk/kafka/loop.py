@@ -203,7 +203,7 @@ class FetchLoop:
                 ):
                     self._upkeep()
                 silent = bool(delivery.ready) and now > self._heard_at + UPKEEP_S
-                if (delivery.ready or delivery.apart) and not silent and (got := self._hand_over(count)):
+                if (delivery.ready or delivery.individual) and not silent and (got := self._hand_over(count)):
                     return got
             except BaseException:
                 interruption.note()
@@ -231,7 +231,7 @@ class FetchLoop:
                 if self._gathers:
                     # Not before: what came in time is judged first, however long the application took.
                     self._fail_overdue()
-                return self._hand_over(count) if delivery.ready or delivery.apart else []
+                return self._hand_over(count) if delivery.ready or delivery.individual else []
             except BaseException:
                 self._interruption.note()
                 raise
@@ -266,8 +266,8 @@ class FetchLoop:
         if claims is not None and not claims.is_sure:
             self._settle_claims(claims)
         got = self._delivery.take(count)
-        if self._delivery.apart:
-            # The next call comes here again: what is apart lies before what is ready.
+        if self._delivery.individual:
+            # The next call comes here again: individual messages come before what is ready.
             self._interruption.look_soon()
         return got
 
@@ -318,7 +318,7 @@ class FetchLoop:
             absorbed = True
         self._fetcher.rest(batch[1:])
         if not absorbed:
-            self._delivery.apart.append(event)
+            self._delivery.individual.append(event)
         else:
             self._assignment.forget_if_it_recovers((event.topic(), event.partition()))
         if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)

@@ -1,4 +1,4 @@
-"""The key store in memory: the twin of `RocksStore` for tests, examples and consumers that may forget when they end.
+"""The key store in memory: the same contract as `RocksStore`, for tests, examples and consumers that may forget when they end.
 
 It keeps what its partition stores hold for as long as the `MemoryStore` itself lives, so that a partition may be closed and
 opened again; nothing outlives the process.

@@ -240,8 +240,8 @@ class UnitMemory:
             self.lookup.judge(chunk, known)
         else:
             # All of them: a unit is remembered at its end, also where that bears no ID.
-            self.lookup.recent.timeline.extend(chunk.column, chunk.timestamps)
-            self._shorten_timeline()
+            self.lookup.recent.time_index.extend(chunk.column, chunk.timestamps)
+            self._shorten_time_index()
             self._admitting = chunk
             try:
                 self._judge_all(chunk, known)
@@ -251,14 +251,16 @@ class UnitMemory:
         if self.assembler.open and not self._folding:
             self.assembler.tell_came(len(chunk.offsets), value_bytes(chunk.items))
 
-    def _shorten_timeline(self) -> None:
+    def _shorten_time_index(self) -> None:
         """Forget the times of records of which nothing is remembered nor in flight: without IDs no flush is ever due."""
         recent = self.lookup.recent
-        timeline = recent.timeline
-        if len(timeline) > MOST_TIMES and len(timeline) > MOST_TIMES + 4 * (len(recent) + self.flight.kept):
+        time_index = recent.time_index
+        if len(time_index) > MOST_TIMES and len(time_index) > MOST_TIMES + 4 * (
+            len(recent) + self.flight.kept
+        ):
             in_flight = [chunk.column for chunk in self.flight.chunks]
             known = np.fromiter(recent.offsets.values(), np.int64, len(recent))
-            timeline.keep_only(np.concatenate([known, *in_flight]))
+            time_index.keep_only(np.concatenate([known, *in_flight]))
 
     def _judge_all(self, chunk: Chunk, known: Members) -> None:
         singles: list[int] = []

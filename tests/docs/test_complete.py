@@ -37,7 +37,7 @@ from dedup_sdk.producer.outbox import OutboxCounters
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import MockKafka
 from dedup_sdk.units.memory import MOST_OPEN
-from spark_backfill.stretch import GRACE
+from spark_backfill.offset_range import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 
 if TYPE_CHECKING:

@@ -103,8 +103,8 @@ def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
 
     def take_twice(self: Delivery, count: int) -> list[Any]:
         out = take(self, count)
-        again = [m for m in out if m.error() is None and m not in self._apart_handed]
-        self.apart.extend(m for m in again if self.take_out(m))
+        again = [m for m in out if m.error() is None and m not in self._individual_handed]
+        self.individual.extend(m for m in again if self.take_out(m))
         return out
 
     patch.setattr(Delivery, "take", take_twice)

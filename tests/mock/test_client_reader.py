@@ -13,9 +13,9 @@ from dedup_sdk.ids import digest_one
 from dedup_sdk.marks import cut_digests
 from spark_backfill.client_reader import ClientReader, Range, plan_ranges
 from spark_backfill.fold import Packing
-from spark_backfill.runs import Piece, from_batch
+from spark_backfill.offset_range import OffsetRange, log_bounds
+from spark_backfill.runs import Block, from_batch
 from spark_backfill.slots import Slot, SlotPlan
-from spark_backfill.stretch import Stretch, log_bounds
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PLAN = SlotPlan((Slot(0, 0, 1), Slot(1, 0, 1)))
 
 
-def read(kafka: MockKafka, *ranges: Range) -> list[Piece]:
+def read(kafka: MockKafka, *ranges: Range) -> list[Block]:
     """The pieces of the ranges, read one after the other in one task."""
     reader = ClientReader(
         settings={"bootstrap.servers": kafka.bootstrap},
@@ -34,7 +34,7 @@ def read(kafka: MockKafka, *ranges: Range) -> list[Piece]:
         packing=Packing(PLAN, ordered=False),
     )
     numbers = pa.RecordBatch.from_arrays([pa.array(range(len(ranges)), pa.int64())], ["id"])
-    return [piece for batch in reader([numbers]) for piece in from_batch(batch)]
+    return [block for batch in reader([numbers]) for block in from_batch(batch)]
 
 
 def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
@@ -82,13 +82,13 @@ def test_a_silent_broker_is_not_waited_for_for_ever(kafka: MockKafka, send: Send
 
 def test_ranges_cover_every_stretch_once() -> None:
     """They are contiguous, none is larger than what a failed task may cost, and an empty partition has none."""
-    stretches = [
-        Stretch(partition=number, low=0, begin=begin, high=high, complete=True)
+    offset_ranges = [
+        OffsetRange(partition=number, low=0, begin=begin, high=high, complete=True)
         for number, (begin, high) in enumerate([(5, 9_000_000), (7, 7), (0, 3)])
     ]
-    ranges = plan_ranges(log_bounds(stretches), parallelism=2)
+    ranges = plan_ranges(log_bounds(offset_ranges), parallelism=2)
     assert [each.partition for each in ranges] == [0, 0, 0, 0, 2]
     assert [(ranges[0].begin, ranges[3].end)] == [(5, 9_000_000)]
     assert all(one.end == other.begin for one, other in pairwise(ranges[:4]))
     assert ranges[-1] == Range(2, 0, 3)
-    assert plan_ranges(log_bounds(stretches[1:2]), parallelism=2) == ()
+    assert plan_ranges(log_bounds(offset_ranges[1:2]), parallelism=2) == ()

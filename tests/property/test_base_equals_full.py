@@ -19,8 +19,8 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill import slots
-from spark_backfill.base_stretch import alone
-from spark_backfill.stretch import expire
+from spark_backfill.base_range import alone
+from spark_backfill.offset_range import expire
 from tests.support.naive_fold import Row, digest_of, naive_fold
 from tests.support.rebuilding import NOW_MS, marks_of, plan, rebuild, write
 
@@ -208,8 +208,8 @@ def test_written_again_it_remembers_the_same(rows: list[Row], window: Window, be
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         base = rebuild(rows, window, folder / "base", high=rows[-1].offset + 1)
-        (stretch,) = expire(alone(base, window, NOW_MS), before_ms)
-        again = write(stretch, [], window, folder / "again", base=folder / "base")
+        (offset_range,) = expire(alone(base, window, NOW_MS), before_ms)
+        again = write(offset_range, [], window, folder / "again", base=folder / "base")
         before, after = marks_of(folder / "base"), marks_of(folder / "again")
     assert after == {d: mark for d, mark in before.items() if mark.timestamp_ms >= (before_ms or 0)}
     one, other = entry_of(base), entry_of(again)

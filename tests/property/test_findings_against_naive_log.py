@@ -45,7 +45,7 @@ def topics(draw: st.DrawFn) -> list[Sighting]:
 def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findings:
     """Cut each partition into runs and each run's sightings into two digest ranges; put all together in another order."""
     shuffle, parts = random.Random(seed), list[Findings]()
-    pieces = defaultdict[tuple[int, int], list[Sightings]](list)
+    blocks = defaultdict[tuple[int, int], list[Sightings]](list)
     for partition in {record.partition for record in log}:
         rest = [record for record in log if record.partition == partition]
         while rest:
@@ -55,9 +55,9 @@ def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findi
             sightings, findings = fold_run(run_rows(partition, run))
             parts.append(findings)
             place = sum(sightings.digests[at] < 0x80 for at in range(0, len(sightings.digests), 16))
-            for half, piece in enumerate((sightings.cut(0, place), sightings.cut(place, sightings.count))):
-                pieces[partition, half].append(Sightings.from_bytes(piece.to_bytes()))
-    for (partition, _), runs in pieces.items():
+            for half, block in enumerate((sightings.cut(0, place), sightings.cut(place, sightings.count))):
+                blocks[partition, half].append(Sightings.from_bytes(block.to_bytes()))
+    for (partition, _), runs in blocks.items():
         shuffle.shuffle(runs)
         parts.append(merge_runs(partition, runs, now_ms=NOW_MS, with_producers=True))
     shuffle.shuffle(parts)

@@ -17,19 +17,19 @@ from dedup_sdk.record import Record
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import id_columns, parse_columns
 from spark_backfill.fold import Packing
-from spark_backfill.parquet_archive import PiecesTask, SurveyTask, TakenRows
+from spark_backfill.offset_range import OffsetRange
+from spark_backfill.parquet_archive import BlocksTask, SurveyTask, TakenRows
 from spark_backfill.parquet_files import Group, deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
 from spark_backfill.runs import from_batch
 from spark_backfill.slots import plan_slots
-from spark_backfill.stretch import Stretch
 from spark_backfill.survey import ArchiveSurvey, total
 from tests.support.archives import kafka_table, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spark_backfill.runs import Piece
+    from spark_backfill.runs import Block
 
 BASE_MS = 1_700_000_000_000
 SPECS = ("header:id", "key", "value", "cloudevents", "key+header:id", "json:/id")
@@ -71,13 +71,13 @@ def numbers(reader: ParquetReader) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pydict({"id": list(range(len(reader.tasks)))})]
 
 
-def last_sightings(pieces: Sequence[Piece]) -> dict[tuple[int, bytes], tuple[int, int]]:
+def last_sightings(blocks: Sequence[Block]) -> dict[tuple[int, bytes], tuple[int, int]]:
     """Offset and timestamp of the last sighting of each ID, by slot, in whatever order the pieces come."""
     found: dict[tuple[int, bytes], tuple[int, int]] = {}
-    for piece in pieces:
-        marks = piece.marks
+    for block in blocks:
+        marks = block.marks
         for row, offset in enumerate(marks.offsets.tolist()):
-            key = piece.slot, marks.digests[16 * row : 16 * row + 16]
+            key = block.slot, marks.digests[16 * row : 16 * row + 16]
             found[key] = max(found.get(key, (-1, -1)), (offset, int(marks.timestamps[row])))
     return found
 
@@ -102,16 +102,18 @@ def test_pieces_are_those_of_the_records(
         for each, digest in zip(wanted, digests, strict=True)
         if digest is not None
     }
-    stretches = [Stretch(partition=number, low=0, begin=0, high=50, complete=True) for number in range(3)]
-    packing = Packing(plan_slots(stretches, split=True, parallelism=2), ordered=False)
+    offset_ranges = [
+        OffsetRange(partition=number, low=0, begin=0, high=50, complete=True) for number in range(3)
+    ]
+    packing = Packing(plan_slots(offset_ranges, split=True, parallelism=2), ordered=False)
     with TemporaryDirectory() as folder:
         reader = reader_of(write_parquet(Path(folder), records, **written), spec)
         bounds = dict.fromkeys(range(3), (begin, end))
-        task = PiecesTask(TakenRows(reader=reader, spec=spec, bounds=bounds), packing)
-        pieces = [piece for batch in task(numbers(reader)) for piece in from_batch(batch)]
-    assert last_sightings(pieces) == expected
-    assert sum(piece.tally.records for piece in pieces) == len(wanted)
-    assert sum(piece.tally.unkeyed for piece in pieces) == list(digests).count(None)
+        task = BlocksTask(TakenRows(reader=reader, spec=spec, bounds=bounds), packing)
+        blocks = [block for batch in task(numbers(reader)) for block in from_batch(batch)]
+    assert last_sightings(blocks) == expected
+    assert sum(block.tally.records for block in blocks) == len(wanted)
+    assert sum(block.tally.unkeyed for block in blocks) == list(digests).count(None)
 
 
 @settings(deadline=None)

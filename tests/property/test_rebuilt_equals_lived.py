@@ -21,7 +21,7 @@ from dedup_sdk.store.manifest import PartitionManifest
 from dedup_sdk.store.memory import MemoryStore
 from spark_backfill.errors import BackfillError
 from spark_backfill.last_id_spec import LastIdSpec
-from spark_backfill.stretch import Stretch, horizon_ms
+from spark_backfill.offset_range import OffsetRange, horizon_ms
 from spark_backfill.unit_spec import UnitSpec
 from tests.support.lives import (
     Kept,
@@ -33,8 +33,8 @@ from tests.support.lives import (
     in_window,
     lived,
     newest_of,
+    offset_range_of,
     replayed,
-    stretch_of,
     verdicts,
 )
 from tests.support.logs import logs
@@ -229,7 +229,7 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
         folder = Path(place) / "snapshot"
         manifest = rebuild_records(
             log,
-            stretch_of(log, spec.reach),
+            offset_range_of(log, spec.reach),
             spec,
             folder,
             ranges=data.draw(ranges),
@@ -262,8 +262,8 @@ def test_compared_ids_whose_history_begins_late(comparing: Comparing, data: st.D
     is_alive = alive_at(spec, max(each.timestamp_ms for each in log))
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
-        stretch = stretch_of(log, spec.reach, complete=False)
-        manifest = rebuild_records(log, stretch, spec, folder, ranges=3, task_records=data.draw(SLICES))
+        offset_range = offset_range_of(log, spec.reach, complete=False)
+        manifest = rebuild_records(log, offset_range, spec, folder, ranges=3, task_records=data.draw(SLICES))
         assert in_snapshot(folder).alive(is_alive) == in_store(replay, spec.strategy).alive(is_alive)
     since_ms = manifest.partitions[0].since_ms
     assert since_ms is not None
@@ -305,7 +305,7 @@ def rebuilt_units(
     """Make a snapshot of ``[low, high)``, and return its entry."""
     inside = [entry for entry in log if low <= entry.offset < high]
     window = spec.strategy.window_of("t")
-    stretch = Stretch(
+    offset_range = OffsetRange(
         partition=0,
         low=low,
         begin=low,
@@ -314,7 +314,7 @@ def rebuilt_units(
         keep_from_ms=horizon_ms(window, inside[-1].timestamp_ms, NOW_MS),
     )
     records = [record_of(entry) for entry in inside]
-    manifest = rebuild_records(records, stretch, spec, folder, task_records=task_records, now_ms=NOW_MS)
+    manifest = rebuild_records(records, offset_range, spec, folder, task_records=task_records, now_ms=NOW_MS)
     assert manifest.id_spec == str(spec.keys)
     entry = manifest.partition(0)
     assert entry is not None

@@ -24,15 +24,15 @@ from dedup_sdk.store.protocol import Identity
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill.history import History
+from spark_backfill.offset_range import OffsetRange, horizon_ms, plan_offset_range
 from spark_backfill.partitioner import PARTITIONERS, Partitioner, partitions_of
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
-from spark_backfill.runs import Piece, RunPacker, to_batch
+from spark_backfill.runs import Block, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.snapshot import make_manifest
-from spark_backfill.stretch import Stretch, horizon_ms, plan_stretch
 from tests.support.steps import outcome_of
 
 BASE_MS = 1_700_000_000_000
@@ -110,7 +110,7 @@ def batch_of(records: list[Record]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, NAMES)
 
 
-def stretches_of(world: World, window: Window) -> tuple[Stretch, ...]:
+def offset_ranges_of(world: World, window: Window) -> tuple[OffsetRange, ...]:
     """What a run would read of partitions where something was completed; those of the others are added by the re-shard."""
     found = []
     for partition, log in world.logs.items():
@@ -120,7 +120,7 @@ def stretches_of(world: World, window: Window) -> tuple[Stretch, ...]:
         keep_from_ms = horizon_ms(window, completed[-1].timestamp_ms, NOW_MS)
         kept = [each.offset for each in completed if each.timestamp_ms >= (keep_from_ms or 0)]
         found.append(
-            plan_stretch(
+            plan_offset_range(
                 partition,
                 low=0,
                 high=len(completed),
@@ -138,32 +138,32 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
     """Make the snapshot by the real fold, without Spark between its tasks."""
     skipped = {partition: "nothing committed" for partition, cut in world.cuts.items() if not cut}
     history = History(
-        cluster="c", topic="t", topic_id="", stretches=stretches_of(world, window), skipped=skipped
+        cluster="c", topic="t", topic_id="", offset_ranges=offset_ranges_of(world, window), skipped=skipped
     )
     reshard = Reshard(partitions=world.after, partitioner=world.partitioner)
     history = reshard.widened(history)
-    reshard = reshard.with_cuts(history.stretches)
+    reshard = reshard.with_cuts(history.offset_ranges)
     plan = SlotPlan(
-        tuple(Slot(each.partition, n, ranges) for each in history.stretches for n in range(ranges))
+        tuple(Slot(each.partition, n, ranges) for each in history.offset_ranges for n in range(ranges))
     )
     packer = RunPacker(plan, ordered=False, reshard=reshard, run_rows=run_rows)
-    pieces: list[Piece] = []
-    for stretch in history.stretches:
-        read = world.logs[stretch.partition][stretch.begin : stretch.high]
+    blocks: list[Block] = []
+    for offset_range in history.offset_ranges:
+        read = world.logs[offset_range.partition][offset_range.begin : offset_range.high]
         for start in range(0, len(read), 7):
             for partition, rows in rows_of_batch(batch_of(read[start : start + 7]), reshard):
-                pieces += packer.add(partition, rows)
-    pieces += packer.finish()
+                blocks += packer.add(partition, rows)
+    blocks += packer.finish()
     attempts = folder / "attempts"
     attempts.mkdir()
     writer = SlotWriter(
         folder=str(attempts),
         slots=plan.slots,
         window=window,
-        keep_from_ms={each.partition: each.keep_from_ms for each in history.stretches},
+        keep_from_ms={each.partition: each.keep_from_ms for each in history.offset_ranges},
         resharded=True,
     )
-    written = [text for batch in writer(map(to_batch, pieces)) for text in batch.column(0).to_pylist()]
+    written = [text for batch in writer(map(to_batch, blocks)) for text in batch.column(0).to_pylist()]
     outcomes = [SlotOutcome.from_json(text) for text in written]
     for outcome in outcomes:
         place = folder / str(plan.slots[outcome.slot].partition)

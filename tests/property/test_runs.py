@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk.marks import DIGEST_BYTES, Marks
 from spark_backfill.row_columns import rows_of_batch
-from spark_backfill.runs import Piece, RunPacker, Tally, from_batch, to_batch
+from spark_backfill.runs import Block, RunPacker, Tally, from_batch, to_batch
 from spark_backfill.slots import Slot, SlotPlan
 
 PARTITIONS = {0: 1, 3: 4}
@@ -52,17 +52,17 @@ def batch_of(taken: list[Row]) -> pa.RecordBatch:
     )
 
 
-def packed(taken: list[Row], cut: int, *, ordered: bool, run_rows: int) -> list[Piece]:
+def packed(taken: list[Row], cut: int, *, ordered: bool, run_rows: int) -> list[Block]:
     """The pieces of rows that come in two batches, on the other side of the shuffle."""
     packer = RunPacker(PLAN, ordered=ordered, run_rows=run_rows)
-    pieces: list[Piece] = []
+    blocks: list[Block] = []
     for part in (taken[:cut], taken[cut:]):
         # As a slice of a larger batch, whose buffers begin elsewhere.
         whole = batch_of([(0, 99, 0, 1), *part])
         for partition, columns in rows_of_batch(whole.slice(1)):
-            pieces += packer.add(partition, columns)
-    pieces += packer.finish()
-    return [back for piece in pieces for back in from_batch(to_batch(piece))]
+            blocks += packer.add(partition, columns)
+    blocks += packer.finish()
+    return [back for block in blocks for back in from_batch(to_batch(block))]
 
 
 def last_of(marks: list[Marks]) -> dict[bytes, tuple[int, int]]:
@@ -79,9 +79,9 @@ def last_of(marks: list[Marks]) -> dict[bytes, tuple[int, int]]:
 @settings(deadline=None)
 def test_pieces_hold_the_last_mark_of_each_id(taken: list[Row], cut: int, run_rows: int) -> None:
     """In the slot of its digest; every row is counted once."""
-    pieces = packed(taken, cut, ordered=False, run_rows=run_rows)
+    blocks = packed(taken, cut, ordered=False, run_rows=run_rows)
     for partition, ranges in PARTITIONS.items():
-        ours = [each for each in pieces if PLAN.slots[each.slot].partition == partition]
+        ours = [each for each in blocks if PLAN.slots[each.slot].partition == partition]
         mine = [(o, t, digest(n)) for p, o, t, n in taken if p == partition]
         expected: dict[bytes, tuple[int, int]] = {}
         for offset, stamp, name in mine:
@@ -105,15 +105,15 @@ def test_pieces_hold_the_last_mark_of_each_id(taken: list[Row], cut: int, run_ro
 def test_a_count_window_gets_every_row(taken: list[Row], cut: int, run_rows: int) -> None:
     """One after the other, as they came: a repetition tells as much as a first sighting."""
     taken = [row for row in sorted(taken) if row[0] == 0]
-    pieces = packed(taken, cut, ordered=True, run_rows=run_rows)
+    blocks = packed(taken, cut, ordered=True, run_rows=run_rows)
     keyed = [(o, t, digest(n)) for _, o, t, n in taken if n is not None]
-    assert b"".join(each.marks.digests for each in pieces) == b"".join(d for _, _, d in keyed if d)
-    assert [o for each in pieces for o in each.marks.offsets.tolist()] == [o for o, _, _ in keyed]
-    assert [t for each in pieces for t in each.marks.timestamps.tolist()] == [t for _, t, _ in keyed]
+    assert b"".join(each.marks.digests for each in blocks) == b"".join(d for _, _, d in keyed if d)
+    assert [o for each in blocks for o in each.marks.offsets.tolist()] == [o for o, _, _ in keyed]
+    assert [t for each in blocks for t in each.marks.timestamps.tolist()] == [t for _, t, _ in keyed]
 
 
 def test_a_damaged_piece_is_an_error() -> None:
     """Columns of different lengths would become wrong marks."""
     marks = Marks(digest(1) or b"", np.array([1], np.int64), np.array([2, 3], np.int64))
     with pytest.raises(ValueError, match="run the job again"):
-        list(from_batch(to_batch(Piece(0, Tally(), marks))))
+        list(from_batch(to_batch(Block(0, Tally(), marks))))

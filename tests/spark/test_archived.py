@@ -17,7 +17,7 @@ from spark_backfill.archived import (
     survey_archive,
 )
 from spark_backfill.errors import BackfillError
-from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
 
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS
@@ -40,38 +40,50 @@ def archived(begin: int, end: int, *, first_kept: int | None = None, first_ms: i
 
 def plan(
     part: LogPart, known: Archived | None, *, window: Window = WINDOW, limits: Horizons = ALL
-) -> Stretch:
-    """The stretch of partition 0."""
+) -> OffsetRange:
+    """The offset range of partition 0."""
     return plan_joined(0, part, known, window=window, limits=limits)
 
 
 def test_the_overlap_counts_once() -> None:
     """From the log's beginning on nothing is taken from the archive, and together they are the whole history."""
-    stretch = plan(log(), archived(0, 80))
-    assert (stretch.begin, stretch.in_archive(), stretch.in_log().begin) == (0, (0, 50), 50)
-    assert (stretch.complete, stretch.gaps, stretch.since_ms(7, None)) == (True, (), None)
+    offset_range = plan(log(), archived(0, 80))
+    assert (offset_range.begin, offset_range.in_archive(), offset_range.in_log().begin) == (0, (0, 50), 50)
+    assert (offset_range.complete, offset_range.gaps, offset_range.since_ms(7, None)) == (True, (), None)
 
 
 def test_an_archive_inside_the_log_is_not_read() -> None:
     """Where the log reaches back as far, the archive adds nothing."""
-    stretch = plan(log(start=0, first_kept=0), archived(0, 80))
-    assert (stretch.in_archive(), stretch.in_log(), stretch.complete) == (None, stretch, True)
+    offset_range = plan(log(start=0, first_kept=0), archived(0, 80))
+    assert (offset_range.in_archive(), offset_range.in_log(), offset_range.complete) == (
+        None,
+        offset_range,
+        True,
+    )
 
 
 def test_a_gap_before_the_log_is_told() -> None:
     """Offsets between the archive's end and the log's beginning are named, and coverage begins behind them."""
-    stretch = plan(log(first_ms=7_000), archived(0, 30))
-    assert (stretch.gaps, stretch.in_archive(), stretch.in_log().begin) == (((30, 50),), (0, 30), 50)
-    assert (stretch.complete, stretch.since_ms(0, None)) == (False, 7_000)
+    offset_range = plan(log(first_ms=7_000), archived(0, 30))
+    assert (offset_range.gaps, offset_range.in_archive(), offset_range.in_log().begin) == (
+        ((30, 50),),
+        (0, 30),
+        50,
+    )
+    assert (offset_range.complete, offset_range.since_ms(0, None)) == (False, 7_000)
     nothing_after = plan(log(first_ms=None), archived(0, 30))
     assert nothing_after.since_ms(0, None) == NOTHING_KNOWN_MS
 
 
 def test_a_gap_before_the_archive_is_told() -> None:
     """Offsets that the group's own history has before the archive begins are named, too."""
-    stretch = plan(log(), archived(20, 60, first_ms=NOW_MS))
-    assert (stretch.gaps, stretch.in_archive(), stretch.complete) == (((0, 20),), (20, 50), False)
-    assert stretch.since_ms(5_000, None) == 5_000
+    offset_range = plan(log(), archived(20, 60, first_ms=NOW_MS))
+    assert (offset_range.gaps, offset_range.in_archive(), offset_range.complete) == (
+        ((0, 20),),
+        (20, 50),
+        False,
+    )
+    assert offset_range.since_ms(5_000, None) == 5_000
 
 
 def test_what_the_window_does_not_reach_is_no_gap() -> None:
@@ -79,9 +91,9 @@ def test_what_the_window_does_not_reach_is_no_gap() -> None:
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
     old = log(first_ms=NOW_MS - 11 * HOUR_MS, first_kept=55)
     for known in (None, archived(0, 30, first_kept=None)):
-        stretch = plan(old, known, limits=limits)
-        assert (stretch.gaps, stretch.in_archive(), stretch.begin) == ((), None, 55)
-        assert stretch.since_ms(NOW_MS - 9 * HOUR_MS, None) == limits.keep_from_ms
+        offset_range = plan(old, known, limits=limits)
+        assert (offset_range.gaps, offset_range.in_archive(), offset_range.begin) == ((), None, 55)
+        assert offset_range.since_ms(NOW_MS - 9 * HOUR_MS, None) == limits.keep_from_ms
     young = log(first_ms=NOW_MS - 9 * HOUR_MS)
     assert plan(young, None, limits=limits).gaps == ((0, 50),)
 
@@ -92,13 +104,13 @@ def test_a_late_first_record_hides_no_gap() -> None:
     late_ms, young_ms = NOW_MS - 11 * HOUR_MS, NOW_MS - HOUR_MS
     late = log(first_ms=late_ms, first_kept=51, soon_ms=young_ms)
     for known in (None, archived(0, 30, first_ms=late_ms)):
-        stretch = plan(late, known, limits=limits)
-        assert stretch.gaps == ((0 if known is None else 30, 50),)
-        assert stretch.since_ms(late_ms, None) == young_ms
+        offset_range = plan(late, known, limits=limits)
+        assert offset_range.gaps == ((0 if known is None else 30, 50),)
+        assert offset_range.since_ms(late_ms, None) == young_ms
     between = archived(0, 30, first_kept=20)._replace(last_ms=NOW_MS - 2 * HOUR_MS)
-    stretch = plan(log(first_ms=late_ms, first_kept=99, soon_ms=late_ms), between, limits=limits)
-    assert stretch.gaps == ((30, 50),)
-    assert stretch.since_ms(late_ms, None) == NOW_MS - 2 * HOUR_MS
+    offset_range = plan(log(first_ms=late_ms, first_kept=99, soon_ms=late_ms), between, limits=limits)
+    assert offset_range.gaps == ((30, 50),)
+    assert offset_range.since_ms(late_ms, None) == NOW_MS - 2 * HOUR_MS
     counted = plan(late, archived(0, 30), window=Window(hours=10, count=60), limits=limits)
     assert counted.gaps == ((0, 50),)
 
@@ -121,17 +133,17 @@ def test_a_first_record_without_a_time_does_not_say_that_all_is_known() -> None:
 def test_reading_begins_one_window_before_the_cut() -> None:
     """Rows of the archive before the window's horizon are not read, and what is known begins there."""
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
-    stretch = plan(log(), archived(0, 60, first_kept=40), limits=limits)
-    assert (stretch.begin, stretch.in_archive(), stretch.in_log().begin) == (40, (40, 50), 50)
-    assert (stretch.complete, stretch.since_ms(NOW_MS, None)) == (False, limits.keep_from_ms)
+    offset_range = plan(log(), archived(0, 60, first_kept=40), limits=limits)
+    assert (offset_range.begin, offset_range.in_archive(), offset_range.in_log().begin) == (40, (40, 50), 50)
+    assert (offset_range.complete, offset_range.since_ms(NOW_MS, None)) == (False, limits.keep_from_ms)
     none_kept = plan(log(first_kept=60), archived(0, 60, first_kept=None), limits=limits)
     assert (none_kept.begin, none_kept.in_archive()) == (60, None)
 
 
 def test_a_count_window_is_not_counted_across_a_gap() -> None:
     """Ranks from before a gap would be too small, so that the archive is left out; enough records after it make it none."""
-    stretch = plan(log(), archived(0, 30), window=Window(count=60))
-    assert (stretch.gaps, stretch.begin, stretch.in_archive()) == (((0, 50),), 50, None)
+    offset_range = plan(log(), archived(0, 30), window=Window(count=60))
+    assert (offset_range.gaps, offset_range.begin, offset_range.in_archive()) == (((0, 50),), 50, None)
     enough = plan(log(), archived(0, 30), window=Window(count=50))
     assert (enough.gaps, enough.begin) == ((), 50)
     whole = plan(log(), archived(0, 50, first_kept=45), window=Window(count=60), limits=Horizons(5, 5))
@@ -158,11 +170,11 @@ def test_sources_are_folded_from_where_the_history_begins() -> None:
 
 def test_gaps_end_the_job_unless_they_are_allowed() -> None:
     """The error names partitions and offsets and what to do; allowed, the same is told as lines."""
-    stretches = [plan(log(), archived(0, 30)), plan(log(start=0), None)]
+    offset_ranges = [plan(log(), archived(0, 30)), plan(log(start=0), None)]
     with pytest.raises(BackfillError, match=r"t\[0\] lacks offsets 30 to 49: .*--source.*--allow-gap"):
-        check_gaps("t", stretches, allowed=False)
-    assert check_gaps("t", stretches, allowed=True) == ["t[0] lacks offsets 30 to 49"]
-    assert check_gaps("t", stretches[1:], allowed=False) == []
+        check_gaps("t", offset_ranges, allowed=False)
+    assert check_gaps("t", offset_ranges, allowed=True) == ["t[0] lacks offsets 30 to 49"]
+    assert check_gaps("t", offset_ranges[1:], allowed=False) == []
 
 
 def test_a_survey_is_made_again_only_for_what_the_log_does_not_know() -> None:

@@ -1,4 +1,4 @@
-"""What a report is made of travels with the marks: through runs, pieces, the shuffle and the slots' outcomes."""
+"""What a report is made of travels with the marks: through runs, blocks, the shuffle and the slots' outcomes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.producer_codes import producer_codes
 from spark_backfill.fold import Packing, pack_rows, write_slots
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import RunPacker, from_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.stretch import Stretch
 from spark_backfill.watched_spec import WatchedSpec
 from tests.support.naive_findings import NaiveFindings, Sighting
 from tests.support.naive_fold import digest_of
@@ -63,13 +63,13 @@ def batch_of(records: list[Sighting]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def plan_of(partitions: range, count: int, *, split: bool) -> tuple[list[Stretch], SlotPlan]:
-    """The stretches of such a log, and its slots."""
-    stretches = [
-        Stretch(partition=partition, low=0, begin=0, high=3 * count, complete=True)
+def plan_of(partitions: range, count: int, *, split: bool) -> tuple[list[OffsetRange], SlotPlan]:
+    """The offset ranges of such a log, and its slots."""
+    offset_ranges = [
+        OffsetRange(partition=partition, low=0, begin=0, high=3 * count, complete=True)
         for partition in partitions
     ]
-    return stretches, plan_slots(stretches, split=split, parallelism=2)
+    return offset_ranges, plan_slots(offset_ranges, split=split, parallelism=2)
 
 
 def check(found: Findings, log: list[Sighting]) -> None:
@@ -100,10 +100,10 @@ def test_runs_and_slots_find_what_a_loop_finds(
     monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
     partitions, chosen = range(3), Window.parse(window)
     log = log_of(partitions, 400, names=150)
-    stretches, plan = plan_of(partitions, 400, split=chosen.count is None)
+    offset_ranges, plan = plan_of(partitions, 400, split=chosen.count is None)
     packer = RunPacker(plan, ordered=chosen.count is not None, findings=True, run_rows=150)
 
-    def pieces() -> Iterator[pa.RecordBatch]:
+    def blocks() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(log), 70):
             for partition, rows in rows_of_batch(batch_of(log[start : start + 70])):
                 yield from map(to_batch, packer.add(partition, rows))
@@ -114,24 +114,24 @@ def test_runs_and_slots_find_what_a_loop_finds(
         with_producers=True,
     )  # fmt: skip
     outcomes = [
-        SlotOutcome.from_json(text) for batch in writer(pieces()) for text in batch.column(0).to_pylist()
+        SlotOutcome.from_json(text) for batch in writer(blocks()) for text in batch.column(0).to_pylist()
     ]
     assert len(outcomes) == len(plan.slots)
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)
-    assert len(stretches) == 3
+    assert len(offset_ranges) == 3
 
 
 def test_without_a_report_nothing_travels() -> None:
-    """Where nobody asked, pieces carry no findings and no sightings."""
+    """Where nobody asked, blocks carry no findings and no sightings."""
     _, plan = plan_of(range(1), 50, split=True)
     packer = RunPacker(plan, ordered=False)
     for partition, rows in rows_of_batch(batch_of(log_of(range(1), 50, names=9))):
         assert list(packer.add(partition, rows)) == []
-    [piece] = packer.finish()
-    assert (piece.sightings, piece.findings) == (None, None)
-    [read] = from_batch(to_batch(piece))
+    [block] = packer.finish()
+    assert (block.sightings, block.findings) == (None, None)
+    [read] = from_batch(to_batch(block))
     assert (read.sightings, read.findings) == (None, None)
-    assert read.marks.digests == piece.marks.digests
+    assert read.marks.digests == block.marks.digests
 
 
 def test_a_reader_of_ids_tells_producers_on_the_way() -> None:
@@ -154,13 +154,13 @@ def test_rows_in_any_order_find_the_same(
     monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
     partitions = range(2)
     log = log_of(partitions, 300, names=120)
-    stretches, plan = plan_of(partitions, 300, split=True)
+    offset_ranges, plan = plan_of(partitions, 300, split=True)
     scattered: list[Any] = [(*record[:4], VALUES[record.producer]) for record in log]
     random.Random(1).shuffle(scattered)
     schema = "partition int, offset long, timestamp_ms long, digest binary, producer binary"
     rows = spark.createDataFrame(scattered, schema).repartition(3)
-    pieces = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
+    blocks = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
     outcomes = write_slots(
-        pieces, plan, stretches, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
+        blocks, plan, offset_ranges, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

@@ -10,9 +10,9 @@ import pytest
 
 from dedup_sdk.window import Window
 from spark_backfill import slots
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.output import Output
 from spark_backfill.slots import SlotPlan, placement_column, plan_slots
-from spark_backfill.stretch import Stretch
 from tests.support.folding import fold_to_files
 from tests.support.naive_fold import Row, as_dictionary, digest_of, naive_fold, read_sorted_file
 
@@ -41,9 +41,11 @@ def rows_of(partitions: Sequence[int], count: int, *, names: int, seed: int = 3)
     return rows
 
 
-def stretch_of(partition: int, high: int, keep_from_ms: int | None = None) -> Stretch:
-    """A stretch from the beginning of a complete history."""
-    return Stretch(partition=partition, low=0, begin=0, high=high, complete=True, keep_from_ms=keep_from_ms)
+def offset_range_of(partition: int, high: int, keep_from_ms: int | None = None) -> OffsetRange:
+    """A offset range from the beginning of a complete history."""
+    return OffsetRange(
+        partition=partition, low=0, begin=0, high=high, complete=True, keep_from_ms=keep_from_ms
+    )
 
 
 def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome]) -> dict[int, dict[bytes, Mark]]:
@@ -65,8 +67,8 @@ def test_marks_equal_a_loop_over_the_log(frame: Any, attempts: Path, monkeypatch
     monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
     rows = rows_of([0, 2, 3], 800, names=300)
-    stretches = [stretch_of(partition, 1_600) for partition in (0, 2, 3)]
-    plan, outcomes = fold_to_files(frame(rows), stretches, DAY, attempts)
+    offset_ranges = [offset_range_of(partition, 1_600) for partition in (0, 2, 3)]
+    plan, outcomes = fold_to_files(frame(rows), offset_ranges, DAY, attempts)
     assert len(plan.slots) == 12
     expected = {
         number: {
@@ -86,7 +88,9 @@ def test_digest_ranges_of_a_partition_do_not_overlap(
     """Files of a partition ascend and keep apart, so that RocksDB takes them in at its lowest level."""
     monkeypatch.setattr(slots, "_WORTH_SPLITTING", 10)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 100)
-    plan, outcomes = fold_to_files(frame(rows_of([5], 300, names=250)), [stretch_of(5, 600)], DAY, attempts)
+    plan, outcomes = fold_to_files(
+        frame(rows_of([5], 300, names=250)), [offset_range_of(5, 600)], DAY, attempts
+    )
     files = [outcome.file for outcome in sorted(outcomes, key=lambda each: each.slot) if outcome.file]
     assert [file.name for file in files] == [f"{index:05d}" for index in range(6)]
     assert all(one.largest < other.smallest for one, other in pairwise(files))
@@ -105,13 +109,13 @@ def test_an_id_on_most_records_is_a_mark_a_run(
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
     hot = [Row(0, offset, 1_000 + offset, digest_of(0)) for offset in range(0, 2_000, 2)]
     rows = sorted([*hot, *(Row(0, offset, 1_000, digest_of(offset)) for offset in range(1, 2_000, 2))])
-    stretches = [stretch_of(0, 2_000)]
+    offset_ranges = [offset_range_of(0, 2_000)]
     given = frame(rows).coalesce(2)
-    packed = pack_rows(given, Packing(plan_slots(stretches, split=True, parallelism=2), ordered=False))
+    packed = pack_rows(given, Packing(plan_slots(offset_ranges, split=True, parallelism=2), ordered=False))
     sizes = packed.select(F.sum(F.length("offsets")), F.sum("records")).collect()[0]
     assert sizes[1] == 2_000
     assert sizes[0] <= 8 * (1_000 + 2)
-    plan, outcomes = fold_to_files(given, stretches, DAY, attempts)
+    plan, outcomes = fold_to_files(given, offset_ranges, DAY, attempts)
     assert marks_of(plan, outcomes)[0][digest_of(0)].offset == 1_998
 
 
@@ -120,8 +124,8 @@ def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: W
     """Shuffled rows of several partitions give the numbers that the rule gives in offset order."""
     rows = rows_of([0, 1, 7], 300, names=120)
     random.Random(1).shuffle(rows)
-    stretches = [stretch_of(partition, 600) for partition in (0, 1, 7)]
-    plan, outcomes = fold_to_files(frame(rows), stretches, window, attempts)
+    offset_ranges = [offset_range_of(partition, 600) for partition in (0, 1, 7)]
+    plan, outcomes = fold_to_files(frame(rows), offset_ranges, window, attempts)
     found = marks_of(plan, outcomes)
     for outcome in outcomes:
         number = plan.slots[outcome.slot].partition
@@ -133,7 +137,9 @@ def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: W
 def test_what_is_older_than_the_window_is_left_out(frame: Any, attempts: Path) -> None:
     """A mark before its partition's horizon is not written; the horizon of another partition does not matter."""
     rows = [Row(0, 0, 10, digest_of("a")), Row(0, 1, 90, digest_of("b")), Row(1, 0, 10, digest_of("a"))]
-    plan, outcomes = fold_to_files(frame(rows), [stretch_of(0, 2, 50), stretch_of(1, 1)], DAY, attempts)
+    plan, outcomes = fold_to_files(
+        frame(rows), [offset_range_of(0, 2, 50), offset_range_of(1, 1)], DAY, attempts
+    )
     found = marks_of(plan, outcomes)
     assert set(found[0]) == {digest_of("b")}
     assert set(found[1]) == {digest_of("a")}
@@ -143,7 +149,7 @@ def test_what_is_older_than_the_window_is_left_out(frame: Any, attempts: Path) -
 def test_records_without_ids_leave_counts_and_no_file(frame: Any, attempts: Path) -> None:
     """A partition of unkeyed records is counted, dated, and has no file."""
     _, (outcome,) = fold_to_files(
-        frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [stretch_of(0, 5)], DAY, attempts
+        frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [offset_range_of(0, 5)], DAY, attempts
     )
     assert outcome.file is None
     assert (outcome.records, outcome.unkeyed, outcome.newest_ms) == (2, 2, 9)
@@ -163,10 +169,12 @@ def test_every_slot_gets_a_task_of_its_own(spark: SparkSession) -> None:
 
 def test_slots_follow_the_number_of_offsets() -> None:
     """Big partitions are split, small and empty ones are not, and a count window splits nothing."""
-    stretches = [stretch_of(0, 9_000_000), stretch_of(1, 10), stretch_of(2, 0)]
-    assert [slot.ranges for slot in plan_slots(stretches, split=True, parallelism=2).slots] == [5] * 5 + [1]
-    assert len(plan_slots(stretches, split=False, parallelism=2).slots) == 2
-    assert plan_slots([stretch_of(2, 0)], split=True, parallelism=2).slots == ()
+    offset_ranges = [offset_range_of(0, 9_000_000), offset_range_of(1, 10), offset_range_of(2, 0)]
+    assert [slot.ranges for slot in plan_slots(offset_ranges, split=True, parallelism=2).slots] == [5] * 5 + [
+        1
+    ]
+    assert len(plan_slots(offset_ranges, split=False, parallelism=2).slots) == 2
+    assert plan_slots([offset_range_of(2, 0)], split=True, parallelism=2).slots == ()
 
 
 class FailsFirst:
@@ -202,9 +210,9 @@ def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     """What the first attempt wrote is there, is not taken, and is gone when the snapshot is in its place."""
     rows = rows_of([0, 1], 60, names=40)
     target = tmp_path / "snapshot"
-    stretches = [stretch_of(0, 120), stretch_of(1, 120)]
+    offset_ranges = [offset_range_of(0, 120), offset_range_of(1, 120)]
     with Output(target, overwrite=False) as output:
-        plan, outcomes = fold_to_files(frame(rows), stretches, DAY, output.attempts, around=FailsFirst)
+        plan, outcomes = fold_to_files(frame(rows), offset_ranges, DAY, output.attempts, around=FailsFirst)
         assert len(list(output.attempts.iterdir())) == 2 * len(outcomes)
         output.take(plan, outcomes)
         output.publish()
@@ -224,7 +232,11 @@ def test_a_job_that_fails_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     target = tmp_path / "snapshot"
     with pytest.raises(Exception, match="every worker") as caught, Output(target, overwrite=False) as output:
         fold_to_files(
-            frame(rows_of([0], 20, names=9)), [stretch_of(0, 40)], DAY, output.attempts, around=AlwaysFails
+            frame(rows_of([0], 20, names=9)),
+            [offset_range_of(0, 40)],
+            DAY,
+            output.attempts,
+            around=AlwaysFails,
         )
     assert one_line(caught.value) == "RuntimeError: the disk of every worker is gone"
     assert list(tmp_path.iterdir()) == []

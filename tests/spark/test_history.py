@@ -19,8 +19,8 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.history import History, resolve_history
 from spark_backfill.history_plan import rule_of
 from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import parse_options
-from spark_backfill.stretch import Stretch
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_vouched_history_is_the_whole_log(
     topic = make_topic(2)
     produce(topic, minutes(3))
     history = resolve(topic, Window(days=1))
-    assert [(each.low, each.begin, each.high, each.complete) for each in history.stretches] == [
+    assert [(each.low, each.begin, each.high, each.complete) for each in history.offset_ranges] == [
         (0, 0, 3, True),
         (0, 0, 0, True),
     ]
@@ -103,11 +103,11 @@ def test_reading_begins_at_the_first_record_inside_the_window(
     """With 100 minutes of log and a window of 16, reading begins 17 minutes before the last record; with a count at 0."""
     topic = make_topic(1)
     produce(topic, minutes(100))
-    (stretch,) = resolve(topic, Window(minutes=16)).stretches
-    assert stretch.keep_from_ms == BASE_MS + 82 * MINUTE_MS
-    assert 81 <= stretch.begin <= 82
-    assert not stretch.complete
-    (counted,) = resolve(topic, Window(minutes=16, count=5)).stretches
+    (offset_range,) = resolve(topic, Window(minutes=16)).offset_ranges
+    assert offset_range.keep_from_ms == BASE_MS + 82 * MINUTE_MS
+    assert 81 <= offset_range.begin <= 82
+    assert not offset_range.complete
+    (counted,) = resolve(topic, Window(minutes=16, count=5)).offset_ranges
     assert (counted.begin, counted.keep_from_ms) == (0, BASE_MS + 82 * MINUTE_MS)
 
 
@@ -118,7 +118,7 @@ def test_the_cut_is_what_the_group_committed(
     produce: Callable[..., int],
     group: str,
 ) -> None:
-    """The stretch of each partition is [low, committed) of the group's own metadata; others are skipped with a reason."""
+    """The offset range of each partition is [low, committed) of the group's own metadata; others are skipped with a reason."""
     topic = make_topic(6)
     for partition in range(6):
         produce(topic, minutes(10, partition))
@@ -136,7 +136,7 @@ def test_the_cut_is_what_the_group_committed(
     )
     history = resolve(topic, Window(days=1), group=group)
     assert [
-        (each.partition, each.low, each.begin, each.high, each.complete) for each in history.stretches
+        (each.partition, each.low, each.begin, each.high, each.complete) for each in history.offset_ranges
     ] == [
         (0, 2, 2, 7, True),
         (1, 3, 3, 6, False),
@@ -160,7 +160,7 @@ def test_what_was_handled_by_another_rule_is_not_folded_by_this_one(
     commit(broker, group, topic, {0: (7, text(7)), 1: (7, text(7, rule=ANOTHER))})
     for vouched in (False, True):
         history = resolve(topic, Window(days=1), group=group, assume_processed=vouched)
-        assert [each.partition for each in history.stretches] == [0]
+        assert [each.partition for each in history.offset_ranges] == [0]
         assert history.skipped == {1: ANOTHER_RULE}
     with pytest.raises(BackfillError, match="give --id, --window"):
         resolve(topic, Window(days=1), group=group, rule="0" * 16)
@@ -206,8 +206,8 @@ def test_assumed_history_keeps_the_cut(
     topic = make_topic(1)
     produce(topic, minutes(10))
     commit(broker, group, topic, {0: (4, "")})
-    (stretch,) = resolve(topic, Window(days=1), group=group, assume_processed=True).stretches
-    assert (stretch.low, stretch.high, stretch.complete) == (0, 4, True)
+    (offset_range,) = resolve(topic, Window(days=1), group=group, assume_processed=True).offset_ranges
+    assert (offset_range.low, offset_range.high, offset_range.complete) == (0, 4, True)
 
 
 def test_a_late_record_at_the_logs_beginning_hides_no_gap(
@@ -228,8 +228,8 @@ def test_a_late_record_at_the_logs_beginning_hides_no_gap(
         old_ms = BASE_MS - 100 * MINUTE_MS
         return {0: Archived(0, 0, 3, 3, old_ms, old_ms, None)}
 
-    (stretch,) = resolve(topic, Window(hours=1), survey=survey).stretches
-    assert stretch.gaps == ((3, 20),)
+    (offset_range,) = resolve(topic, Window(hours=1), survey=survey).offset_ranges
+    assert offset_range.gaps == ((3, 20),)
 
 
 def test_a_group_without_history_is_an_error(
@@ -279,11 +279,11 @@ def test_an_open_transaction_bounds_the_cut(
     producer.produce(topic, b"undecided", partition=0)
     producer.flush(30)
     try:
-        (stretch,) = resolve(topic, Window(minutes=16)).stretches
+        (offset_range,) = resolve(topic, Window(minutes=16)).offset_ranges
     finally:
         producer.abort_transaction(30)
-    assert stretch.high == 54
-    assert stretch.keep_from_ms == BASE_MS + (2 - 17) * MINUTE_MS
+    assert offset_range.high == 54
+    assert offset_range.keep_from_ms == BASE_MS + (2 - 17) * MINUTE_MS
 
 
 def test_retention_shortens_what_is_known(
@@ -299,14 +299,20 @@ def test_retention_shortens_what_is_known(
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for answer in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
         answer.result(30)
-    (vouched,) = resolve(topic, Window(days=1)).stretches
+    (vouched,) = resolve(topic, Window(days=1)).offset_ranges
     assert (vouched.low, vouched.begin, vouched.complete) == (6, 6, False)
     commit(broker, group, topic, {0: (8, text(8, low=1))})
-    (stretch,) = resolve(topic, Window(days=1), group=group).stretches
-    assert stretch == Stretch(
-        partition=0, low=1, begin=6, high=8, complete=False, keep_from_ms=stretch.keep_from_ms, gaps=((1, 6),)
+    (offset_range,) = resolve(topic, Window(days=1), group=group).offset_ranges
+    assert offset_range == OffsetRange(
+        partition=0,
+        low=1,
+        begin=6,
+        high=8,
+        complete=False,
+        keep_from_ms=offset_range.keep_from_ms,
+        gaps=((1, 6),),
     )
-    assert stretch.since_ms(BASE_MS + 6 * MINUTE_MS, None) == BASE_MS + 6 * MINUTE_MS
+    assert offset_range.since_ms(BASE_MS + 6 * MINUTE_MS, None) == BASE_MS + 6 * MINUTE_MS
 
 
 def test_unknown_topics_and_settings_are_named(broker: Broker) -> None:

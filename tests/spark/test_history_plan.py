@@ -125,6 +125,6 @@ def test_the_longer_window_says_what_is_kept_and_what_may_be_gone(
     found = history_plan.plan_history(asked, None, None, now_ms=NOW_MS, say=print)
     # With a sixteenth more, as the consumer keeps them.
     keep_from_ms = NOW_MS - reach_hours * HOUR_MS * 17 // 16
-    assert [(each.begin, each.high, each.keep_from_ms) for each in found.stretches] == [
+    assert [(each.begin, each.high, each.keep_from_ms) for each in found.offset_ranges] == [
         (10, 100, keep_from_ms)
     ] * 2

@@ -12,10 +12,10 @@ from dedup_sdk.core.seen import Candidate
 from spark_backfill.errors import BackfillError
 from spark_backfill.last_id_fold import LastIdFold, ShuffledRow
 from spark_backfill.last_id_spec import LastIdSpec
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import Slot, SlotPlan
-from spark_backfill.stretch import Stretch
-from tests.support.lives import in_snapshot, stretch_of
+from tests.support.lives import in_snapshot, offset_range_of
 from tests.support.rebuilding import rebuild_records, rows_of
 
 if TYPE_CHECKING:
@@ -72,7 +72,9 @@ def test_two_records_at_one_offset_are_refused(
     """An archive of two logs ends the run, whatever their records differ in."""
     spec, first = spec_of(9, source=source, second_ms=second_ms), record(0, "5")
     with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice with different contents"):
-        rebuild_records([first, other], stretch_of([first], spec.reach), spec, tmp_path / "s", watched=True)
+        rebuild_records(
+            [first, other], offset_range_of([first], spec.reach), spec, tmp_path / "s", watched=True
+        )
 
 
 @pytest.mark.parametrize("second_ms", [None, WINDOW_MS])
@@ -80,8 +82,8 @@ def test_a_record_that_comes_twice_is_one(second_ms: int | None, tmp_path: Path)
     """At the earlier of its times, any before none, wherever its rows lie."""
     spec = spec_of(9, second_ms=second_ms)
     rows = [record(at, str(at), when) for at, when in ((3, 1_007), (0, 9), (3, -1), (3, 1_003))]
-    stretch = Stretch(partition=0, low=0, begin=0, high=4, complete=True)
-    rebuild_records(rows, stretch, spec, tmp_path / "s", task_records=1, watched=True)
+    offset_range = OffsetRange(partition=0, low=0, begin=0, high=4, complete=True)
+    rebuild_records(rows, offset_range, spec, tmp_path / "s", task_records=1, watched=True)
     assert {mark[:2] for mark in in_snapshot(tmp_path / "s").marks.values()} == {(3, 1_003)}
     assert looked_up(tmp_path / "s") == ([] if second_ms is None else [(3, 1_003)])
 
@@ -97,8 +99,10 @@ def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int 
         for at in offsets
     ]
     high, gaps = (60, ((40, 60),)) if last >= 59 else (40, ())
-    stretch = Stretch(partition=0, low=0, begin=0, high=max(high, last + 1), complete=False, gaps=gaps)
-    [page] = LastIdFold(rule, stretch).pages(rows)
+    offset_range = OffsetRange(
+        partition=0, low=0, begin=0, high=max(high, last + 1), complete=False, gaps=gaps
+    )
+    [page] = LastIdFold(rule, offset_range).pages(rows)
     assert page.payloads is not None
     assert rule.restore(page.payloads[0], 0, 0).seen.known == known
 
@@ -113,7 +117,7 @@ def test_a_source_of_any_length_takes_no_more_memory() -> None:
             text = f"{number:060}".encode()
             yield ShuffledRow(0, b"l" * 16, number, number, Candidate(text, rule.order.place(text)))
 
-    fold = LastIdFold(rule, Stretch(partition=0, low=0, begin=0, high=count, complete=True))
+    fold = LastIdFold(rule, OffsetRange(partition=0, low=0, begin=0, high=count, complete=True))
     tracemalloc.start()
     try:
         [page] = fold.pages(rows())
@@ -134,10 +138,10 @@ def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
         record(1, "?", 1_000 + WINDOW_MS, other="b"),
         record(2, "?", 1_000 + 11 * WINDOW_MS, other="c"),
     ]
-    manifest = rebuild_records(log, stretch_of(log, spec.reach), spec, folder, ranges=2)
+    manifest = rebuild_records(log, offset_range_of(log, spec.reach), spec, folder, ranges=2)
     assert (sources(folder), [offset for offset, _ in looked_up(folder)]) == ([], [1, 2])
     assert manifest.partitions[0].since_ms == 1_001
-    rebuild_records(log[:2], stretch_of(log[:2], spec.reach), spec, folder)
+    rebuild_records(log[:2], offset_range_of(log[:2], spec.reach), spec, folder)
     assert (sources(folder), [offset for offset, _ in looked_up(folder)]) == ([0], [0, 1])
 
 

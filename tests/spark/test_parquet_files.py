@@ -242,8 +242,8 @@ def test_of_an_offset_that_comes_twice_the_earlier_time_counts(
     spark: SparkSession, tmp_path: Path, *, turned: bool
 ) -> None:
     """For horizons as for marks, whatever the order of rows and files, by both readers; any time before none."""
-    twins = [record(2, 50), record(2, 5), record(2, -1), record(0, 7), record(0, 3)]
-    write_parquet(tmp_path, twins[::-1] if turned else twins, files=2)
+    duplicates = [record(2, 50), record(2, 5), record(2, -1), record(0, 7), record(0, 3)]
+    write_parquet(tmp_path, duplicates[::-1] if turned else duplicates, files=2)
     layout = plain_layout(options(tmp_path), ("key",))
     assert layout is not None
     for archive in (

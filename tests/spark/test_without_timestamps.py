@@ -6,9 +6,9 @@ import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, Window, key
 from dedup_sdk.core.reach import NOTHING_KNOWN
+from spark_backfill.offset_range import OffsetRange, horizon_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.snapshot import _partition
-from spark_backfill.stretch import Stretch, horizon_ms
 
 WINDOW = Window(seconds=60)
 
@@ -32,8 +32,8 @@ def rebuilt(timestamps: list[int]) -> int | None:
         slot=0, folder="", records=len(timestamps), unkeyed=0, first_offset=5, first_ms=timestamps[0],
         newest_ms=max(timestamps), accepted=0, forgotten_ms=None, forgotten_number=None, file=None,
     )  # fmt: skip
-    stretch = Stretch(partition=0, low=5, begin=5, high=5 + len(timestamps), complete=False)
-    return _partition(stretch, [outcome], counted=False).since_ms
+    offset_range = OffsetRange(partition=0, low=5, begin=5, high=5 + len(timestamps), complete=False)
+    return _partition(offset_range, [outcome], counted=False).since_ms
 
 
 @pytest.mark.parametrize("timestamps", [[-1], [-1, -1, -1]])

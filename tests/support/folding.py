@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from dedup_sdk.window import Window
+    from spark_backfill.offset_range import OffsetRange
     from spark_backfill.slot_outcome import SlotOutcome
-    from spark_backfill.stretch import Stretch
 
 
 def fold_to_files(
     rows: DataFrame,
-    stretches: Sequence[Stretch],
+    offset_ranges: Sequence[OffsetRange],
     window: Window,
     folder: Path,
     *,
@@ -29,7 +29,7 @@ def fold_to_files(
     """Fold rows ``partition, offset, timestamp_ms, digest`` (null: no ID); return the slots and what was written of each."""
     ordered = window.count is not None
     plan = plan_slots(
-        stretches, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism
+        offset_ranges, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism
     )
-    pieces = pack_rows(rows, Packing(plan, ordered))
-    return plan, write_slots(pieces, plan, stretches, window, folder, around=around)
+    blocks = pack_rows(rows, Packing(plan, ordered))
+    return plan, write_slots(blocks, plan, offset_ranges, window, folder, around=around)

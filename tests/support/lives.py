@@ -15,7 +15,7 @@ from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot import read_snapshot
-from spark_backfill.stretch import Stretch, horizon_ms
+from spark_backfill.offset_range import OffsetRange, horizon_ms
 from tests.support.rebuilding import NOW_MS
 from tests.support.steps import outcome_of
 
@@ -120,9 +120,9 @@ def replayed(
     return store
 
 
-def stretch_of(log: Sequence[Record], window: Window, *, complete: bool = True) -> Stretch:
+def offset_range_of(log: Sequence[Record], window: Window, *, complete: bool = True) -> OffsetRange:
     """Return what a run of the backfill reads of a log; ``window``: how long anything is remembered."""
-    return Stretch(
+    return OffsetRange(
         partition=0,
         low=log[0].offset,
         begin=log[0].offset,

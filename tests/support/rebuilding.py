@@ -13,10 +13,11 @@ from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
 from dedup_sdk.store.snapshot import read_snapshot
 from dedup_sdk.window import Window
 from spark_backfill.archived import LogPart, horizons, plan_joined
+from spark_backfill.base_range import plan_on_base, resumable
 from spark_backfill.base_reader import BaseReader
-from spark_backfill.base_stretch import plan_on_base, resumable
 from spark_backfill.history import History
 from spark_backfill.last_id_writer import writer_of
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.output import Output
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -24,7 +25,6 @@ from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle, rows_batch
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
-from spark_backfill.stretch import Stretch
 from tests.support.naive_fold import Row, as_dictionary
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dedup_sdk.decision import Mark
     from dedup_sdk.record import Record
     from spark_backfill.last_id_spec import OrderedSpec, Spec
-    from spark_backfill.runs import Piece
+    from spark_backfill.runs import Block
 
     Write = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -50,7 +50,7 @@ def plan(
     high: int,
     base: Manifest | None = None,
     start: int = 0,
-) -> Stretch:
+) -> OffsetRange:
     """Plan the history ``[low, high)`` of partition 0, as Kafka's answers would have it when its log begins at ``start``."""
     inside = [row for row in rows if low <= row.offset < high]
     limits = horizons(window, inside[-1].timestamp_ms if inside else None, NOW_MS)
@@ -93,7 +93,7 @@ def rebuild(
 
 
 def write(
-    stretch: Stretch,
+    offset_range: OffsetRange,
     rows: Sequence[Row],
     window: Window,
     folder: Path,
@@ -103,33 +103,33 @@ def write(
 ) -> Manifest:
     """Make the snapshot of one stretch."""
     ordered = window.count is not None
-    slots = plan_slots([stretch], split=not ordered, parallelism=2)
+    slots = plan_slots([offset_range], split=not ordered, parallelism=2)
     packer = RunPacker(slots, ordered=ordered, run_rows=run_rows)
-    read = [row for row in rows if stretch.begin <= row.offset < stretch.high]
-    pieces = [piece for row in read for piece in packer.add(0, _columns(row))]
-    pieces += packer.finish()
-    if stretch.base is not None and base is not None:
-        pieces += _of_base(base, slots, stretch, ordered=ordered, run_rows=run_rows)
-    pieces.sort(key=lambda piece: (piece.slot, piece.tally.first_offset))
-    history = History(cluster="c", topic="orders", topic_id="t", stretches=(stretch,))
+    read = [row for row in rows if offset_range.begin <= row.offset < offset_range.high]
+    blocks = [block for row in read for block in packer.add(0, _columns(row))]
+    blocks += packer.finish()
+    if offset_range.base is not None and base is not None:
+        blocks += _of_base(base, slots, offset_range, ordered=ordered, run_rows=run_rows)
+    blocks.sort(key=lambda block: (block.slot, block.tally.first_offset))
+    history = History(cluster="c", topic="orders", topic_id="t", offset_ranges=(offset_range,))
 
     def writer(attempts: Path) -> Write:
         return SlotWriter(
             folder=str(attempts),
             slots=slots.slots,
             window=window,
-            keep_from_ms={0: stretch.keep_from_ms},
-            accepted={} if stretch.base is None else {0: stretch.base.accepted},
+            keep_from_ms={0: offset_range.keep_from_ms},
+            accepted={} if offset_range.base is None else {0: offset_range.base.accepted},
         )
 
     return _published(
-        folder, slots, writer, map(to_batch, pieces), history, id_spec("key"), window, group="billing"
+        folder, slots, writer, map(to_batch, blocks), history, id_spec("key"), window, group="billing"
     )
 
 
 def rebuild_records(
     records: Sequence[Record],
-    stretch: Stretch,
+    offset_range: OffsetRange,
     spec: OrderedSpec,
     folder: Path,
     *,
@@ -143,10 +143,12 @@ def rebuild_records(
 
     They are read by tasks of ``task_records`` records, in any order. ``watched``: as an archive in which an offset may come twice.
     """
-    slots = SlotPlan(tuple(Slot(stretch.partition, number, ranges) for number in range(ranges)))
+    slots = SlotPlan(tuple(Slot(offset_range.partition, number, ranges) for number in range(ranges)))
     shuffle = SlotShuffle(spec=spec, plan=slots)
     if watched:
-        shuffle = shuffle.of_archive({stretch.partition: (stretch.begin, stretch.high)}, twins=True)
+        shuffle = shuffle.of_archive(
+            {offset_range.partition: (offset_range.begin, offset_range.high)}, has_duplicates=True
+        )
     rows = _sorted_rows(
         [
             batch
@@ -157,9 +159,9 @@ def rebuild_records(
     return _published(
         folder,
         slots,
-        lambda attempts: writer_of(spec, slots, [stretch], attempts, now_ms=now_ms),
+        lambda attempts: writer_of(spec, slots, [offset_range], attempts, now_ms=now_ms),
         [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)],
-        History(cluster="c", topic="t", topic_id="", stretches=(stretch,)),
+        History(cluster="c", topic="t", topic_id="", offset_ranges=(offset_range,)),
         spec,
         Window.parse(spec.window),
         group="g",
@@ -239,21 +241,21 @@ def _columns(row: Row) -> Rows:
 def _of_base(
     base: Path,
     plan: SlotPlan,
-    stretch: Stretch,
+    offset_range: OffsetRange,
     *,
     ordered: bool,
     run_rows: int,
-) -> Iterator[Piece]:
-    assert stretch.base is not None
+) -> Iterator[Block]:
+    assert offset_range.base is not None
     reader = BaseReader(
         place=str(base),
         tasks=(),
         plan=plan,
         ordered=ordered,
-        floors={0: stretch.base.floor},
+        floors={0: offset_range.base.floor},
         run_rows=run_rows,
     )
     entry = read_manifest(base).partition(0)
     assert entry is not None
     for file in entry.files:
-        yield from reader.pieces(0, file)
+        yield from reader.blocks(0, file)

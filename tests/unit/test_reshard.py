@@ -22,11 +22,11 @@ from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from spark_backfill.history import NOTHING_COMMITTED, History
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_fold import ReshardFold, latest_per_digest
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import make_manifest
-from spark_backfill.stretch import Stretch
 
 WINDOW = Window(days=1)
 NOW_MS = 1_700_000_000_000
@@ -40,11 +40,11 @@ def int64s(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 def manifest_of(skipped: dict[int, str], partitions: int = 3) -> Manifest:
     """The manifest of a topic whose partition 0 is known from the beginning and partition 1 from a time, without a mark."""
-    stretches = (
-        Stretch(partition=0, low=0, begin=0, high=9, complete=True),
-        Stretch(partition=1, low=0, begin=4, high=9, complete=False, known_from_ms=NOW_MS),
+    offset_ranges = (
+        OffsetRange(partition=0, low=0, begin=0, high=9, complete=True),
+        OffsetRange(partition=1, low=0, begin=4, high=9, complete=False, known_from_ms=NOW_MS),
     )
-    history = History(cluster="", topic="t", topic_id="", stretches=stretches, skipped=skipped)
+    history = History(cluster="", topic="t", topic_id="", offset_ranges=offset_ranges, skipped=skipped)
     reshard = Reshard(partitions=partitions, partitioner="murmur2")
     return make_manifest(
         reshard.widened(history), SlotPlan(()), [], spec=key(), window=WINDOW, group="", isolation="read_committed",

@@ -29,7 +29,7 @@ def times_known(dedup: Deduplicator) -> int:
     """Of how many records the times are in memory."""
     memory = dedup.partitions["t", 0].memory
     assert isinstance(memory, UnitMemory)
-    return len(memory.lookup.recent.timeline)
+    return len(memory.lookup.recent.time_index)
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocks"])

@@ -14,13 +14,13 @@ from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.window import Window
 from spark_backfill import parquet_files
 from spark_backfill.backfill import backfill
+from spark_backfill.duplicate_offsets import check_one_record, watch_bits, watched_marks
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.fold import Packing, pack_rows, write_slots
-from spark_backfill.offset_twins import check_one_record, watch_bits, watched_marks
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import parse_options
 from spark_backfill.runs import Rows, RunPacker
 from spark_backfill.slots import plan_slots
-from spark_backfill.stretch import Stretch
 from tests.support.archives import write_parquet
 from tests.support.naive_fold import Row, digest_of
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dedup_sdk.store.manifest import PartitionManifest
     from spark_backfill.report import Report
 
-STRETCHES = [Stretch(partition=0, low=0, begin=0, high=9, complete=True)]
+OFFSET_RANGES = [OffsetRange(partition=0, low=0, begin=0, high=9, complete=True)]
 BASE_MS = 1_700_000_000_000
 SAYS = "offset 5 of partition 0 is there twice with different contents"
 
@@ -63,7 +63,8 @@ def test_another_record_may_not() -> None:
 def test_a_run_is_looked_through() -> None:
     """Also where the two came in different batches, and beside one without an ID."""
     packer = RunPacker(
-        plan_slots([*STRETCHES, replace(STRETCHES[0], partition=1)], split=True, parallelism=1), ordered=False
+        plan_slots([*OFFSET_RANGES, replace(OFFSET_RANGES[0], partition=1)], split=True, parallelism=1),
+        ordered=False,
     )
     one, other = marks(("a", 5, 1), ("b", 6, 1)), marks(("c", 5, 1))
     list(packer.add(0, Rows(one.offsets, one.timestamps, one.digests)))
@@ -77,9 +78,9 @@ def test_a_run_is_looked_through() -> None:
 def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
     """The newest timestamps of the rows of each slot."""
     window = Window(count=9) if ordered else Window(days=30)
-    plan = plan_slots(STRETCHES, split=not ordered, parallelism=2)
-    pieces = pack_rows(rows, Packing(plan, ordered=ordered))
-    return [each.newest_ms for each in write_slots(pieces, plan, STRETCHES, window, folder)]
+    plan = plan_slots(OFFSET_RANGES, split=not ordered, parallelism=2)
+    blocks = pack_rows(rows, Packing(plan, ordered=ordered))
+    return [each.newest_ms for each in write_slots(blocks, plan, OFFSET_RANGES, window, folder)]
 
 
 @pytest.mark.spark
@@ -106,11 +107,11 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
     usual = spark.conf.get(setting)
     spark.conf.set(setting, "1")
     try:
-        plan = plan_slots(STRETCHES, split=False, parallelism=2)
-        pieces = pack_rows(
+        plan = plan_slots(OFFSET_RANGES, split=False, parallelism=2)
+        blocks = pack_rows(
             frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1), Packing(plan, ordered=True)
         )
-        (written,) = write_slots(pieces, plan, STRETCHES, Window(count=9), attempts)
+        (written,) = write_slots(blocks, plan, OFFSET_RANGES, Window(count=9), attempts)
         assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
         with pytest.raises(Exception, match=SAYS):
             fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=True)

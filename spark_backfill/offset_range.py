@@ -6,13 +6,13 @@
                                       |  what is read           |
 
 ``low``
-    where the stretch of log begins that is taken for processed: from the metadata of the group's commit, or where the
+    where the offset range of log begins that is taken for processed: from the metadata of the group's commit, or where the
     log begins when the user vouches for it.
 ``high``
     the cut: the group's committed offset, else the end of the log (for ``read_committed``: the last stable offset).
 ``begin``
     with a window by time alone, the first offset inside one window (and a sixteenth, for late records) before the cut;
-    with a count window always the start of the stretch, because acceptance numbers are ranks counted from there.
+    with a count window always the start of the offset range, because acceptance numbers are ranks counted from there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Bounds = Mapping[int, tuple[int, int]]
 
 
 class BasePart(NamedTuple):
-    """What another snapshot (the *base*) remembers of a stretch's beginning, ``[low, begin)``, so that this is not read again.
+    """What another snapshot (the *base*) remembers of an offset range's beginning, ``[low, begin)``, so that this is not read again.
 
     - ``marks``: how many it has; those of offsets before ``floor`` are left out.
     - ``accepted``, ``since_number``, ``newest_ms``, ``gaps``: as in its manifest.
@@ -50,10 +50,10 @@ class BasePart(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class OffsetRange:
     """The offsets of one partition that are folded.
 
-    - ``low``, ``high``: the stretch that the result is about, as offsets ``[low, high)``.
+    - ``low``, ``high``: the offset range that the result is about, as offsets ``[low, high)``.
     - ``begin``: where reading begins, ``low <= begin <= high``.
     - ``complete``: nothing of the history is missing before ``begin``.
     - ``keep_from_ms``: marks of an older timestamp (ms) are left out; None: none are.
@@ -88,7 +88,7 @@ class Stretch:
         """How many offsets are read; at least as many as there are records."""
         return self.high - self.begin
 
-    def in_log(self) -> Stretch:
+    def in_log(self) -> OffsetRange:
         """Return what of it is read from the topic itself."""
         if self.log_from is None:
             return self
@@ -118,22 +118,22 @@ class Stretch:
         )
 
 
-def log_bounds(stretches: Sequence[Stretch]) -> Bounds:
-    """Return which offsets the stretches take from the topic itself."""
-    parts = [each.in_log() for each in stretches]
+def log_bounds(offset_ranges: Sequence[OffsetRange]) -> Bounds:
+    """Return which offsets the offset ranges take from the topic itself."""
+    parts = [each.in_log() for each in offset_ranges]
     return {part.partition: (part.begin, part.high) for part in parts if part.offsets}
 
 
-def archive_bounds(stretches: Sequence[Stretch]) -> Bounds:
-    """Return which offsets the stretches take from an archive."""
-    return {each.partition: part for each in stretches if (part := each.in_archive()) is not None}
+def archive_bounds(offset_ranges: Sequence[OffsetRange]) -> Bounds:
+    """Return which offsets the offset ranges take from an archive."""
+    return {each.partition: part for each in offset_ranges if (part := each.in_archive()) is not None}
 
 
-def expire(stretches: Sequence[Stretch], before_ms: int | None) -> tuple[Stretch, ...]:
-    """Return the stretches, so that no mark is kept that was last seen before this timestamp (ms; None: whatever its age)."""
+def expire(offset_ranges: Sequence[OffsetRange], before_ms: int | None) -> tuple[OffsetRange, ...]:
+    """Return the offset ranges, so that no mark is kept that was last seen before this timestamp (ms; None: whatever its age)."""
     if before_ms is None:
-        return tuple(stretches)
-    return tuple(replace(each, keep_from_ms=max(before_ms, each.keep_from_ms or 0)) for each in stretches)
+        return tuple(offset_ranges)
+    return tuple(replace(each, keep_from_ms=max(before_ms, each.keep_from_ms or 0)) for each in offset_ranges)
 
 
 def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:
@@ -147,7 +147,7 @@ def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:
     return min(last_ms, now_ms) - window.time_ms - window.time_ms // GRACE
 
 
-def plan_stretch(
+def plan_offset_range(
     partition: int,
     *,
     low: int,
@@ -157,7 +157,7 @@ def plan_stretch(
     window: Window,
     keep_from_ms: int | None,
     first_kept: int | None,
-) -> Stretch:
+) -> OffsetRange:
     """Say what is read of ``[low, high)``.
 
     ``complete`` says that the history begins at ``low``; ``first_kept`` is the first offset of a timestamp at or after
@@ -167,7 +167,7 @@ def plan_stretch(
     begin = floor
     if window.count is None and first_kept is not None:
         begin = min(max(floor, first_kept), high)
-    return Stretch(
+    return OffsetRange(
         partition=partition,
         low=low,
         begin=begin,

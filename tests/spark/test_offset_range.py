@@ -7,54 +7,54 @@ from typing import Any
 import pytest
 
 from dedup_sdk.window import Window
-from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, horizon_ms, plan_stretch
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
 
 HOUR = Window(hours=1)
 HOUR_MS = 3_600_000
 
 
-def plan(**given: Any) -> Stretch:
+def plan(**given: Any) -> OffsetRange:
     """Plan offsets 0 to 100 of a complete history and a window of an hour, unless given otherwise."""
     usual: dict[str, Any] = {
         "low": 0, "high": 100, "log_start": 0, "complete": True, "window": HOUR, "keep_from_ms": 5_000, "first_kept": 0,
     }  # fmt: skip
-    return plan_stretch(0, **{**usual, **given})
+    return plan_offset_range(0, **{**usual, **given})
 
 
 def test_the_whole_history_needs_no_beginning() -> None:
     """Read from the group's own beginning, nothing is missing: coverage has no timestamp."""
-    stretch = plan()
-    assert (stretch.begin, stretch.since_ms(7_000, None)) == (0, None)
+    offset_range = plan()
+    assert (offset_range.begin, offset_range.since_ms(7_000, None)) == (0, None)
 
 
 def test_reading_begins_one_window_before_the_cut() -> None:
     """Offsets before the window are not read, and what is known begins at its horizon."""
-    stretch = plan(first_kept=40)
-    assert (stretch.begin, stretch.offsets, stretch.since_ms(5_100, None)) == (40, 60, 5_000)
+    offset_range = plan(first_kept=40)
+    assert (offset_range.begin, offset_range.offsets, offset_range.since_ms(5_100, None)) == (40, 60, 5_000)
 
 
 def test_an_incomplete_history_is_known_from_its_first_record() -> None:
     """Where the group's history does not begin at low, nothing before the first record may count as known."""
-    stretch = plan(low=30, complete=False)
-    assert (stretch.begin, stretch.since_ms(6_000, None)) == (30, 6_000)
+    offset_range = plan(low=30, complete=False)
+    assert (offset_range.begin, offset_range.since_ms(6_000, None)) == (30, 6_000)
 
 
 def test_a_log_cut_by_retention_is_known_from_its_first_record() -> None:
     """Low stays the group's, reading begins where the log begins, and coverage is no longer complete."""
-    stretch = plan(log_start=50)
-    assert (stretch.low, stretch.begin, stretch.since_ms(6_000, None)) == (0, 50, 6_000)
+    offset_range = plan(log_start=50)
+    assert (offset_range.low, offset_range.begin, offset_range.since_ms(6_000, None)) == (0, 50, 6_000)
 
 
 def test_a_log_that_is_gone_knows_nothing() -> None:
     """When retention took everything below the cut, no window is covered."""
-    stretch = plan(log_start=100, high=90, keep_from_ms=None, first_kept=None)
-    assert (stretch.offsets, stretch.since_ms(None, None)) == (0, NOTHING_KNOWN_MS)
+    offset_range = plan(log_start=100, high=90, keep_from_ms=None, first_kept=None)
+    assert (offset_range.offsets, offset_range.since_ms(None, None)) == (0, NOTHING_KNOWN_MS)
 
 
 def test_a_group_that_just_began_knows_everything() -> None:
     """An empty history that is complete is covered from its first record."""
-    stretch = plan(low=100, high=100, keep_from_ms=None, first_kept=None)
-    assert (stretch.offsets, stretch.since_ms(None, None)) == (0, None)
+    offset_range = plan(low=100, high=100, keep_from_ms=None, first_kept=None)
+    assert (offset_range.offsets, offset_range.since_ms(None, None)) == (0, None)
 
 
 def test_what_was_left_out_moves_coverage() -> None:

@@ -16,7 +16,7 @@ from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.archived import Archived, Horizons, LogPart, plan_joined
 from spark_backfill.errors import BackfillError
-from spark_backfill.stretch import NOTHING_KNOWN_MS, BasePart, Stretch, horizon_ms
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange, horizon_ms
 
 
 def resumable(
@@ -57,7 +57,7 @@ def plan_on_base(
     low: int,
     window: Window,
     limits: Horizons,
-) -> Stretch:
+) -> OffsetRange:
     """Say what is read of ``[low, log.high)`` where ``log`` and ``archived`` are planned from the base's cut on."""
     if not _expired(entry, limits.keep_from_ms):
         # Timestamps are in no order: the first record that the window reaches may lie behind old ones, and marks of the base be as new.
@@ -67,15 +67,15 @@ def plan_on_base(
     return on_base(above, entry, low=low, counted=window.count is not None)
 
 
-def on_base(stretch: Stretch, entry: PartitionManifest, *, low: int, counted: bool) -> Stretch:
-    """Return the stretch ``[low, high)`` of which only ``stretch``, planned from ``entry.high`` on, is to be read.
+def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, counted: bool) -> OffsetRange:
+    """Return the offset range ``[low, high)`` of which only ``offset_range``, planned from ``entry.high`` on, is to be read.
 
     ``counted``: the window has a count.
     """
-    contiguous = stretch.begin == entry.high and not stretch.gaps
-    if not contiguous and (counted or (not stretch.gaps and _expired(entry, stretch.keep_from_ms))):
+    contiguous = offset_range.begin == entry.high and not offset_range.gaps
+    if not contiguous and (counted or (not offset_range.gaps and _expired(entry, offset_range.keep_from_ms))):
         # Nobody knows what was accepted in between, or no mark of the base is of use any more.
-        return replace(stretch, low=low, complete=False)
+        return replace(offset_range, low=low, complete=False)
     part = BasePart(
         marks=entry.marks,
         floor=low,
@@ -88,11 +88,16 @@ def on_base(stretch: Stretch, entry: PartitionManifest, *, low: int, counted: bo
     since_ms = None if entry.since_ms is None or entry.since_ms >= NOTHING_KNOWN_MS else entry.since_ms
     if not contiguous:
         # A base that knows nothing adds nothing to what is known.
-        known_ms = None if since_ms is None and entry.since_ms is not None else stretch.known_from_ms
+        known_ms = None if since_ms is None and entry.since_ms is not None else offset_range.known_from_ms
         return replace(
-            stretch, low=low, complete=False, known_from_ms=known_ms, unknown_before_ms=since_ms, base=part
+            offset_range,
+            low=low,
+            complete=False,
+            known_from_ms=known_ms,
+            unknown_before_ms=since_ms,
+            base=part,
         )
-    return replace(stretch, low=low, complete=entry.since_ms is None, known_from_ms=since_ms, base=part)
+    return replace(offset_range, low=low, complete=entry.since_ms is None, known_from_ms=since_ms, base=part)
 
 
 def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
@@ -102,11 +107,11 @@ def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
     return entry.since_ms is None or entry.since_ms <= keep_from_ms
 
 
-def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[Stretch, ...]:
-    """Return the stretches of a base to which nothing is added; what its own window does not reach any more is left out."""
+def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange, ...]:
+    """Return the offset ranges of a base to which nothing is added; what its own window does not reach any more is left out."""
     return tuple(
         on_base(
-            Stretch(
+            OffsetRange(
                 partition=entry.partition,
                 low=entry.high,
                 begin=entry.high,

@@ -12,9 +12,9 @@ from dedup_sdk.window import Window
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import Archived, Horizons, LogPart, check_gaps
 from spark_backfill.base import Base
-from spark_backfill.base_stretch import on_base, plan_on_base, resumable
+from spark_backfill.base_range import on_base, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
-from spark_backfill.stretch import NOTHING_KNOWN_MS, Stretch, expire
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, expire
 
 DAY = Window(days=1)
 COUNT = Window(count=9)
@@ -28,53 +28,53 @@ def entry(**given: Any) -> PartitionManifest:
     return PartitionManifest(**{**usual, **given})
 
 
-def above(**given: Any) -> Stretch:
+def above(**given: Any) -> OffsetRange:
     """What is planned from the base's cut on."""
     usual: dict[str, Any] = {"partition": 3, "low": 50, "begin": 50, "high": 80, "complete": True}
-    return Stretch(**{**usual, **given})
+    return OffsetRange(**{**usual, **given})
 
 
 def test_only_what_came_after_is_read() -> None:
     """Reading begins at the base's cut, the history where it began, and as much is known as the base knew."""
-    stretch = on_base(above(keep_from_ms=600), entry(), low=10, counted=False)
-    assert (stretch.low, stretch.begin, stretch.high, stretch.offsets) == (10, 50, 80, 30)
-    assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 700
-    assert stretch.since_ms(first_ms=1_000, forgotten_ms=800) == 801
+    offset_range = on_base(above(keep_from_ms=600), entry(), low=10, counted=False)
+    assert (offset_range.low, offset_range.begin, offset_range.high, offset_range.offsets) == (10, 50, 80, 30)
+    assert offset_range.since_ms(first_ms=1_000, forgotten_ms=None) == 700
+    assert offset_range.since_ms(first_ms=1_000, forgotten_ms=800) == 801
     whole = on_base(above(), entry(since_ms=None), low=10, counted=False)
     assert whole.since_ms(first_ms=1_000, forgotten_ms=None) is None
 
 
 def test_after_a_base_that_knows_nothing_the_first_record_is_the_first_known() -> None:
     """A base that was made when the log was gone does not keep later snapshots from knowing."""
-    stretch = on_base(above(), entry(since_ms=NOTHING_KNOWN_MS), low=10, counted=False)
-    assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 1_000
-    assert stretch.since_ms(first_ms=None, forgotten_ms=None) == NOTHING_KNOWN_MS
+    offset_range = on_base(above(), entry(since_ms=NOTHING_KNOWN_MS), low=10, counted=False)
+    assert offset_range.since_ms(first_ms=1_000, forgotten_ms=None) == 1_000
+    assert offset_range.since_ms(first_ms=None, forgotten_ms=None) == NOTHING_KNOWN_MS
 
 
 def test_a_history_that_begins_later_takes_less() -> None:
     """Marks below the group's own beginning are left out, and so are gaps there."""
     gaps = (Gap(begin=12, end=20), Gap(begin=28, end=40))
-    stretch = on_base(above(), entry(gaps=gaps), low=30, counted=False)
-    assert stretch.base is not None
-    assert (stretch.low, stretch.base.floor, stretch.base.gaps) == (30, 30, ((30, 40),))
+    offset_range = on_base(above(), entry(gaps=gaps), low=30, counted=False)
+    assert offset_range.base is not None
+    assert (offset_range.low, offset_range.base.floor, offset_range.base.gaps) == (30, 30, ((30, 40),))
     assert resumable(entry(), low=50, high=80, vouched=False, window=DAY) is None
 
 
 def test_a_window_that_begins_behind_the_base_needs_none_of_it() -> None:
     """Where all of the base has expired only the window is read, as without it."""
     later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
-    stretch = on_base(later, entry(), low=10, counted=False)
-    assert (stretch.base, stretch.low, stretch.begin) == (None, 10, 60)
-    assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 5_000
+    offset_range = on_base(later, entry(), low=10, counted=False)
+    assert (offset_range.base, offset_range.low, offset_range.begin) == (None, 10, 60)
+    assert offset_range.since_ms(first_ms=6_000, forgotten_ms=None) == 5_000
 
 
 def test_old_records_behind_the_cut_do_not_cost_the_base() -> None:
     """The first record that the window reaches lies behind the cut, and so do marks of the base: timestamps are in no order."""
     late = above(begin=60, complete=False, keep_from_ms=800, known_from_ms=800)
-    stretch = on_base(late, entry(), low=10, counted=False)
-    assert stretch.base is not None
-    assert (stretch.low, stretch.begin, stretch.base.floor) == (10, 60, 10)
-    assert stretch.since_ms(first_ms=6_000, forgotten_ms=None) == 800
+    offset_range = on_base(late, entry(), low=10, counted=False)
+    assert offset_range.base is not None
+    assert (offset_range.low, offset_range.begin, offset_range.base.floor) == (10, 60, 10)
+    assert offset_range.since_ms(first_ms=6_000, forgotten_ms=None) == 800
     assert on_base(late, entry(since_ms=850), low=10, counted=False).since_ms(6_000, None) == 850
     assert on_base(late, entry(since_ms=None), low=10, counted=False).since_ms(6_000, None) == 800
     unknown = on_base(late, entry(since_ms=NOTHING_KNOWN_MS), low=10, counted=False)
@@ -91,7 +91,7 @@ def test_an_archive_alone_is_read_from_the_cut_on() -> None:
     base = cast("Base", SimpleNamespace(manifest=manifest))
     # The first three records behind the cut are old.
     found = {3: Archived(3, 50, 80, 30, first_ms=5, last_ms=1_000, first_kept=53, oldest_ms=5)}
-    (stretch,) = archived_history(
+    (offset_range,) = archived_history(
         lambda _cuts, _horizons: found,
         Window(milliseconds=320),
         cluster="c",
@@ -99,9 +99,9 @@ def test_an_archive_alone_is_read_from_the_cut_on() -> None:
         topic_id="",
         now_ms=2_000,
         base=base,
-    ).stretches
-    assert stretch.base is not None
-    assert (stretch.keep_from_ms, stretch.archived, stretch.begin) == (660, (50, 80), 50)
+    ).offset_ranges
+    assert offset_range.base is not None
+    assert (offset_range.keep_from_ms, offset_range.archived, offset_range.begin) == (660, (50, 80), 50)
 
 
 def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
@@ -110,34 +110,34 @@ def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
     log = LogPart(50, 80, 80, None, None, complete=True)
     for begin, gaps in ((49, ()), (50, ()), (51, ((50, 51),))):
         archived = Archived(3, begin, 80, 20, first_ms=900, last_ms=1_000, first_kept=begin)
-        stretch = plan_on_base(entry(), log, archived, low=10, window=window, limits=limits)
-        assert (stretch.base is not None, stretch.gaps) == (True, gaps)
-        assert stretch.archived == (max(begin, 50), 80)
+        offset_range = plan_on_base(entry(), log, archived, low=10, window=window, limits=limits)
+        assert (offset_range.base is not None, offset_range.gaps) == (True, gaps)
+        assert offset_range.archived == (max(begin, 50), 80)
         if not gaps:
-            assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 700
-            check_gaps("orders", [stretch], allowed=False)
+            assert offset_range.since_ms(first_ms=1_000, forgotten_ms=None) == 700
+            check_gaps("orders", [offset_range], allowed=False)
             continue
         with pytest.raises(
             BackfillError,
             match=r"lacks offsets 50 to 50: .*give the archive's files from before the cut, too$",
         ):
-            check_gaps("orders", [stretch], allowed=False)
+            check_gaps("orders", [offset_range], allowed=False)
 
 
 def test_a_base_that_knows_less_than_the_window_reaches_says_so() -> None:
     """It has no mark of use, and may lack some: what is missing of it is not taken for known."""
     later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
-    stretch = on_base(later, entry(since_ms=5_500), low=10, counted=False)
-    assert stretch.since_ms(first_ms=5_200, forgotten_ms=None) == 5_500
+    offset_range = on_base(later, entry(since_ms=5_500), low=10, counted=False)
+    assert offset_range.since_ms(first_ms=5_200, forgotten_ms=None) == 5_500
 
 
 def test_behind_a_gap_nothing_is_known_before_the_first_record() -> None:
     """What the base has stays, but an ID may have come since; a window by count begins anew."""
     holed = above(begin=60, complete=False, gaps=((50, 60),))
-    stretch = on_base(holed, entry(), low=10, counted=False)
-    assert stretch.base is not None
-    assert stretch.since_ms(first_ms=1_000, forgotten_ms=None) == 1_000
-    assert stretch.since_ms(first_ms=650, forgotten_ms=None) == 700
+    offset_range = on_base(holed, entry(), low=10, counted=False)
+    assert offset_range.base is not None
+    assert offset_range.since_ms(first_ms=1_000, forgotten_ms=None) == 1_000
+    assert offset_range.since_ms(first_ms=650, forgotten_ms=None) == 700
     assert on_base(holed, entry(), low=10, counted=True).base is None
 
 
