@@ -216,6 +216,8 @@ class AssignmentApi:
 
     def reopen_all(self) -> None:
         """Open every partition again, from its store and from what is completed, as after a crash; with the lock."""
+        # Whoever asks for messages again after a `close` that was interrupted goes on.
+        self._closing = False
         if self._handlers is not None:
             self._handlers.lose(None)
         self._fetcher.note_stops()

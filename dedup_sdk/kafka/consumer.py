@@ -649,7 +649,7 @@ class DedupConsumer(Consumer):
         return f"a DedupConsumer of group {self._settings.group!r} was dropped without close()"
 
     def _begin_to_close(self) -> None:
-        # No daemon: a program that ends waits for it, as it would for a close() of its own.
+        # No daemon: a program that ends waits for it, once it has begun.
         Thread(target=self._close_dropped, name="dedup-close", daemon=False).start()
 
     def _close_dropped(self) -> None:
