@@ -31,8 +31,6 @@ class Window:
 
     time_ms: int | None
     count: int | None
-    is_off: bool = field(compare=False, repr=False)
-    """Whether this is the empty window."""
 
     def __init__(
         self,
@@ -73,7 +71,6 @@ class Window:
             raise ConfigurationError(message)
         object.__setattr__(self, "time_ms", total or None)
         object.__setattr__(self, "count", count)
-        object.__setattr__(self, "is_off", False)
 
     @classmethod
     def off(cls) -> Window:
@@ -81,8 +78,12 @@ class Window:
         window = object.__new__(cls)
         object.__setattr__(window, "time_ms", None)
         object.__setattr__(window, "count", 0)
-        object.__setattr__(window, "is_off", True)
         return window
+
+    @property
+    def is_off(self) -> bool:
+        """Whether this is the empty window."""
+        return self.count == 0
 
     @classmethod
     def parse(cls, text: str) -> Window:

@@ -1,7 +1,7 @@
 """The plain client under the drop-in consumer (`Client`), and the questions to brokers beside consuming (`Questions`).
 
 Those that nobody waits for are asked, and their answers are looked for later. One admin client serves them all, because each needs connections and
-threads (of librdkafka's) of its own. How long a poll waits for the others, `Backoff` says.
+threads (of librdkafka's) of its own. How long a poll waits for the others, `dedup_sdk.kafka.recovery.Backoff` says.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import (
     Consumer,
@@ -32,32 +32,14 @@ from dedup_sdk.kafka.commit_text import sealed, unsealed
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
 
-if TYPE_CHECKING:
-    from dedup_sdk.kafka.assignment import Assigned
-    from dedup_sdk.observe import Hindrance
+logger = logging.getLogger("dedup_sdk")
 
 PROBE_S = 5.0
 """Seconds after which a leader that does not answer is asked by another connection."""
 
 ANSWER_S: Final = 0.5
 """Seconds that a poll waits for an answer, as long as brokers give them."""
-MOST_ANSWER_S: Final = 4.0
-"""The most of it, for a broker that takes long."""
-BACKOFF_S: Final = 60.0
-"""Seconds for which brokers are asked with care after one has not answered."""
-AGAIN_S: Final = 0.5
-"""Seconds until a partition asks again after its first failure; each further one doubles them."""
-MOST_AGAIN_S: Final = 8.0
-"""The most of it."""
-LOOK_S: Final = 0.02
-"""Seconds between two looks for an answer that nobody waits for."""
-_TIMES: Final = 4.0
-"""How many times as long as the last one a question may take."""
-_LONG_S: Final = 0.1
-_REST_TIMES: Final = 3.0
-_MOST_REST_S: Final = 2.0
 
-Clock = Callable[[], float]
 _NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
     KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
@@ -151,90 +133,11 @@ class Questions:
         return self._admin
 
 
-class Backoff:
-    """Says how long a poll may wait for a broker, and which recoveries may have it wait.
-
-    Recovery asks brokers, and a poll waits for the answers. Where one was not given in time, the next recoveries begin only when
-    the leader of their partition has answered a question that nobody waits for: a broker that hangs costs the others one short wait,
-    and a slow one is given the time that it needs.
-    """
-
-    def __init__(self, questions: Questions, readers: Readers, clock: Clock = time.monotonic) -> None:
-        self._questions, self._readers, self._clock = questions, readers, clock
-        self._active_until = self._rest_until = 0.0
-        self._probes: dict[tuple[str, int], EndProbe] = {}
-        readers.answer_s = ANSWER_S
-
-    @property
-    def is_active(self) -> bool:
-        """Whether some broker did not answer lately."""
-        return self._clock() < self._active_until
-
-    def note_silence(self) -> None:
-        """Note that some broker did not answer."""
-        self._active_until = self._clock() + BACKOFF_S
-
-    @property
-    def rests(self) -> bool:
-        """Whether polls have waited enough for now, so that active partitions have their turn."""
-        return self._clock() < self._rest_until
-
-    def may_begin(self, assigned: Assigned) -> bool:
-        """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
-        now = self._clock()
-        self._readers.answer_s = assigned.answer_s or ANSWER_S
-        if assigned.recovery is not None or now >= self._active_until:
-            return True
-        coordinates = assigned.topic, assigned.partition
-        probe = self._probes.get(coordinates)
-        if probe is None:
-            probe = self._probes[coordinates] = self._questions.probe(*coordinates)
-        if not probe.is_over:
-            assigned.wait_until(now + LOOK_S, "broker" if now - probe.began > ANSWER_S else None)
-            return False
-        del self._probes[coordinates]
-        if not probe.is_answered:
-            self._put_off(assigned, now, "broker")
-            return False
-        assigned.wait_until(assigned.ask_at, None)
-        assigned.give_time(min(max(ANSWER_S, _TIMES * (probe.took_s or 0.0)), MOST_ANSWER_S))
-        self._readers.answer_s = assigned.answer_s
-        return True
-
-    def took(self, seconds: float) -> None:
-        """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
-        self._readers.answer_s = ANSWER_S
-        if seconds > _LONG_S and self.is_active:
-            self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
-
-    def failed(self, assigned: Assigned) -> None:
-        """Note that a question was not answered."""
-        self.note_silence()
-        self._put_off(assigned, self._clock(), assigned.waits_for)
-
-    def put_off(self, partitions: Iterable[Assigned]) -> None:
-        """Have these not ask before a while, because the same question was not answered to another."""
-        again = self._clock() + AGAIN_S
-        for assigned in partitions:
-            assigned.wait_until(max(assigned.ask_at, again), assigned.waits_for)
-
-    def forget(self, topic: str, partition: int) -> None:
-        """Take no answer any more for a partition that went."""
-        self._probes.pop((topic, partition), None)
-
-    def _put_off(self, assigned: Assigned, now: float, hindrance: Hindrance | None) -> None:
-        pause_s = AGAIN_S * 2 ** min(assigned.count_failure() - 1, 8)
-        assigned.wait_until(now + min(pause_s, MOST_AGAIN_S), hindrance)
-        self._questions.renew()
-
-
 def topic_id_of(description: Any) -> str:
     """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have none, for which the client shows one of zeros."""
     topic_id = str(description.topic_id or _NO_ID)
     return "" if topic_id == _NO_ID else topic_id
 
-
-logger = logging.getLogger("dedup_sdk")
 
 _SEEK_TRIES = 50
 _SEEK_PAUSE_S = 0.02

@@ -54,13 +54,13 @@ from dedup_sdk.kafka.assignment import (
     Steps,
     Wait,
 )
-from dedup_sdk.kafka.client import LOOK_S, Backoff, Client
+from dedup_sdk.kafka.client import ANSWER_S, Client, EndProbe, Questions
 from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void
 from dedup_sdk.kafka.commits import Beginning, Commits
 from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
-from dedup_sdk.kafka.reader import TailReader
+from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, Hindrance, PartitionEvent
 from dedup_sdk.rule_fingerprint import log_name
@@ -769,7 +769,101 @@ UNKNOWN_S = 10.0
 """Seconds after which a topic or partition that the client, or a broker, has not heard of does not exist."""
 _UNKNOWN_PARTITION: Final = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 (that is its public name)
 
+MOST_ANSWER_S: Final = 4.0
+"""The most of it, for a broker that takes long."""
+BACKOFF_S: Final = 60.0
+"""Seconds for which brokers are asked with care after one has not answered."""
+AGAIN_S: Final = 0.5
+"""Seconds until a partition asks again after its first failure; each further one doubles them."""
+MOST_AGAIN_S: Final = 8.0
+"""The most of it."""
+LOOK_S: Final = 0.02
+"""Seconds between two looks for an answer that nobody waits for."""
+_TIMES: Final = 4.0
+"""How many times as long as the last one a question may take."""
+_LONG_S: Final = 0.1
+_REST_TIMES: Final = 3.0
+_MOST_REST_S: Final = 2.0
+Clock = Callable[[], float]
+
 _state, _failures = attrgetter("state"), attrgetter("failures")
+
+
+class Backoff:
+    """Says how long a poll may wait for a broker, and which recoveries may have it wait.
+
+    Recovery asks brokers, and a poll waits for the answers. Where one was not given in time, the next recoveries begin only when
+    the leader of their partition has answered a question that nobody waits for: a broker that hangs costs the others one short wait,
+    and a slow one is given the time that it needs.
+    """
+
+    def __init__(self, questions: Questions, readers: Readers, clock: Clock = time.monotonic) -> None:
+        self._questions, self._readers, self._clock = questions, readers, clock
+        self._active_until = self._rest_until = 0.0
+        self._probes: dict[tuple[str, int], EndProbe] = {}
+        readers.answer_s = ANSWER_S
+
+    @property
+    def is_active(self) -> bool:
+        """Whether some broker did not answer lately."""
+        return self._clock() < self._active_until
+
+    def note_silence(self) -> None:
+        """Note that some broker did not answer."""
+        self._active_until = self._clock() + BACKOFF_S
+
+    @property
+    def rests(self) -> bool:
+        """Whether polls have waited enough for now, so that active partitions have their turn."""
+        return self._clock() < self._rest_until
+
+    def may_begin(self, assigned: Assigned) -> bool:
+        """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
+        now = self._clock()
+        self._readers.answer_s = assigned.answer_s or ANSWER_S
+        if assigned.recovery is not None or now >= self._active_until:
+            return True
+        coordinates = assigned.topic, assigned.partition
+        probe = self._probes.get(coordinates)
+        if probe is None:
+            probe = self._probes[coordinates] = self._questions.probe(*coordinates)
+        if not probe.is_over:
+            assigned.wait_until(now + LOOK_S, "broker" if now - probe.began > ANSWER_S else None)
+            return False
+        del self._probes[coordinates]
+        if not probe.is_answered:
+            self._put_off(assigned, now, "broker")
+            return False
+        assigned.wait_until(assigned.ask_at, None)
+        assigned.give_time(min(max(ANSWER_S, _TIMES * (probe.took_s or 0.0)), MOST_ANSWER_S))
+        self._readers.answer_s = assigned.answer_s
+        return True
+
+    def took(self, seconds: float) -> None:
+        """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
+        self._readers.answer_s = ANSWER_S
+        if seconds > _LONG_S and self.is_active:
+            self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
+
+    def failed(self, assigned: Assigned) -> None:
+        """Note that a question was not answered."""
+        self.note_silence()
+        self._put_off(assigned, self._clock(), assigned.waits_for)
+
+    def put_off(self, partitions: Iterable[Assigned]) -> None:
+        """Have these not ask before a while, because the same question was not answered to another."""
+        again = self._clock() + AGAIN_S
+        for assigned in partitions:
+            assigned.wait_until(max(assigned.ask_at, again), assigned.waits_for)
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Take no answer any more for a partition that went."""
+        self._probes.pop((topic, partition), None)
+
+    def _put_off(self, assigned: Assigned, now: float, hindrance: Hindrance | None) -> None:
+        pause_s = AGAIN_S * 2 ** min(assigned.count_failure() - 1, 8)
+        assigned.wait_until(now + min(pause_s, MOST_AGAIN_S), hindrance)
+        self._questions.renew()
 
 
 class RecoveryLoop:

@@ -36,12 +36,12 @@ from dedup_sdk.kafka.assignment import (
     note_uncompleted,
     set_back,
 )
-from dedup_sdk.kafka.client import ANSWER_S, Backoff, Client
+from dedup_sdk.kafka.client import ANSWER_S, Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
 from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.reader import parted_at
-from dedup_sdk.kafka.recovery import RecoveryLoop, RecoverySettings
+from dedup_sdk.kafka.recovery import Backoff, RecoveryLoop, RecoverySettings
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.window_check import WindowCheck

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from dedup_sdk.kafka import recovery, session
-from dedup_sdk.kafka.client import Backoff
+from dedup_sdk.kafka.recovery import Backoff
 from tests.model.worlds.world import WALL_CLOCK_MS, World
 
 

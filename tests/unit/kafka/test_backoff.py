@@ -11,17 +11,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka import client as client_module
 from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.client import (
-    ANSWER_S,
-    BACKOFF_S,
-    MOST_AGAIN_S,
-    MOST_ANSWER_S,
-    Asked,
-    Backoff,
-    EndProbe,
-    Questions,
-)
+from dedup_sdk.kafka.client import ANSWER_S, Asked, EndProbe, Questions
 from dedup_sdk.kafka.reader import Readers
+from dedup_sdk.kafka.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
 from dedup_sdk.kafka.settings import client_settings
 
 
