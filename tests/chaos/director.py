@@ -174,9 +174,10 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
     """Play; return what was seen and, where messages were left and nothing was handled any more, where the workers stood."""
     for host in range(scenario.hosts):
         stage.start(host)
+    stage.await_partitions()
+    # Not before: what is sent while interpreters start has to be handled, too.
     stage.sender.start()
     stage.sleep(_HEAD_START_S)
-    stage.await_partitions()
     stage.begin()
     scenario.play(stage)
     stage.sender.stop()
