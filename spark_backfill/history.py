@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata, rule_named_in
-from dedup_sdk.rule_fingerprint import log_name
+from dedup_sdk.kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
 from dedup_sdk.store.manifest import Manifest, PartitionManifest
 from dedup_sdk.window import Window
 from spark_backfill.archived import (

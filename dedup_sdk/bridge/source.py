@@ -37,9 +37,9 @@ from dedup_sdk.bridge.source_log import (
 from dedup_sdk.errors import BridgeError
 from dedup_sdk.kafka.client_errors import passes, settings_refused, text_of
 from dedup_sdk.kafka.closing import close_client, leave_group
+from dedup_sdk.kafka.commit_text import is_one_log
 from dedup_sdk.kafka.settings import membership_of
 from dedup_sdk.kafka.topic_watch import LOOK_SOON_S, TopicWatch
-from dedup_sdk.rule_fingerprint import is_one_log
 
 log = logging.getLogger("dedup_sdk")
 

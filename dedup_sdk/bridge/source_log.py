@@ -2,7 +2,7 @@
 
     dedup-bridge/1 log=3f9a01bc84d2e6f7 ids=plain
 
-``log`` is as `dedup_sdk.rule_fingerprint.log_name` gives it. ``ids=plain``: IDs are made without the topic's ID, because the brokers had
+``log`` is as `dedup_sdk.kafka.commit_text.log_name` gives it. ``ids=plain``: IDs are made without the topic's ID, because the brokers had
 none when the group began with this topic; left out where they had. An unknown text counts as none.
 
 A topic that is deleted and made anew has the same name, and soon the same offsets: only its topic ID differs. Two addresses with the same
@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
 from dedup_sdk.kafka.client import Asked, Questions, topic_id_of
-from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log, log_name, topic_digits
+from dedup_sdk.kafka.commit_text import is_of_one_cluster, is_one_log, log_name, topic_digits
 
 PartitionId = tuple[str, int]
 """Topic and partition."""

@@ -225,7 +225,7 @@ class Assigned:
     """Commits asked of the group, and its answers."""
 
     log: str = ""
-    """Which log its offsets are of (`dedup_sdk.rule_fingerprint.log_name`); empty until recovery has asked."""
+    """Which log its offsets are of (`dedup_sdk.kafka.commit_text.log_name`); empty until recovery has asked."""
     complete: bool = False
     """Whether the group's own history begins at ``low``, as its commits say."""
     told: CompletedAbove | None = None

@@ -10,8 +10,9 @@ field           form                              meaning
 =============== ================================= =====================================================================================
 ``at``          offset ``/`` 8 hex digits         The offset that the text was written for, and the *seal*: a digest of its group, topic
                                                   and partition. Tools copy texts to other offsets, groups and partitions: there it is void.
-``fingerprint`` log ``.`` rule, hex digits        Everything that marks depend on (`dedup_sdk.rule_fingerprint`). Another rule hid records
-                                                  that were never handled, so a text with another fingerprint is void.
+``fingerprint`` log ``.`` rule, hex digits        Everything that marks depend on: the log of the offsets (`log_name`), and the rule
+                                                  (`dedup_sdk.rule_fingerprint`). Another rule hid records that were never handled, so a
+                                                  text with another fingerprint is void.
 ``low``         offset                            Where the part of the log begins that the group has processed without a gap; nothing before
                                                   it is ever taken for seen.
 ``complete``    0 or 1                            1 when the group was new at ``low``, so that nothing is missing before it.
@@ -48,7 +49,7 @@ from typing import Final
 
 from dedup_sdk.core.ranges import Range
 from dedup_sdk.marks import Witness
-from dedup_sdk.rule_fingerprint import is_of_one_cluster, is_one_log
+from dedup_sdk.rule_fingerprint import NAMELESS
 
 MOST_CHARACTERS: Final = 4_095
 """What a broker takes beside an offset, unless its ``offset.metadata.max.bytes`` says otherwise."""
@@ -66,11 +67,45 @@ _RULE: Final = re.compile(
 _SEAL: Final = re.compile(r"(dedup/2 at=\d{1,19})(?:/([0-9a-f]{8}))? ", re.ASCII)
 _SEAL_DIGITS: Final = 8
 _SEAL_CHARACTERS: Final = 1 + _SEAL_DIGITS
+_LOG_DIGITS: Final = 8
 _MOST_OFFSET: Final = 2**63 - 1
 _MOST_BYTES: Final = 2**18
 """At most so many bytes of lengths are unpacked: a hostile text of 4,096 characters could hold far more."""
 _CONTINUES: Final = 0x80
 _MOST_BITS: Final = 70
+
+
+def log_name(cluster: str, topic_id: str) -> str:
+    """Return the digits of a log: 8 of the cluster ID, and 8 of the topic ID.
+
+    The latter are missing where the brokers have no topic IDs; all are without a cluster ID.
+
+    Two hashes, not one, because they mean different things beside a commit. Offsets of another cluster were translated
+    by the tool that copied them. Those of another topic ID of this cluster belong to a deleted topic, were committed by
+    a consumer that had not heard of it, and do not say where to go on. One hash of both would leave the distinction to
+    the store on disk, which another machine does not have, and which belongs to the new topic as soon as the old store
+    was set aside.
+    """
+    if cluster in NAMELESS:
+        return ""
+    digits = sha256(cluster.encode()).hexdigest()[:_LOG_DIGITS]
+    return digits + sha256(f"{cluster}/{topic_id}".encode()).hexdigest()[:_LOG_DIGITS] if topic_id else digits
+
+
+def is_one_log(one: str, other: str) -> bool:
+    """Whether two names (`log_name`) agree, as far as both are known."""
+    known = min(len(one), len(other))
+    return one[:known] == other[:known]
+
+
+def is_of_one_cluster(one: str, other: str) -> bool:
+    """Whether two names (`log_name`) belong to one cluster."""
+    return one[:_LOG_DIGITS] == other[:_LOG_DIGITS]
+
+
+def topic_digits(name: str) -> str:
+    """Return the topic's part of a name (`log_name`); empty where the brokers have no topic IDs."""
+    return name[_LOG_DIGITS:]
 
 
 class Void(Enum):
@@ -109,7 +144,7 @@ class CompletedAbove:
 class CommitMetadata:
     """What a group says of its history up to a committed offset; the fields are those of the text.
 
-    ``log`` and ``rule`` are the two parts of the fingerprint (`dedup_sdk.rule_fingerprint`).
+    ``log`` (`log_name`) and ``rule`` (`dedup_sdk.rule_fingerprint`) are the two parts of the fingerprint.
     """
 
     low: int

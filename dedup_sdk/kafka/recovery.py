@@ -56,14 +56,13 @@ from dedup_sdk.kafka.assignment import (
 )
 from dedup_sdk.kafka.client import ANSWER_S, Client, EndProbe, Questions
 from dedup_sdk.kafka.client_errors import passes
-from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void
+from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name
 from dedup_sdk.kafka.commits import Beginning, Commits
 from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, Hindrance, PartitionEvent
-from dedup_sdk.rule_fingerprint import log_name
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch

@@ -97,6 +97,8 @@ class Session:
         self._starts = Starts(client, settings.reset)
         self._backoff = Backoff(client.questions, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
+        self._begun: list[Assigned] = []
+        """Partitions that have begun to deliver, and whose windows are not checked yet."""
         self._topic_watch = TopicWatch(client)
         self._recoveries = RecoveryLoop(
             self.assigned, engine, client, settings, chosen, callback_errors=callback_errors, starts=self._starts,
@@ -486,9 +488,11 @@ class Session:
         """
         if begun := self._recoveries.work():
             self._begin_to_deliver(begun)
+        elif self._begun or self._window_check.asked:
+            # Not in the turn in which a partition begins: its first message does not wait for this.
+            self._window_check.look(self._begun)
+            self._begun.clear()
         self.hurried = self._recoveries.hurried
-        if self._window_check.asked:
-            self._window_check.look()
         now = time.monotonic()
         if self.engine.disk_full and now >= self._write_again_at:
             self.engine.write_again()
@@ -520,11 +524,11 @@ class Session:
                 self.reading.begin(assigned, start.offset, epoch)
             if assigned.is_fetched:
                 self._client.resume(assigned.topic, assigned.partition)
-            self._window_check.ask(assigned.topic, assigned.partition, start.offset)
             if not fetching:
                 self.wake_soon(assigned.topic, assigned.partition)
         behind = [each for each in self.assigned.values() if each.state in NOT_YET_DELIVERING]
         self.log.ready(finished, behind)
+        self._begun += finished
 
     def wake_soon(self, topic: str, partition: int) -> None:
         """Have the next `wake` include a partition."""

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.client import Asked, topic_id_of
-from dedup_sdk.rule_fingerprint import is_one_log, log_name
+from dedup_sdk.kafka.commit_text import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0
 """Seconds between two looks; so long, at most, a topic that was made anew is taken for the old one."""

@@ -1,13 +1,13 @@
 """Whether a window by time fits its topic: a store can be rebuilt only from what the topic keeps, and a resend takes its time.
 
-A consumer asks once for each topic, in the background, when its first partition begins (`WindowCheck`); without an answer nothing is said. The command
+A consumer asks once for each topic, in the background, after its first partition has begun (`WindowCheck`); without an answer nothing is said. The command
 ``dedup window-check`` asks from outside (`WindowQuestion`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import RecoveryError
+from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.client import Asked, Client
 from dedup_sdk.kafka.client_errors import settings_refused, text_of
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, refuse_unwritable
@@ -39,17 +40,12 @@ class WindowCheck:
         self.asked: dict[str, _Question] = {}
         """Questions whose answer is not looked at yet, by topic."""
 
-    def ask(self, topic: str, partition: int, offset: int) -> None:
-        """Ask for a topic's settings unless that was done; its partition begins at ``offset``."""
-        if topic in self._topics or self._engine.strategy.window_of(topic).time_ms is None:
-            return
-        self._topics.add(topic)
-        asked = self._client.topic_settings(topic)
-        if asked is not None:
-            self.asked[topic] = _Question(partition, offset, asked)
-
-    def look(self) -> None:
-        """Look at the answers that have come, and tell of misfits."""
+    def look(self, begun: Iterable[Assigned] = ()) -> None:
+        """Ask for the settings of topics of which these are the first partitions that began; tell of misfits as answers come."""
+        for each in begun:
+            if each.topic not in self._topics and each.start is not None:
+                self._topics.add(each.topic)
+                self._ask(each.topic, each.partition, each.start.offset)
         for topic, question in list(self.asked.items()):
             if not question.asked.answer.done():
                 continue
@@ -63,6 +59,13 @@ class WindowCheck:
             silence_ms = int(self._settings.silence_s * 1000)
             for name, detail in misfits(window_ms, settings, silence_ms):
                 self._engine.tell(PartitionEvent(name, topic, question.partition, question.offset, detail))
+
+    def _ask(self, topic: str, partition: int, offset: int) -> None:
+        if self._engine.strategy.window_of(topic).time_ms is None:
+            return
+        asked = self._client.topic_settings(topic)
+        if asked is not None:
+            self.asked[topic] = _Question(partition, offset, asked)
 
 
 def misfits(

@@ -24,7 +24,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from operator import attrgetter
 from pathlib import Path
@@ -247,7 +247,7 @@ _ENTRIES: Final = re.compile(r"# entries=(\d+)")
 class RocksGenerations:
     """The generations that ``state`` names; what else of ``names`` lies in the database, or beside it, is removed.
 
-    RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well; ``filters`` say where `find` is to look.
+    RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well; ``filters`` say where `find` must look.
     """
 
     def __init__(
@@ -261,7 +261,6 @@ class RocksGenerations:
         self._families: dict[int, Rdict] = {}
         self._opening = next(_OPENINGS)
         self._fold: Iterator[int] | None = None
-        self.filters = FilterSet(folder / _FILTERS, state.marks)
         for made in (self.incoming, folder / _FILTERS):
             made.mkdir(mode=PRIVATE, exist_ok=True)
         for generation in state.generations:
@@ -280,10 +279,15 @@ class RocksGenerations:
                 "store %s: RocksDB's Bloom filters are off, look-ups are slow; see its OPTIONS file", folder
             )
 
+    @cached_property
+    def filters(self) -> FilterSet:
+        """The filters; a store without a generation, as that of a few thousand IDs is, needs none."""
+        return FilterSet(self._folder / _FILTERS, self.state.marks)
+
     @property
     def filter_bytes(self) -> int:
         """Bytes of memory that filters take."""
-        return self.filters.nbytes
+        return self.filters.nbytes if self.state.generations else 0
 
     def count_with_bloom(self) -> int:
         """Return how many generations have RocksDB's own Bloom filter, by its own account."""
@@ -325,6 +329,8 @@ class RocksGenerations:
     def newer_than_stored(self, marks: Marks) -> Marks:
         """Leave out the marks whose ID is stored with the same or a higher offset; ``marks`` has each ID once."""
         below = np.flatnonzero(marks.offsets <= self.state.top_offset)
+        if not below.size:
+            return marks
         digests = take_digests(marks.digests, below)
         found = self.find(self.filters.by_generation(digests))
         if not found:
@@ -457,7 +463,8 @@ class RocksGenerations:
             journal = self._database.get_column_family(JOURNAL)
             merges = wants_merges([self._database, journal, *self._families.values()])
             del journal
-            self.filters.keep(self.state.encode())
+            if self.state.generations:
+                self.filters.keep(self.state.encode())
         except OSError as error:
             log.info(
                 "store %s: its filters are not kept (%s): the next opening makes them again",

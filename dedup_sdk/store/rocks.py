@@ -411,6 +411,8 @@ class RocksPartition:
                 f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
             )
             raise StoreError(message)
+        if not generations.state.generations:
+            return NONE_FOUND
         try:
             asked = generations.filters.by_generation(digests)
             if not asked:

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from dedup_sdk import Bridge
 from dedup_sdk.kafka.client import topic_id_of
 from dedup_sdk.kafka.client_errors import passes
-from dedup_sdk.rule_fingerprint import log_name, topic_digits
+from dedup_sdk.kafka.commit_text import log_name, topic_digits
 from dedup_sdk.testing.supervised_child import SupervisedChild
 from tests.chaos.history import LogRecord
 from tests.chaos.options import ID_HEADER, SESSION_MS

@@ -14,10 +14,9 @@ from dedup_sdk import MemoryStore
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import reader, recovery
 from dedup_sdk.kafka.client import Asked, Client, Questions
-from dedup_sdk.kafka.commit_text import parse_metadata
+from dedup_sdk.kafka.commit_text import log_name, parse_metadata
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.rule_fingerprint import log_name
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import (
     PATIENCE_S,

@@ -11,7 +11,7 @@ from dedup_sdk.bridge import source as module
 from dedup_sdk.bridge.counters import BridgeCounters
 from dedup_sdk.bridge.source import SourcePartitions
 from dedup_sdk.bridge.source_log import Log
-from dedup_sdk.rule_fingerprint import log_name
+from dedup_sdk.kafka.commit_text import log_name
 from tests.support.set_clock import SetClock
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from dedup_sdk.kafka.commit_text import (
     decode,
     done_part,
     fitting,
+    log_name,
     parse_metadata,
     rule_named_in,
     sealed,
@@ -23,7 +24,6 @@ from dedup_sdk.kafka.commit_text import (
     why_void,
 )
 from dedup_sdk.marks import Witness
-from dedup_sdk.rule_fingerprint import log_name
 
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 RULE = "90c2e5d1aabb0c4d"

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.kafka.assignment import Assigned, Start
 from dedup_sdk.kafka.client import Asked
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.window_check import WindowCheck, misfits
@@ -88,12 +89,16 @@ def checked(window: Window) -> tuple[WindowCheck, FakeClient, Deduplicator]:
     return WindowCheck(engine, client, client_settings({"group.id": "g"})), client, engine  # type: ignore[arg-type]
 
 
+def begun(partition: int) -> Assigned:
+    """A partition that began at offset 5."""
+    return Assigned("t", partition, Start(offset=5))
+
+
 def test_a_topic_is_asked_about_once() -> None:
     """However many partitions of it begin; the answer is told when it has come."""
     check, client, engine = checked(Window(seconds=1))
-    check.ask("t", 0, 5)
-    check.ask("t", 1, 5)
-    check.look()
+    check.look([begun(0), begun(1)])
+    check.look([begun(2)])
     assert engine.counters.events == {}
     client.answers[0].set_result({name: SimpleNamespace(value=value) for name, value in TOPIC.items()})
     check.look()
@@ -105,7 +110,8 @@ def test_a_topic_is_asked_about_once() -> None:
 def test_without_an_answer_nothing_is_told() -> None:
     """A broker that does not say, or may not, stops nobody."""
     check, client, engine = checked(Window(seconds=1))
-    check.ask("t", 0, 5)
+    check.look([begun(0)])
+    assert [*check.asked] == ["t"]
     client.answers[0].set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     check.look()
     assert engine.counters.events == {}
@@ -115,5 +121,5 @@ def test_without_an_answer_nothing_is_told() -> None:
 def test_a_window_by_count_has_no_time_to_compare() -> None:
     """Nobody is asked then."""
     check, client, _ = checked(Window(count=10))
-    check.ask("t", 0, 5)
+    check.look([begun(0)])
     assert client.answers == []
