@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from dedup_sdk.checks import choice, flag, whole
 from dedup_sdk.core.last import open_last
 from dedup_sdk.core.last_rule import BelowFloor, LastRule
-from dedup_sdk.core.lookup import LookupMemory
+from dedup_sdk.core.lookup import open_lookup
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.marks import NO_MARKS, Marks, Progress
+from dedup_sdk.marks import Marks, Progress
 from dedup_sdk.orders import Order, order_of
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.units.keys import UnitKeys
@@ -42,6 +44,10 @@ class Terms(NamedTuple):
     window: Window
     rule: str
     """By which rule marks are made (`dedup_sdk.rule_fingerprint.rule_digits`)."""
+    open: Callable[[Progress, Marks], PartitionState]
+    """Returns the state of a partition: its progress, and the recent marks beside it."""
+    gates: Callable[[PartitionState], list[Gate]] | None = None
+    """Returns the gates that records of a partition in this state pass, where there are any."""
     forgets: bool = False
     """Whether partitions start without marks whenever they are opened, and store none.
 
@@ -96,29 +102,20 @@ class Lookup:
     def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
         """Return what this means for partitions with a window; ``digest`` and ``isolation`` as in `rule_digits`."""
         keys = self.keys
-        singles = self.unit is None or window.is_off
-        return Terms(
-            keys, str(keys), window, rule_digits(keys, window, digest=digest, isolation=isolation),
-            forgets=not self.persist or window.is_off, tells_of_singles=singles,
-            hangs_on_order=not singles or window.count is not None,
-        )  # fmt: skip
-
-    def open(self, terms: Terms, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
-        """Return the state of a partition on these terms: its progress, and the recent marks beside it."""
-        if isinstance(terms.keys, UnitKeys) and not terms.tells_of_singles:
-            # Where there are units only.
-            from dedup_sdk.units.memory import open_units
-
-            return open_units(terms.window, terms.keys, progress, recent)
-        return PartitionState(LookupMemory(terms.window, progress, recent))
-
-    def gates(self, state: PartitionState) -> list[Gate]:
-        """Return the gates that records of a partition in this state pass."""
-        if self.unit is None:
-            return []
+        rule = rule_digits(keys, window, digest=digest, isolation=isolation)
+        forgets = not self.persist or window.is_off
+        if not isinstance(keys, UnitKeys) or window.is_off:
+            return Terms(
+                keys, str(keys), window, rule, partial(open_lookup, window), forgets=forgets, tells_of_singles=True,
+                hangs_on_order=window.count is not None,
+            )  # fmt: skip
+        # Where there are units only.
         from dedup_sdk.units.gate import unit_gates
+        from dedup_sdk.units.memory import open_units
 
-        return unit_gates(state)
+        return Terms(
+            keys, str(keys), window, rule, partial(open_units, window, keys), unit_gates, forgets=forgets
+        )
 
     @property
     def keys(self) -> IdSpec | UnitKeys:
@@ -197,15 +194,10 @@ class LastId:
     def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
         """Return what this means for partitions with its window, as `Lookup.terms`: sources are always stored, and depend on the order."""
         keys = self.keys
-        return Terms(keys, str(keys), window, rule_digits(keys, window, digest=digest, isolation=isolation))
-
-    def open(self, terms: Terms, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:  # noqa: ARG002 (as `Lookup` has it)
-        """Return the state of a partition: its progress, and the recent marks beside it."""
-        return open_last(self.rule, self.keys, progress, recent, second=self.second_window)
-
-    def gates(self, state: PartitionState) -> list[Gate]:  # noqa: ARG002 (as `Lookup` has it)
-        """Return none."""
-        return []
+        rule = rule_digits(keys, window, digest=digest, isolation=isolation)
+        return Terms(
+            keys, str(keys), window, rule, partial(open_last, self.rule, keys, second=self.second_window)
+        )
 
     @property
     def rule(self) -> LastRule:

@@ -31,6 +31,10 @@ class Window:
 
     time_ms: int | None
     count: int | None
+    text: str = field(repr=False, compare=False)
+    """The text that `parse` reads."""
+    is_off: bool = field(repr=False, compare=False)
+    """Whether this is the empty window."""
 
     def __init__(
         self,
@@ -69,21 +73,20 @@ class Window:
         if total >= _MAX_MS:
             message = f"a window of {total} ms is longer than any log; give e.g. Window(days=7)"
             raise ConfigurationError(message)
-        object.__setattr__(self, "time_ms", total or None)
-        object.__setattr__(self, "count", count)
+        self._be(total or None, count)
 
     @classmethod
     def off(cls) -> Window:
         """Return the empty window: with it no ID is looked up or remembered."""
         window = object.__new__(cls)
-        object.__setattr__(window, "time_ms", None)
-        object.__setattr__(window, "count", 0)
+        window._be(None, 0)
         return window
 
-    @property
-    def is_off(self) -> bool:
-        """Whether this is the empty window."""
-        return self.count == 0
+    def _be(self, time_ms: int | None, count: int | None) -> None:
+        object.__setattr__(self, "time_ms", time_ms)
+        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "text", _text_of(time_ms, count))
+        object.__setattr__(self, "is_off", count == 0)
 
     @classmethod
     def parse(cls, text: str) -> Window:
@@ -117,24 +120,25 @@ class Window:
         return cls(**settings)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        """The text that `parse` reads."""
-        if self.count == 0:
-            return "off"
-        parts = []
-        if self.time_ms is not None:
-            for unit, name in _SUFFIXES.items():
-                if self.time_ms % _MS[name] == 0:
-                    parts.append(f"{self.time_ms // _MS[name]}{unit}")
-                    break
-        if self.count is not None:
-            parts.append(f"{self.count}n")
-        return "+".join(parts)
+        return self.text
 
     def holds(self, age_ms: int, accepted_after: int) -> bool:
         """Whether a mark of this age, with this many IDs accepted after it, is still remembered (a negative age is)."""
         return (self.time_ms is None or age_ms <= self.time_ms) and (
             self.count is None or accepted_after < self.count
         )
+
+
+def _text_of(time_ms: int | None, count: int | None) -> str:
+    if count == 0:
+        return "off"
+    parts = []
+    if time_ms is not None:
+        unit = next(unit for unit, name in _SUFFIXES.items() if time_ms % _MS[name] == 0)
+        parts.append(f"{time_ms // _MS[_SUFFIXES[unit]]}{unit}")
+    if count is not None:
+        parts.append(f"{count}n")
+    return "+".join(parts)
 
 
 def window_of(name: str, given: object) -> Window:

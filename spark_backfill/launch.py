@@ -262,7 +262,7 @@ def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None
         elif line.startswith(PREFIX):
             own = line.removeprefix(PREFIX)
             if own.startswith(DRIVER):
-                running.driver = int(own.removeprefix(DRIVER))
+                running.note_driver(int(own.removeprefix(DRIVER)))
             elif own.startswith(PROGRESS):
                 tell.watch(Progress.from_json(own.removeprefix(PROGRESS)))
             else:

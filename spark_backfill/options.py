@@ -258,6 +258,26 @@ def _url(given: argparse.Namespace) -> str:
     return output
 
 
+def _add_history_options(add: Callable[..., argparse.Action]) -> None:
+    """Add the options that say whose history is folded."""
+    add(
+        "--group",
+        metavar="GROUP",
+        action="append",
+        help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
+    )
+    add(
+        "--whole-topic",
+        action="store_true",
+        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has processed that",
+    )
+    add(
+        "--assume-processed",
+        action="store_true",
+        help="with --group: you vouch that the group processed everything before its committed offsets",
+    )
+
+
 def _parser() -> _Parser:
     parser = _Parser(
         prog="dedup backfill",
@@ -287,22 +307,7 @@ def _parser() -> _Parser:
         help="with a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared (default: the temporary folder); "
         "on a cluster a folder that driver and workers share",
     )
-    add(
-        "--group",
-        metavar="GROUP",
-        action="append",
-        help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
-    )
-    add(
-        "--whole-topic",
-        action="store_true",
-        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has processed that",
-    )
-    add(
-        "--assume-processed",
-        action="store_true",
-        help="with --group: you vouch that the group processed everything before its committed offsets",
-    )
+    _add_history_options(add)
     add_source_options(add)
     add_base_options(add)
     add_reshard_options(add)

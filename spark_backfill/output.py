@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -80,14 +80,15 @@ def _is_mount(output: Path) -> bool:
 class Output:
     """A snapshot being made: ``attempts`` is where tasks write, ``folder`` becomes the snapshot by `publish`.
 
-    A context manager that leaves nothing behind unless it was published. The folder lies beside its final place, so that
+    ``put`` publishes a finished folder elsewhere instead. A context manager that leaves nothing behind unless it was published. The folder lies beside its final place, so that
     putting it there is one rename; what a killed run left there is put right by the next one. One run at a time.
 
     Raises:
         BackfillError: the place cannot be used (see `check_output`), or another run is writing to it.
     """
 
-    def __init__(self, output: Path, *, overwrite: bool) -> None:
+    def __init__(self, output: Path, *, overwrite: bool, put: Callable[[Path], None] | None = None) -> None:
+        self._put = put
         self._output = Path(os.path.abspath(output))  # noqa: PTH100 (``..`` has no name to put something beside)
         self._overwrite = overwrite
         self._check()
@@ -155,8 +156,11 @@ class Output:
         """Put what is finished in its place.
 
         Raises:
-            BackfillError: something else has come to the place meanwhile.
+            BackfillError: something else has come to the place meanwhile. And the errors of ``put``.
         """
+        if self._put is not None:
+            self._put(self.folder)
+            return
         self._check()
         try:
             if self._output.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ def open_output(options: Options) -> Generator[Output, None, None]:
             raise BackfillError(
                 f"scratch folder {str(scratch)!r} cannot be used: {error.strerror}; choose another with --scratch"
             ) from None
-        yield stack.enter_context(_RemoteOutput(folder / "snapshot", target))
+        yield stack.enter_context(Output(folder / "snapshot", overwrite=False, put=partial(_upload, target)))
 
 
 def check_shared(options: Options, spark: SparkSession) -> None:
@@ -69,35 +70,27 @@ def check_shared(options: Options, spark: SparkSession) -> None:
     )
 
 
-class _RemoteOutput(Output):
-    """Is published at a URL: all files go up first, then the manifest, then the report. Without a target nowhere."""
+def _upload(target: UrlTarget | None, folder: Path) -> None:
+    """Publish a snapshot at a URL: all files go up first, then the manifest, then the report. Without a target nowhere.
 
-    def __init__(self, output: Path, target: UrlTarget | None) -> None:
-        self._target = target
-        super().__init__(output, overwrite=False)
-
-    def publish(self) -> None:
-        """Upload the snapshot.
-
-        Raises:
-            SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest, or the
-                error says that the snapshot is there nevertheless.
-        """
-        target = self._target
-        if target is None:
-            return
-        source = Source(place=str(self.folder), manifest=read_manifest(self.folder))
-        try:
-            for _ in target.upload(source):
-                pass
-            target.finish(source)
-            # Only now: another run may have published a snapshot there, whose report is not to be replaced.
-            for extra in (REPORT_NAME, FINDINGS_NAME):
-                if (self.folder / extra).exists():
-                    target.put(self.folder / extra)
-        except BaseException as error:
-            if not target.take_back() and isinstance(error, SnapshotError):
-                raise SnapshotError(
-                    f"{error}; {target.place} may be there and whole: remove it, or choose another URL"
-                ) from error
-            raise
+    Raises:
+        SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest, or the
+            error says that the snapshot is there nevertheless.
+    """
+    if target is None:
+        return
+    source = Source(place=str(folder), manifest=read_manifest(folder))
+    try:
+        for _ in target.upload(source):
+            pass
+        target.finish(source)
+        # Only now: another run may have published a snapshot there, whose report is not to be replaced.
+        for extra in (REPORT_NAME, FINDINGS_NAME):
+            if (folder / extra).exists():
+                target.put(folder / extra)
+    except BaseException as error:
+        if not target.take_back() and isinstance(error, SnapshotError):
+            raise SnapshotError(
+                f"{error}; {target.place} may be there and whole: remove it, or choose another URL"
+            ) from error
+        raise

@@ -53,6 +53,10 @@ class Submission:
         self.driver: int | None = None
         self._line, self._environment, self._folder, self._stdout = line, environment, folder, stdout
 
+    def note_driver(self, process: int) -> None:
+        """Note the driver's process ID."""
+        self.driver = process
+
     def __enter__(self) -> Self:
         # Here, not when it is made: between this and the block no signal's exception can strike.
         program = self._line[0]

@@ -180,7 +180,8 @@ class Bridge:
         self._routes = Routes(self._topics, self._rename, target.topics.count)
         found = {topic for topic, _ in self._asked("source", lambda: source.partitions(self._routes.reads))}
         one_cluster = self._asked("source", source.cluster_id) == there and self._is_one_cluster(there, found)
-        self._routes.one_cluster = one_cluster
+        if one_cluster:
+            self._routes.refuse_loops()
         for topic in sorted(found | {each for each in self._topics if not each.startswith("^")}):
             if topic not in found:
                 raise BridgeError(f"the source has no topic {topic!r}; name an existing one, or a pattern such as '^{topic}'")  # fmt: skip

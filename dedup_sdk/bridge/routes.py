@@ -60,7 +60,11 @@ class Routes:
         self._patterns = [re.compile(each) for each in topics if each.startswith("^")]
         self._rename, self._count = rename, count
         self._known: dict[str, str] = {}
-        self.one_cluster = False
+        self._refuses_loops = False
+
+    def refuse_loops(self) -> None:
+        """Refuse targets that the bridge reads as well: both ends are one cluster."""
+        self._refuses_loops = True
 
     def reads(self, topic: str) -> bool:
         """Whether the bridge reads a topic."""
@@ -83,7 +87,7 @@ class Routes:
             raise BridgeError(
                 f"topic {topic!r} would become {target!r}, which is no topic's name; choose another --rename"
             )
-        if self.one_cluster and self.reads(target):
+        if self._refuses_loops and self.reads(target):
             raise BridgeError(
                 f"topic {topic!r} goes to {target!r}, which this bridge reads as well: its records would be copied in a loop; "
                 "give --rename, e.g. 'copy.{topic}', or topics that leave it out"

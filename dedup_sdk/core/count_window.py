@@ -8,17 +8,20 @@ the same answer the verdict is certain; else the record waits.
 
 So nothing above the watermark is written: its marks have no number yet. With a count window, completion out of order
 becomes durable in offset order.
+
+Several IDs may be accepted at one offset, in their order: those of a unit, at its end. Units end in another order than they begin, so that
+numbers run ahead of the watermark there: one is given when everything that is judged before is over, which may be above the watermark
+because a record of a later end lies there. What is above it comes again after a crash, and is numbered again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections import deque
+from collections.abc import Container, Sequence
 from typing import Final
 
 _MOST_GONE: Final = 1_024
-_NONE: Final[Mapping[tuple[bytes, int], int]] = MappingProxyType({})
 
 
 class CountWindow:
@@ -36,12 +39,16 @@ class CountWindow:
         self._pending: list[int] = []
         self._first = 0
         self._unnumbered: dict[bytes, int] = {}
-        self._behind = _NONE
+        # How many IDs that were accepted at the same offset come after one that has no number yet.
+        self._behind: dict[tuple[bytes, int], int] = {}
+        # Numbers above the watermark: offset, and the last number given there; and the last number below.
+        self._ahead: deque[tuple[int, int]] = deque()
+        self._passed = accepted
 
     @property
     def accepted(self) -> int:
         """How many were accepted below the watermark."""
-        return self.given
+        return self._passed if self._ahead else self.given
 
     def consider(self, offset: int) -> None:
         """Note a record that may take a number."""
@@ -54,6 +61,18 @@ class CountWindow:
         """Note that a record takes a number if it is completed."""
         self.consider(offset)
         self._unnumbered[digest] = offset
+
+    def consider_all(self, offset: int, count: int) -> None:
+        """Note that so many IDs may take numbers at one offset."""
+        at = bisect_right(self._pending, offset, self._first)
+        self._pending[at:at] = [offset] * count
+
+    def offer_all(self, digests: Sequence[bytes], offset: int) -> None:
+        """Note that these IDs, which were considered, take numbers at one offset, in this order, if they are completed."""
+        for behind, digest in enumerate(reversed(digests)):
+            self.offer(digest, offset)
+            if behind:
+                self._behind[digest, offset] = behind
 
     def forget(self, offset: int) -> None:
         """Note that a record takes no number: it is a duplicate."""
@@ -82,9 +101,38 @@ class CountWindow:
             if self._unnumbered.get(digest) == offset:
                 del self._unnumbered[digest]
 
+    def number_all(self, digests: Sequence[bytes], offset: int) -> None:
+        """Give the next numbers to the IDs that were accepted at an offset: everything that is judged before is over."""
+        if not digests or not self._drop(offset, len(digests)):
+            return
+        if not self._ahead:
+            self._passed = self.given
+        for digest in digests:
+            self.given += 1
+            self.numbers[digest] = self.given
+            self._behind.pop((digest, offset), None)
+            if self._unnumbered.get(digest) == offset:
+                del self._unnumbered[digest]
+        self._ahead.append((offset, self.given))
+
+    def pass_below(self, high: int) -> None:
+        """Note that the watermark has passed what lies below ``high``."""
+        while self._ahead and self._ahead[0][0] < high:
+            self._passed = self._ahead.popleft()[1]
+
+    def keep(self, digests: Container[bytes]) -> None:
+        """Forget the numbers of other marks than these."""
+        self.numbers = {digest: number for digest, number in self.numbers.items() if digest in digests}
+
+    def put_back(self, numbers: dict[bytes, int]) -> None:
+        """Take back the numbers of marks that nobody could store; where there are others since, those count."""
+        self.numbers = numbers | self.numbers
+
     def pass_uncounted(self, count: int) -> None:
         """Note that so many may have been accepted of which nobody knows."""
         self.given += count
+        self._passed += count
+        self._ahead = deque((offset, number + count) for offset, number in self._ahead)
 
     def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
         """Return how many IDs were accepted after a mark and before ``offset``; None while that could matter and is open.

@@ -21,9 +21,8 @@ from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
 from dedup_sdk.core.reach import NOTHING_KNOWN, Reach
 from dedup_sdk.core.sightings import Sightings
-from dedup_sdk.core.source import ActiveSource, LastNotes, notes_of
 from dedup_sdk.core.source_keys import SourceKeys
-from dedup_sdk.core.sources import Sources, keys_of, source_marks
+from dedup_sdk.core.sources import ActiveSource, LastNotes, Sources, keys_of, notes_of, source_marks
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark
 from dedup_sdk.marks import (
@@ -146,7 +145,7 @@ class LastMemory:
         found = find(b"".join(asked), len(asked)) if asked else NONE_FOUND
         for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
             notes.stored[rows[index]] = Mark(offset, timestamp_ms)
-        notes.others = others
+        notes.know_others(others)
 
     def judge(self, chunk: Chunk, known: Compared) -> None:
         """See `Memory`."""
@@ -241,7 +240,7 @@ class LastMemory:
             settled.append(place)
             if chunk.states[row] != INDIVIDUAL:
                 self.flight.note_dirty(chunk)
-        self.flight.settled += settled
+        self.flight.settled.extend(settled)
         return settled
 
     def together(self, place: RecordRef) -> list[RecordRef]:
@@ -327,7 +326,7 @@ class LastMemory:
         self.sources.find(chunk, find)
         self.sources.take_over(chunk, compared)
         if self._second is not None:
-            notes_of(chunk).others = self.keys.others_of(keys)
+            notes_of(chunk).know_others(self.keys.others_of(keys))
             self._pass_others(chunk, 0, len(offsets))
         return (offsets[-1], int(timestamps[-1]), keys[-1]) if offsets else None
 

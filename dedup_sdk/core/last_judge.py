@@ -13,8 +13,7 @@ from dedup_sdk.core.last_rule import Judgement, SourceState
 from dedup_sdk.core.reach import Reach
 from dedup_sdk.core.seen import Candidate, Standing, token_of
 from dedup_sdk.core.sightings import Sightings
-from dedup_sdk.core.source import NONE_IN_FLIGHT, ActiveSource, LastNotes, Run, notes_of
-from dedup_sdk.core.sources import Sources
+from dedup_sdk.core.sources import ActiveSource, LastNotes, Run, Sources, notes_of
 from dedup_sdk.decision import decide
 from dedup_sdk.orders import Place
 from dedup_sdk.orders.place import ONLY_ORIGIN
@@ -105,7 +104,7 @@ class LastJudge:
             else:
                 run.take_to(row)
                 self.judge_rows(chunk, compared, range(row, row + 1))
-                run.start = row + 1
+                run.skip_to(row + 1)
         run.take_to(len(ranks))
 
     def _is_duplicate_in_flight(self, chunk: Chunk, row: int, leader: int) -> bool:
@@ -149,10 +148,10 @@ class LastJudge:
                     if standing is Standing.SEEN:
                         # Not in flight, so that one was completed.
                         self._repeat(chunk, row, (ahead.offset, ahead.timestamp_ms))
+                        source.join_fold()
                     else:
-                        source.put_in_flight(token_of(place), chunk.offsets[row])
+                        source.take(token_of(place), chunk.offsets[row])
                     ahead.pass_by(chunk.offsets[row], timestamp_ms)
-                    source.pending += 1
                     continue
             self._judge(chunk, row, source, candidate)
 
@@ -185,12 +184,8 @@ class LastJudge:
             if covered and number not in in_flight:
                 if ahead is None:
                     if not source.pending:
-                        source.begin()
-                        source.ahead = SourceState(
-                            rule.begin(_numbered(id_bytes, number), knows_all=True), offset, timestamp_ms
-                        )
-                        source.in_flight = {number: offset}
-                        source.pending = 1
+                        seen_first = rule.begin(_numbered(id_bytes, number), knows_all=True)
+                        source.start_with(SourceState(seen_first, offset, timestamp_ms), number, offset)
                         continue
                 elif (
                     timestamp_ms - ahead.timestamp_ms <= window_ms
@@ -204,12 +199,10 @@ class LastJudge:
                         if standing is seen:
                             # Not in flight, so that one was completed.
                             self._repeat(chunk, row, (ahead.offset, ahead.timestamp_ms))
-                        elif in_flight is NONE_IN_FLIGHT:
-                            source.in_flight = {number: offset}
+                            source.join_fold()
                         else:
-                            in_flight[number] = offset
+                            source.take(number, offset)
                         ahead.pass_by(offset, timestamp_ms)
-                        source.pending += 1
                         continue
             self._judge(chunk, row, source, compared.candidate(row))
 
@@ -223,7 +216,7 @@ class LastJudge:
             return
         offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
         source.begin()
-        source.pending += 1
+        source.join_fold()
         token = candidate.token
         leader = self._leader(source, token, offset, timestamp_ms)
         if leader is not None and not self._flight.is_open(leader):
@@ -234,13 +227,12 @@ class LastJudge:
             blocker = self._judge_by(source.ahead, chunk, row, source, candidate)
             if blocker is not None:
                 self._wait(chunk, row, blocker)
-        if source.in_flight:
-            standing = self._rule.standing(source.ahead, candidate, timestamp_ms)
-            begins_anew = self._rule.alive(source.ahead, timestamp_ms) is None
-            source.mixed = source.mixed or begins_anew or standing is Standing.UNCOMPARABLE
+        mixes = bool(source.in_flight) and (
+            self._rule.alive(source.ahead, timestamp_ms) is None
+            or self._rule.standing(source.ahead, candidate, timestamp_ms) is Standing.UNCOMPARABLE
+        )
         # Whatever the verdict: what a source remembers hangs only on what is completed.
-        source.ahead = self._sources.after(source.ahead, candidate, chunk, row)
-        source.covered = source.covered and source.ahead is not None and source.ahead.covered
+        source.look_ahead(self._sources.after(source.ahead, candidate, chunk, row), mixes=mixes)
         if leader is None:
             source.put_in_flight(token, offset)
 

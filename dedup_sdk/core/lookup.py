@@ -33,6 +33,7 @@ from dedup_sdk.core.flight import (
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
 from dedup_sdk.core.ranges import Range
 from dedup_sdk.core.reach import Reach
+from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk.marks import (
     NO_MARKS,
@@ -266,12 +267,10 @@ class LookupMemory:
         window: Window,
         progress: Progress,
         recent: Marks = NO_MARKS,
-        *,
-        make_count_window: Callable[[int, int, int], CountWindow] = CountWindow,
     ) -> None:
         self.window = window
         self.flight = Flight(progress, in_order=bool(window.count))
-        self.reach = Reach(window, progress, make_count_window=make_count_window)
+        self.reach = Reach(window, progress)
         self.count_window = self.reach.count_window
         self.recent = RecentMarks()
         self.undecided: set[bytes] = set()
@@ -762,9 +761,7 @@ class LookupMemory:
         for digest, mark in waited_for.items():
             if mark is not None and digest not in self.recent.offsets:
                 self.recent.restore(digest, mark)
-        count_window.numbers = {
-            digest: n for digest, n in count_window.numbers.items() if digest in self.recent.offsets
-        }
+        count_window.keep(self.recent.offsets)
         self._journaled = {}
         return marks
 
@@ -786,9 +783,7 @@ class LookupMemory:
             # What is in flight stays in front of its mark.
             self.recent.offsets.setdefault(digest, offset)
         if self.count_window is not None and marks.numbers is not None:
-            self.count_window.numbers = (
-                dict(zip(digests, marks.numbers.tolist(), strict=True)) | self.count_window.numbers
-            )
+            self.count_window.put_back(dict(zip(digests, marks.numbers.tolist(), strict=True)))
 
     # --- what others completed -----------------------------------------------------------------------------
 
@@ -822,6 +817,11 @@ class LookupMemory:
         marks = self._columns(chunk, chunk.unsaved()) if chunk.offsets else NO_MARKS
         self.note_journaled(marks)
         return marks
+
+
+def open_lookup(window: Window, progress: Progress, recent: Marks = NO_MARKS) -> PartitionState:
+    """Return the state of a partition whose IDs are looked up: its progress, and the recent marks beside it."""
+    return PartitionState(LookupMemory(window, progress, recent))
 
 
 def _as_marks(found: Found) -> dict[int, Mark]:

@@ -14,7 +14,6 @@ late
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -125,7 +124,6 @@ class Reach:
         progress: Progress,
         *,
         longest_ms: int | None = None,
-        make_count_window: Callable[[int, int, int], CountWindow] = CountWindow,
     ) -> None:
         self.window = window
         self.since_ms = progress.since_ms
@@ -138,7 +136,7 @@ class Reach:
         self._floor_number = progress.floor_number
         if window.count:
             floor = self._floor_of_count_window(window.count)
-            self.count_window = make_count_window(window.count, progress.accepted, floor)
+            self.count_window = CountWindow(window.count, progress.accepted, floor)
         elif self._floor_number:
             # No number keeps anything out any more, and nobody knows how old that was.
             self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0

@@ -117,6 +117,10 @@ class Step:
         self.outcome = ""
         """Printed when the step is over."""
 
+    def ends_with(self, outcome: str) -> None:
+        """Have this printed when the step is over."""
+        self.outcome = outcome
+
     def doing(self, what: str, total: int | None = None) -> None:
         """Name the current action, and its total (None: unknown)."""
         self._progress.remove_task(self._task)

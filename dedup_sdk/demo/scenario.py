@@ -183,7 +183,7 @@ class Scenario:
             self._topic = self._stack.enter_context(
                 Topic(self._kafka.bootstrap, TOPIC, group=GROUP, partitions=PARTITIONS)
             )
-            step.outcome = (
+            step.ends_with(
                 f"Apache Kafka at {self._kafka.bootstrap}, topic {TOPIC} with {PARTITIONS} partitions"
             )
 
@@ -195,7 +195,7 @@ class Scenario:
                 step.at(sent)
             step.doing("counting what is in the topic")
             counts = self._topic.count_ids(self._topic.ends())
-            step.outcome = (
+            step.ends_with(
                 f"{len(counts):,} flights, {counts.total():,} records: {producer.retried:,} flights sent again because "
                 f"{self._proxy.cuts} answers of the broker were cut off, {producer.repeated:,} for no reason"
             )
@@ -219,7 +219,7 @@ class Scenario:
             step.doing("judging")
             runs = [read_handled(run.handled_file) for run in workers.runs]
             judgement = judge(counts, runs, killed=read_handled(killed.handled_file), committed=committed)
-            step.outcome = (
+            step.ends_with(
                 f"{judgement.handled:,} handled; {killed.name} was killed after {killed.handled_count():,} and started "
                 f"again: {judgement.lost:,} lost, {judgement.doubled:,} handled twice"
             )
@@ -242,7 +242,7 @@ class Scenario:
             step.doing("comparing it with the stores of the workers")
             comparison = compare_stores(self._store, self._snapshot, Window.parse(WINDOW))
             relation = "the same as in" if comparison.equal else "NOT the same as in"
-            step.outcome = (
+            step.ends_with(
                 f"spark-submit read {rebuilt.records:,} records; its {comparison.marks:,} marks are {relation} the "
                 "workers' stores"
             )
@@ -262,7 +262,7 @@ class Scenario:
                 self._wait_until_committed(workers, step)
                 workers.end()
                 resent_handled = workers.handled_count()
-            step.outcome = (
+            step.ends_with(
                 f"stores deleted, workers started from the snapshot, {resent:,} flights sent again: "
                 f"{resent_handled:,} handled again"
             )

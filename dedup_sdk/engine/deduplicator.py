@@ -103,9 +103,10 @@ class Deduplicator:
         """See `share`."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
         self._terms: dict[Window, Terms] = {}
+        self._everywhere: Terms | None = None
+        """The terms of all topics, whatever their names are, where they have one window."""
         if isinstance(strategy.window, Window):
-            # One for all topics, whatever their names are: it is not worked out while a partition waits.
-            self.terms_of("")
+            self._everywhere = self.terms_of("")
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +123,8 @@ class Deduplicator:
 
     def terms_of(self, topic: str) -> Terms:
         """Return what the strategy means for a topic: the same object for all that have one window."""
+        if self._everywhere is not None:
+            return self._everywhere
         window = self.strategy.window_of(topic)
         terms = self._terms.get(window)
         if terms is None:
@@ -172,7 +175,6 @@ class Deduplicator:
                 topic,
                 partition,
                 ForgetfulStore(store, identity, window) if terms.forgets else store,
-                self.strategy,
                 terms,
                 counters=self.counters,
                 observers=self._observers,

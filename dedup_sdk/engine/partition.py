@@ -42,7 +42,7 @@ from dedup_sdk.marks import NO_MARKS, Coverage, Int64s, Marks, Progress, join_ma
 from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import Loaded, PartitionStore
-from dedup_sdk.strategy import Strategy, Terms
+from dedup_sdk.strategy import Terms
 from dedup_sdk.window import Window
 
 G = TypeVar("G", bound=Gate)
@@ -69,7 +69,6 @@ class Partition:
         topic: str,
         partition: int,
         store: PartitionStore,
-        strategy: Strategy,
         terms: Terms,
         *,
         counters: Counters,
@@ -82,7 +81,6 @@ class Partition:
         self.topic = topic
         self.partition = partition
         self.store = store
-        self.strategy = strategy
         self.terms = terms
         self.keys, self.window, self.forgets = terms.keys, terms.window, terms.forgets
         self.hangs_on_order, self.tells_of_singles = terms.hangs_on_order, terms.tells_of_singles
@@ -92,7 +90,7 @@ class Partition:
         )  # fmt: skip
         self.verdicts = VerdictCounter(topic, partition, counters, observers)
         self.loaded: Loaded | None = store.load()
-        """What the partition begins with; whoever checks the log may put a part of it, or None, in its place."""
+        """What the partition begins with; see `begin_with`."""
         self._stored = self.loaded
         self.started = False
         self.begun = True
@@ -108,6 +106,10 @@ class Partition:
         self._read_to = 0
 
     # --- opening -------------------------------------------------------------------------------------------------
+
+    def begin_with(self, loaded: Loaded | None) -> None:
+        """Begin with this part of what the store has, or with nothing of it: the rest is of another log."""
+        self.loaded = loaded
 
     def start(self, plan: StartPlan, *, begun: bool = True) -> None:
         """Begin as planned: with the store's marks, or with none.
@@ -142,9 +144,10 @@ class Partition:
         self.memory.reach.note_dropped(self.flight.high)
 
     def _begin(self, progress: Progress, recent: Marks = NO_MARKS) -> None:
-        self.state = self.strategy.open(self.terms, progress, recent)
+        self.state = self.terms.open(progress, recent)
         self.flight, self.memory = self.state.flight, self.state.memory
-        self.gates[:] = [*self._own_gates, *self.strategy.gates(self.state)]
+        more = self.terms.gates(self.state) if self.terms.gates is not None else ()
+        self.gates[:] = [*self._own_gates, *more]
         for gate in self.gates:
             gate.enter(self, self._all_partitions)
         self.state.start_stream_time(self.now_ms())

@@ -165,10 +165,7 @@ class DedupConsumer(Consumer):
         )
         places = snapshot_places(snapshot)
         _refuse_strategy(dedup, mode, places, snapshot)
-        if dead_letters is not None:
-            text("dead_letters", dead_letters)
-        if dead_letters == "":
-            raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
+        _refuse_dead_letters(dead_letters)
         settings = client_settings(config, client_arguments)
         if revoke_deadline is not None:
             settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
@@ -689,6 +686,14 @@ class DedupConsumer(Consumer):
 def _refuse_choices(**chosen: str) -> None:
     for name, value in chosen.items():
         choice(name, value, _CHOICES[name])
+
+
+def _refuse_dead_letters(topic: str | None) -> None:
+    if topic is None:
+        return
+    text("dead_letters", topic)
+    if not topic:
+        raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
 
 
 def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapshot: object) -> None:

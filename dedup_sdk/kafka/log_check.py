@@ -76,7 +76,7 @@ def start_in_the_log(
             held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until,
             contradicted_at=None if start.log_change is None else start.log_change.contradicted_at,
         )  # fmt: skip
-        held.loaded = _cut_back(held, loaded, common)
+        held.begin_with(_cut_back(held, loaded, common))
     # Of a log of which nothing is known all is read, also where it begins behind the place in the one before it.
     offset = common if loaded is None and same_until is None else min(start.offset, common)
     detail = f"offset {known} was completed or committed, the log ends at {end}"

@@ -57,7 +57,7 @@ class Readers:
         if isolation not in self._others:
             self._others[isolation] = Readers(self._settings, isolation=isolation)
         others = self._others[isolation]
-        others.answer_s = max(self.answer_s, _MEETING_S)
+        others.wait_at_most(max(self.answer_s, _MEETING_S))
         return others
 
     def take(self) -> Consumer:
@@ -72,6 +72,10 @@ class Readers:
             reader.close()
         else:
             self._idle.append(reader)
+
+    def wait_at_most(self, answer_s: float) -> None:
+        """Have questions take so many seconds at most, from now on."""
+        self.answer_s = answer_s
 
     @contextmanager
     def patient(self) -> Iterator[None]:

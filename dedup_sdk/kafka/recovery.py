@@ -191,7 +191,7 @@ def recover(
             if cut is None:
                 break
             # It was cut meanwhile: among the replayed records may be some that nobody has handled.
-            held.loaded = None
+            held.begin_with(None)
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
         start = yield from _in_the_log(at, replace(start, log_change=change), held)
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
@@ -800,7 +800,7 @@ class Backoff:
         self._questions, self._readers, self._clock = questions, readers, clock
         self._active_until = self._rest_until = 0.0
         self._probes: dict[tuple[str, int], EndProbe] = {}
-        readers.answer_s = ANSWER_S
+        readers.wait_at_most(ANSWER_S)
 
     @property
     def is_active(self) -> bool:
@@ -819,7 +819,8 @@ class Backoff:
     def may_begin(self, assigned: Assigned) -> bool:
         """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
         now = self._clock()
-        self._readers.answer_s = assigned.answer_s or ANSWER_S
+        if assigned.answer_s:
+            self._readers.wait_at_most(assigned.answer_s)
         if assigned.recovery is not None or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition
@@ -835,12 +836,13 @@ class Backoff:
             return False
         assigned.wait_until(assigned.ask_at, None)
         assigned.give_time(min(max(ANSWER_S, _TIMES * (probe.took_s or 0.0)), MOST_ANSWER_S))
-        self._readers.answer_s = assigned.answer_s
+        self._readers.wait_at_most(assigned.answer_s)
         return True
 
     def took(self, seconds: float) -> None:
         """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
-        self._readers.answer_s = ANSWER_S
+        if self._readers.answer_s != ANSWER_S:
+            self._readers.wait_at_most(ANSWER_S)
         if seconds > _LONG_S and self.is_active:
             self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
 
@@ -918,11 +920,10 @@ class RecoveryLoop:
                 if time.monotonic() >= until:
                     break
         finished = [each for each in self._assigned.values() if each.state is State.ANNOUNCING]
-        return self._together(self._announced(finished)) if finished else []
-
-    def _together(self, begun: list[Assigned]) -> list[Assigned]:
-        """Have partitions deliver in few groups: a fetch that waits for records of the first holds up that of the next."""
-        now = time.monotonic()
+        if not finished:
+            return []
+        begun, now = self._announced(finished), time.monotonic()
+        # They begin in few groups: a fetch that waits for records of the first group holds up the fetch of the next.
         self._begin_by = self._begin_by or now + TOGETHER_S
         if not begun or (self.hurried and now < self._begin_by):
             return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dedup_sdk.core.flight import DUPLICATE, UNVERIFIED, Chunk, RecordRef, digest_of
 from dedup_sdk.engine.gates import Unseen
@@ -25,8 +25,6 @@ from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
-
-LONGEST_RETRY_S: Final = 1.0
 
 
 class Claims:
@@ -165,9 +163,7 @@ class Claims:
                 too_early.append(each)
                 each.have_wait(0.0)
             elif answer is not None and answer.kind is ClaimKind.IN_FLIGHT:
-                each.lease_ends = now + answer.left_ms / 1000
-                each.have_wait(now + min(each.pause_s, max(answer.left_ms / 1000, 0.001)))
-                each.pause_s = min(2 * each.pause_s, LONGEST_RETRY_S)
+                each.have_wait_for(answer.left_ms / 1000, now)
                 if self.in_order:
                     stopped.add(gate)
             elif answer is None and (self.pauses or now < each.lease_ends):
@@ -357,7 +353,7 @@ def _name(asked: list[Waiting]) -> None:
         part = list(group)
         digests = (digest_of(each.chunk, each.row) for each in part)
         for each, key in zip(part, scoped_ids(scope, digests), strict=True):
-            each.key = key
+            each.call(key)
 
 
 def _complete_duplicates(duplicates: list[Waiting]) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 RETRY_S: Final = 0.1
 """Seconds until an ID that is in flight elsewhere is asked for again; twice as long each time, up to a second."""
+_LONGEST_RETRY_S: Final = 1.0
 _FARTHEST_MS: Final = 2**52
 
 
@@ -68,6 +69,16 @@ class Waiting:
     def is_held_back(self) -> bool:
         """Whether the application is not to have it now."""
         return self.chunk.states[self.row] == PARKED
+
+    def call(self, key: bytes) -> None:
+        """Note what the shared store calls it."""
+        self.key = key
+
+    def have_wait_for(self, left_s: float, now: float) -> None:
+        """Have it wait for who has the lease, which ends in so many seconds; each time it waits twice as long."""
+        self.lease_ends = now + left_s
+        self.have_wait(now + min(self.pause_s, max(left_s, 0.001)))
+        self.pause_s = min(2 * self.pause_s, _LONGEST_RETRY_S)
 
     def judge(self, kind: int, reason: str | None) -> None:
         """Give it its verdict."""

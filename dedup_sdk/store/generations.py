@@ -424,6 +424,10 @@ class RocksGenerations:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
         return self.filters.write(generation.number, 0, words)
 
+    def go_by(self, state: State) -> None:
+        """Go by a state that was just made valid, and names the same generations."""
+        self.state = state
+
     def adopt(self, state: State) -> None:
         """Go by a state that was just made valid: drop the generations it does not name, load those that came in whole."""
         known = {generation.number for generation in self.state.generations}

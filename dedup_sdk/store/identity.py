@@ -174,8 +174,8 @@ FORMAT: Final = 4
 
 
 def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:
-    """Return the bytes to store. ``numbered``: whether all marks bear numbers until now; one that is off adds none."""
-    more = {"window": str(window), "numbered": numbered if window.is_off else window.count is not None}
+    """Return the bytes to store. ``numbered``: whether all marks bear numbers until now."""
+    more = {"window": window.text, "numbered": numbered and window.count is not None}
     return json.dumps({"format": FORMAT, **asdict(identity), **more}, sort_keys=True).encode()
 
 

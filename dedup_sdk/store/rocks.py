@@ -440,7 +440,7 @@ class RocksPartition:
             kept = generations.newer_than_stored(newest_per_digest(marks))
             if kept.count:
                 generations.take_in(kept, self._window, self._generation_marks)
-            generations.state = self._settle(generations.state, progress)
+            generations.go_by(self._settle(generations.state, progress))
             make_files_private(self._folder)
             self._measure()
 

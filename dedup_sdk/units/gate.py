@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from dedup_sdk.core.flight import Chunk
 from dedup_sdk.core.state import PartitionState
@@ -137,6 +137,5 @@ class UnitGate(Gate):
 
 
 def unit_gates(state: PartitionState) -> list[Gate]:
-    """Return the gate of a partition in this state, none where nothing is looked up in its topic."""
-    units = state.memory
-    return [UnitGate(state, units)] if isinstance(units, UnitMemory) else []
+    """Return the gate of a partition whose state `dedup_sdk.units.memory.open_units` made."""
+    return [UnitGate(state, cast("UnitMemory", state.memory))]

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from dedup_sdk.core.count_window import CountWindow
 from dedup_sdk.core.flight import (
     DONE,
     DUPLICATE,
@@ -42,7 +43,6 @@ from dedup_sdk.decision import Mark, decide
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Int64s, Marks, Progress, join_marks
 from dedup_sdk.record import VerdictKind, value_bytes
 from dedup_sdk.units.assembler import UNFINISHED, Gathered, Standing, UnitAssembler
-from dedup_sdk.units.count_window import UnitCountWindow
 from dedup_sdk.units.doubt import Doubt
 from dedup_sdk.units.keys import Member, UnitKeys
 from dedup_sdk.units.ranges import OverUnits
@@ -89,7 +89,7 @@ class UnitMemory:
     def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
         self.keys = keys
         self.assembler = UnitAssembler(keys.unit.records)
-        self.lookup = LookupMemory(window, progress, recent, make_count_window=UnitCountWindow)
+        self.lookup = LookupMemory(window, progress, recent)
         self.complete_units: dict[int, CompleteUnit] = {}
         self.over = OverUnits()
         self.doubt = Doubt(self.lookup.reach, all_or_nothing=keys.mode == "all-or-nothing")
@@ -121,9 +121,8 @@ class UnitMemory:
         return self.lookup.reach
 
     @property
-    def _count_window(self) -> UnitCountWindow | None:
-        count_window = self.lookup.count_window
-        return count_window if isinstance(count_window, UnitCountWindow) else None
+    def _count_window(self) -> CountWindow | None:
+        return self.lookup.count_window
 
     @property
     def committed_low(self) -> int:
@@ -337,7 +336,7 @@ class UnitMemory:
         unit = CompleteUnit(places, distinct, known, sized=gathered.size is not None)
         self.complete_units[unit.end] = unit
         if self._count_window is not None:
-            self._count_window.consider_unit(unit.end, len(distinct))
+            self._count_window.consider_all(unit.end, len(distinct))
         waiting = self.flight.waiting
         if not any(digest in waiting for digest in distinct) and self._settle_unit(unit):
             return
@@ -415,13 +414,12 @@ class UnitMemory:
         covered: bool,
     ) -> None:
         """Offer the records of a unit, but for those that are duplicates by themselves; all of them end together."""
-        unit.marked = unit.digests
-        unit.accepted = [digest for digest in unit.digests if digest not in duplicates]
+        unit.accept([digest for digest in unit.digests if digest not in duplicates])
         for digest in unit.digests:
             self.lookup.recent.begin(digest, unit.end)
         if self._count_window is not None:
             self._number_none(unit, duplicates)
-            self._count_window.offer_unit(unit.accepted, unit.end)
+            self._count_window.offer_all(unit.accepted, unit.end)
         if not covered and len(unit.accepted) > 1 and not self._folding:
             self.doubt.tear(unit.end + 1)
         firsts: dict[bytes, RecordRef] = {}
@@ -469,7 +467,7 @@ class UnitMemory:
             if chunk.kinds[row] == UNVERIFIED:
                 chunk.reasons[row] = "uncovered"
         chunk.states[row] = OFFERED if chunk is self._admitting else INDIVIDUAL
-        unit.left += 1
+        unit.offer()
 
     def _deliver_each(self, places: Sequence[RecordRef], reason: str) -> None:
         """Offer records one by one, unverified: their unit cannot be judged. They leave no mark.
@@ -579,8 +577,7 @@ class UnitMemory:
 
     def _end_member(self, unit: CompleteUnit, chunk: Chunk, row: int) -> list[bytes]:
         chunk.states[row] = HELD
-        unit.left -= 1
-        return [] if unit.left else self._finish_unit(unit)
+        return self._finish_unit(unit) if unit.end_one() else []
 
     def together(self, place: RecordRef) -> list[RecordRef]:
         """Return the records of the unit of a record, or the record itself."""
@@ -669,7 +666,7 @@ class UnitMemory:
             self._count_window.pass_below(high)
         self.doubt.pass_below(high)
 
-    def _number(self, count_window: UnitCountWindow) -> None:
+    def _number(self, count_window: CountWindow) -> None:
         """Number what was accepted before the first that is not over, in the order of ends."""
         front = min((unit.end for unit in self.complete_units.values()), default=self.flight.position)
         # What lies before it was over, and has its number.
@@ -693,9 +690,9 @@ class UnitMemory:
                 unit = units.get(row)
                 offset = chunk.offsets[row]
                 if unit is not None and unit.end == offset:
-                    count_window.number_unit(unit.accepted, offset)
+                    count_window.number_all(unit.accepted, offset)
                 elif row not in chunk.unmarked:
-                    count_window.number(digest_of(chunk, row), offset)
+                    count_window.number_all([digest_of(chunk, row)], offset)
         self._numbered = max(self._numbered, front)
 
     # --- what is kept --------------------------------------------------------------------------------------

@@ -35,6 +35,19 @@ class CompleteUnit:
         self.accepted: list[bytes] = []
         self.sized = sized
 
+    def accept(self, digests: list[bytes]) -> None:
+        """Note that these of its IDs are accepted, and that it leaves a mark of each ID."""
+        self.marked, self.accepted = self.digests, digests
+
+    def offer(self) -> None:
+        """Note that the application gets one more of its records."""
+        self.left += 1
+
+    def end_one(self) -> bool:
+        """Note that the application has ended one of its records; return whether it was the last."""
+        self.left -= 1
+        return not self.left
+
     @property
     def first(self) -> int:
         """The offset of its first record."""

@@ -259,13 +259,14 @@ def test_what_is_read_again_beside_a_stopped_partition_comes_once(
     send_beyond_retention(kafka, "pairs", 10, 110)
     Consumer.resume(consumer, [TopicPartition("pairs", 0)])
     listen_until(consumer, lambda: consumer._fetcher.messages)
-    together = consumer._session._recoveries._together
+    work = consumer._session._recoveries.work
 
-    def when_something_is_fetched(begun: list[Any]) -> list[Any]:
-        return together(begun) if consumer._fetcher.messages else []
+    def when_something_is_fetched() -> list[Any]:
+        begun = work()
+        return begun if consumer._fetcher.messages else []
 
     # A recovery takes as long as it takes.
-    monkeypatch.setattr(consumer._session._recoveries, "_together", when_something_is_fetched)
+    monkeypatch.setattr(consumer._session._recoveries, "work", when_something_is_fetched)
     sent = [f"other-{number}" for number in range(40)]
     until = monotonic() + PATIENCE_S
     for each in sent:

@@ -9,8 +9,8 @@ def test_one_record_is_a_short_way() -> None:
     """From the fetch to the hand-out, and to its completion by the next call."""
     trail = record_path()
 
-    assert trail.count() <= 58, "\n".join(trail.trace)
-    assert trail.modules <= 13, sorted(trail.calls)
+    assert trail.count() <= 55, "\n".join(trail.trace)
+    assert trail.modules <= 12, sorted(trail.calls)
     assert trail.count("kafka/") <= 24, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
@@ -26,6 +26,6 @@ def test_an_assignment_is_a_way_of_limited_length() -> None:
     """From the client's callback to the first message, with the store that an orderly end left."""
     trail = assignment_path()
 
-    assert trail.count() <= 218, "\n".join(trail.trace)
-    assert trail.modules <= 30, sorted(trail.calls)
+    assert trail.count() <= 200, "\n".join(trail.trace)
+    assert trail.modules <= 25, sorted(trail.calls)
     assert trail.count("kafka/") <= 97, "\n".join(trail.trace)

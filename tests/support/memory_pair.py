@@ -20,7 +20,7 @@ from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_m
 if TYPE_CHECKING:
     from dedup_sdk.core.compared import Compared
     from dedup_sdk.core.last_rule import LastRule
-    from dedup_sdk.core.source import LastNotes
+    from dedup_sdk.core.sources import LastNotes
 
 
 class JudgesOneByOne(LastJudge):
