@@ -8,22 +8,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from dedup_sdk.checks import choice, flag, whole
-from dedup_sdk.core.last import open_last
-from dedup_sdk.core.last_rule import BelowFloor, LastRule
 from dedup_sdk.core.lookup import open_lookup
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.marks import Marks, Progress
-from dedup_sdk.orders import Order, order_of
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of
 from dedup_sdk.window import Window, Windows, window_of
 
 if TYPE_CHECKING:
+    from dedup_sdk.core.last_rule import BelowFloor, LastRule
     from dedup_sdk.engine.gates import Gate
+    from dedup_sdk.orders import Order
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
 
@@ -159,6 +158,8 @@ class LastId:
 
     def __post_init__(self) -> None:
         """Accept texts for specs and window; refuse anything else."""
+        from dedup_sdk.orders import order_of
+
         object.__setattr__(self, "id", id_spec(self.id))
         object.__setattr__(self, "order", order_of(self.order))
         if self.source is not None:
@@ -193,6 +194,8 @@ class LastId:
 
     def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
         """Return what this means for partitions with its window, as `Lookup.terms`: sources are always stored, and depend on the order."""
+        from dedup_sdk.core.last import open_last
+
         keys = self.keys
         rule = rule_digits(keys, window, digest=digest, isolation=isolation)
         return Terms(
@@ -202,6 +205,8 @@ class LastId:
     @property
     def rule(self) -> LastRule:
         """The rule by which its sources are judged and stored."""
+        from dedup_sdk.core.last_rule import LastRule
+
         return LastRule(self.order, self.reorder_depth, self.below_floor, self.window)
 
     @property

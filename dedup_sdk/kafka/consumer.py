@@ -44,9 +44,6 @@ from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import ClientSettings, client_settings
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
-from dedup_sdk.shared.claims import Claims
-from dedup_sdk.shared.protocol import ClaimStore
-from dedup_sdk.shared.settings import Shared
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
@@ -57,6 +54,8 @@ if TYPE_CHECKING:
     from dedup_sdk.runner.runner import Runner
     from dedup_sdk.runner.settings import Failures, Handler, OnError
     from dedup_sdk.runner.tasks import Order
+    from dedup_sdk.shared.protocol import ClaimStore
+    from dedup_sdk.shared.settings import Shared
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -755,6 +754,9 @@ def _sharing_of(
     """
     if given is None:
         return None
+    # Where memory is shared only.
+    from dedup_sdk.shared.settings import Shared
+
     shared = given if isinstance(given, Shared) else Shared(given)
     window = dedup.window if isinstance(dedup, Lookup) else None
     if not isinstance(dedup, Lookup) or dedup.unit is not None:
@@ -778,4 +780,6 @@ def _share(engine: Deduplicator, sharing: Shared | None, settings: ClientSetting
     """Have an engine claim what it hands out, where a memory is shared."""
     if sharing is None:
         return
+    from dedup_sdk.shared.claims import Claims
+
     engine.share(Claims(sharing, engine.counters, group=settings.group, silence_s=settings.silence_s))

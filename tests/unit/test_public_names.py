@@ -94,7 +94,7 @@ OPTIONAL = (
     "spark_backfill",
 )
 """What a consumer does not need."""
-MOST_MODULES_OF_A_CONSUMER = 168
+MOST_MODULES_OF_A_CONSUMER = 72
 """A limit that only falls: lower it when there are fewer."""
 
 
