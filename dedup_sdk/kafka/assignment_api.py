@@ -6,7 +6,8 @@ seeks are noted, and done when it is free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
@@ -54,8 +55,8 @@ class AssignmentApi:
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._fetcher, self._delivery = fetcher, delivery
         self._handlers: Handlers | None = None
-        self._closing = False
-        """Whether the consumer closes: what a callback assigns then is not taken, because the client would wait for its return."""
+        self._closes = False
+        """Whether the consumer closes."""
         self._assigning: list[TopicPartition] | None = None
         """Inside the user's callback: what is to be assigned."""
         self._pausing: set[Coordinates] = set()
@@ -64,6 +65,28 @@ class AssignmentApi:
         """Partitions that the user assigned in the callback for others that go: they stay."""
         self.noted_seeks: dict[Coordinates, TopicPartition] = {}
         """Where other threads want partitions to be read from, said while a callback ran."""
+
+    @contextmanager
+    def closing(self) -> Iterator[bool]:
+        """Close inside the block, unless the consumer is closed, or closes already (False).
+
+        What its callbacks ask for meanwhile changes no assignment: the client would wait for a partition's return.
+        """
+        with self._lock.alone():
+            begins = not self._lock.closed and not self._closes
+            self._closes = self._closes or begins
+        try:
+            yield begins
+        finally:
+            if begins:
+                self._closes = False
+
+    @contextmanager
+    def _changing(self) -> Iterator[bool]:
+        """Change the assignment inside the block, if it may be changed (True)."""
+        with self._lock.alone():
+            self._lock.check_open()
+            yield not self._closes
 
     # --- subscription --------------------------------------------------------------------------------------------
 
@@ -74,6 +97,8 @@ class AssignmentApi:
         are fenced *before* their callback.
         """
         self._lock.check_open()
+        if self._closes:
+            return
 
         # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
@@ -108,8 +133,9 @@ class AssignmentApi:
 
     def unsubscribe(self) -> None:
         """Leave the group; what the last call handed out comes again to whoever gets its partition."""
-        with self._lock.alone():
-            self._lock.check_open()
+        with self._changing() as may:
+            if not may:
+                return
             going = self._session.of_group
             if not going:
                 Consumer.unsubscribe(self._consumer)
@@ -216,8 +242,6 @@ class AssignmentApi:
 
     def reopen_all(self) -> None:
         """Open every partition again, from its store and from what is completed, as after a crash; with the lock."""
-        # Whoever asks for messages again after a `close` that was interrupted goes on.
-        self._closing = False
         if self._handlers is not None:
             self._handlers.lose(None)
         self._fetcher.note_stops()
@@ -230,7 +254,6 @@ class AssignmentApi:
 
     def part(self) -> None:
         """Let everything go, before the client closes: what was completed is written, what the last call handed out is released."""
-        self._closing = True
         by_hand = self._session.assigned.keys() - self._session.of_group
         if self._interruption.happened:
             self.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
@@ -278,12 +301,10 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock.alone():
-            self._lock.check_open()
-            if self._closing:
-                return
-            self.finish_asked()
-            self._interruption.whole(self._assign_by_hand, partitions)
+        with self._changing() as may:
+            if may:
+                self.finish_asked()
+                self._interruption.whole(self._assign_by_hand, partitions)
 
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
         self._give_all_back()
@@ -296,9 +317,8 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock.alone():
-            self._lock.check_open()
-            if self._closing:
+        with self._changing() as may:
+            if not may:
                 return
             self._session.take(partitions, incremental=True, by_hand=True)
             self._by_callback |= coordinates_in(partitions)
@@ -309,8 +329,9 @@ class AssignmentApi:
         if self._assigning is not None and not self._settings.incremental:
             self._assigning = []
             return
-        with self._lock.alone():
-            self._lock.check_open()
+        with self._changing() as may:
+            if not may:
+                return
             self.finish_asked()
             self._interruption.whole(self._give_all_back)
             self._interruption.whole(Consumer.unassign, self._consumer)
@@ -318,8 +339,9 @@ class AssignmentApi:
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go."""
-        with self._lock.alone():
-            self._lock.check_open()
+        with self._changing() as may:
+            if not may:
+                return
             self.finish_asked()
             self._interruption.whole(self.give_back, partitions)
             self._interruption.whole(Consumer.incremental_unassign, self._consumer, partitions)

@@ -590,11 +590,15 @@ class DedupConsumer(Consumer):
         """Release what the last call handed out, write and commit what is completed, leave; harmless when repeated.
 
         With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
-        assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client. What your callbacks assign meanwhile is not taken.
+        assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client. What your callbacks do to the subscription or
+        the assignment meanwhile is left out.
         """
+        with self._assignment.closing() as begins:
+            if begins:
+                self._close()
+
+    def _close(self) -> None:
         with self._access.alone():
-            if self._access.closed:
-                return
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._callback_errors.run(self._assignment.part)
         if self._session.of_group:

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.closing import close_client
@@ -187,3 +187,35 @@ def test_a_program_that_ends_waits_for_a_dropped_consumer(
         assert (ended.returncode, "Traceback" in ended.stderr) == (0, False), ended.stderr
         assert begun or wait_s < 1
         assert not begun or committed(kafka.bootstrap, group, "orders").offset == 1
+
+
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize(
+    "call",
+    ["assign", "incremental_assign", "unassign", "incremental_unassign", "subscribe", "unsubscribe", "close"],
+)
+def test_a_callback_of_a_close_changes_no_assignment(
+    make: Make, send: Send, kafka: MockKafka, protocol: str, call: str
+) -> None:
+    """Whatever `on_revoke` asks for while the consumer closes: the close ends, in order, and what was completed is committed."""
+    send("a", "b")
+    called: list[str] = []
+    config = {**QUICK, "partition.assignment.strategy": protocol}
+    consumer = make(config=config, revoke_deadline=3 * PATIENCE_S)
+
+    def revoke(_: object, partitions: list[TopicPartition]) -> None:
+        called.append(call)
+        if call in {"unassign", "unsubscribe", "close"}:
+            getattr(consumer, call)()
+        else:
+            getattr(consumer, call)(["orders"] if call == "subscribe" else partitions)
+
+    consumer.subscribe(["orders"], on_revoke=revoke)
+    for _ in range(2):
+        assert consumer.poll(PATIENCE_S) is not None
+    ended = threading.Thread(target=consumer.close, daemon=True)
+    ended.start()
+    ended.join(PATIENCE_S)
+    assert not ended.is_alive(), "the close hangs"
+    assert called == [call]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
