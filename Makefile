@@ -83,11 +83,12 @@ test-logic: $(READY)
 test-rest: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(APART:%=--ignore=%)
 
-check: $(READY) ## ruff, its formatter, and mypy
+check: $(READY) ## ruff, its formatter, mypy, and pyright on programs as users write them
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "make: files are not formatted; run: make format" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks examples)
-	@echo "check: ruff and mypy have nothing to say"
+	@$(BIN)/basedpyright --level error > .cache/pyright.txt || { cat .cache/pyright.txt; exit 1; }
+	@echo "check: ruff, mypy and pyright have nothing to say"
 
 format: $(READY) ## formats the code and applies ruff's safe fixes
 	@$(BIN)/ruff check --quiet --fix-only

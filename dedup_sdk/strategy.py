@@ -20,6 +20,8 @@ from dedup_sdk.units.unit import Unit, UnitMode, unit_of
 from dedup_sdk.window import Window, Windows, window_of
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from dedup_sdk.core.last_rule import BelowFloor, LastRule
     from dedup_sdk.engine.gates import Gate
     from dedup_sdk.orders import Order
@@ -82,6 +84,19 @@ class Lookup:
     persist: bool = True
     unit: Unit | IdSpec | None = None
     unit_mode: UnitMode = "all-or-nothing"
+
+    if TYPE_CHECKING:
+        # What may be given is more than what the fields are then.
+        def __init__(
+            self,
+            *,
+            id: IdSpec | str,  # noqa: A002 (the public name)
+            window: Window | Windows | timedelta | str,
+            on_missing_id: MissingIdPolicy = "process",
+            persist: bool = True,
+            unit: Unit | IdSpec | str | None = None,
+            unit_mode: UnitMode = "all-or-nothing",
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Accept texts for ``id``, ``window`` and ``unit``; refuse anything else."""
@@ -155,6 +170,21 @@ class LastId:
     otherwise: Lookup | None = None
     window: Window = field(default_factory=lambda: Window(days=IDLE_DAYS))
     on_missing_id: MissingIdPolicy = field(default="process")
+
+    if TYPE_CHECKING:
+        # As `Lookup` has it.
+        def __init__(
+            self,
+            *,
+            id: IdSpec | str,  # noqa: A002 (the public name)
+            order: Order,
+            source: IdSpec | str | None = None,
+            reorder_depth: int = REORDER_DEPTH,
+            below_floor: BelowFloor = "deliver",
+            otherwise: Lookup | None = None,
+            window: Window | timedelta | str = ...,
+            on_missing_id: MissingIdPolicy = "process",
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Accept texts for specs and window; refuse anything else."""

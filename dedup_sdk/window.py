@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from dedup_sdk.errors import ConfigurationError
 
-_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000, "milliseconds": 1}
+_MS = {
+    "weeks": 604_800_000,
+    "days": 86_400_000,
+    "hours": 3_600_000,
+    "minutes": 60_000,
+    "seconds": 1_000,
+    "milliseconds": 1,
+}
 _SUFFIXES = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds", "ms": "milliseconds"}
 _MAX_MS = 2**53
-_MOST_DIGITS = 20
+_LENGTH = re.compile(
+    r"(?:(?P<weeks>\d{1,20})w)?(?:(?P<days>\d{1,20})d)?(?:(?P<hours>\d{1,20})h)?(?:(?P<minutes>\d{1,20})m(?!s))?"
+    r"(?:(?P<seconds>\d{1,20})s)?(?:(?P<milliseconds>\d{1,20})ms)?",
+    re.ASCII,
+)
+_ISO_8601 = re.compile(
+    r"P(?:(?P<weeks>\d{1,20})W)?(?:(?P<days>\d{1,20})D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d{1,20})H)?(?:(?P<minutes>\d{1,20})M)?(?:(?P<seconds>\d{1,20})S)?)?",
+    re.ASCII,
+)
+_COUNT = re.compile(r"\d{1,20}n", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -90,9 +110,10 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """Read ``7d``, ``36h``, ``90m``, ``30s``, ``500ms``, ``20000n`` (a count), several joined by ``+``, each unit once, or ``off``.
+        """Read a length of time (``7d``, ``1w``, ``1h30m``, ``500ms``; ISO 8601: ``P7D``, ``PT1H30M``), a count (``20000n``), or ``off``.
 
-        Raises `ConfigurationError` that names the text.
+        ``+`` joins a time and a count: an ID is remembered while *both* hold. Units are ``w``, ``d``, ``h``, ``m``, ``s``, ``ms``, the longer
+        ones first. Raises `ConfigurationError` that names the text.
         """
         given: object = text  # what callers without a type checker pass
         if not isinstance(given, str):
@@ -100,24 +121,17 @@ class Window:
             raise ConfigurationError(message)
         if text == "off":
             return cls.off()
-        settings: dict[str, float] = {}
-        for part in text.split("+"):
-            number = part.rstrip("dhmsn")
-            unit = part[len(number) :]
-            name = "count" if unit == "n" else _SUFFIXES.get(unit, "")
-            if (
-                not number.isascii()
-                or not number.isdecimal()
-                or len(number) > _MOST_DIGITS
-                or not name
-                or name in settings
-            ):
-                message = (
-                    f"window {text!r} is not a window; write e.g. 7d, 36h, 90m, 30s, 20000n, or 7d+20000n"
-                )
-                raise ConfigurationError(message)
-            settings[name] = int(number)
-        return cls(**settings)  # type: ignore[arg-type]
+        parts = text.split("+")
+        counts = [part for part in parts if part.endswith("n")]
+        times = [_milliseconds(part) for part in parts if part not in counts]
+        count = int(counts[0][:-1]) if counts and _COUNT.fullmatch(counts[0]) else None
+        if None in times or len(counts) > 1 or (counts and count is None):
+            message = f"window {text!r} is not a window; write e.g. 7d, 1h30m, 30s, 20000n (a count), or 7d+20000n (both)"
+            raise ConfigurationError(message)
+        if len(times) > 1:
+            message = f"window {text!r}: '+' joins a time and a count, and both must hold; write a sum of times without it, e.g. 1d12h"
+            raise ConfigurationError(message)
+        return cls(milliseconds=sum(filter(None, times)), count=count)
 
     def __str__(self) -> str:
         return self.text
@@ -141,10 +155,20 @@ def _text_of(time_ms: int | None, count: int | None) -> str:
     return "+".join(parts)
 
 
+def _milliseconds(text: str) -> int | None:
+    """Return a length of time, None where the text is none."""
+    form = _LENGTH.fullmatch(text) or _ISO_8601.fullmatch(text)
+    if form is None or not any(form.groups()):
+        return None
+    return sum(int(form[unit] or 0) * of_one for unit, of_one in _MS.items() if unit in form.groupdict())
+
+
 def window_of(name: str, given: object) -> Window:
-    """Return a window, given as a `Window` or as its text; ``name`` is the setting to name in an error."""
+    """Return a window, given as a `Window`, a length of time or its text; ``name`` is the setting to name in an error."""
     if isinstance(given, str):
         return Window.parse(given)
+    if isinstance(given, timedelta):
+        return Window(milliseconds=given // timedelta(milliseconds=1))
     if isinstance(given, Window):
         return given
     message = f"{name}={given!r} is not a window; give e.g. Window(days=7)"
@@ -152,6 +176,8 @@ def window_of(name: str, given: object) -> Window:
 
 
 ByTopic = Mapping[str, Window] | Callable[[str], Window | None]
+Given = Window | timedelta | str
+"""What a window may be given as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +191,12 @@ class Windows:
 
     default: Window
     topics: ByTopic = field(default_factory=dict, hash=False)
+
+    if TYPE_CHECKING:
+        # What may be given is more than what the fields are then.
+        def __init__(
+            self, *, default: Given, topics: Mapping[str, Given] | Callable[[str], Given | None] = ...
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         """Accept texts for windows; refuse anything else in one line."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -59,7 +60,8 @@ def handle(bootstrap: str, store: Path) -> None:
     ) as consumer:
         consumer.subscribe(["orders"])
         for message in consumer:
-            ident = dict(message.headers() or ())["dedup-id"] or b""
+            headers: dict[str, Any] = dict(message.headers() or ())
+            ident = headers["dedup-id"] or b""
             # The cluster's name and the time are others each time that this runs.
             shown = ident.decode().rpartition("@")[0].partition(".")[2] or ident.decode()
             print(f"handle {(message.value() or b'').decode()} ({shown})")

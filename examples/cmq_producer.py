@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from dedup_adapters import cmq
 from dedup_sdk import DedupConsumer
@@ -58,7 +59,8 @@ def handle(bootstrap: str, store: Path) -> None:
     ) as consumer:
         consumer.subscribe(["orders"])
         for message in consumer:
-            key = cmq.ProducerKey.read(dict(message.headers() or ())[cmq.DEDUP_KEY] or b"")
+            headers: dict[str, Any] = dict(message.headers() or ())
+            key = cmq.ProducerKey.read(headers[cmq.DEDUP_KEY] or b"")
             made_by = "another's" if key is None else f"{key.address}, number {key.increment}"
             print(f"handle {(message.value() or b'').decode()} ({made_by})")
         print(f"duplicates: {consumer.counters.verdicts['duplicate']}")

@@ -24,9 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
 from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
@@ -51,6 +51,8 @@ from dedup_sdk.strategy import LastId, Lookup, Strategy
 from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
+    from confluent_kafka.cimpl import RebalanceCallback
+
     from dedup_sdk.runner.runner import Runner
     from dedup_sdk.runner.settings import Failures, Handler, OnError
     from dedup_sdk.runner.tasks import Order
@@ -198,7 +200,7 @@ class DedupConsumer(Consumer):
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
         # Where every message is written before the next one is handed out there is no quick way.
-        self._ready: deque[Any] = deque() if durability == "record" else self._delivery.ready
+        self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
         self._fetcher = Fetcher(self, self._session, self._access)
         self._assignment = AssignmentApi(
             self,
@@ -233,7 +235,7 @@ class DedupConsumer(Consumer):
 
     # --- messages ------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = -1) -> Any:
+    def poll(self, timeout: float = -1) -> Message | None:
         """Return the next message that is no duplicate, an error event, or None after ``timeout`` seconds (-1: no limit).
 
         Returns within its timeout also when everything that came was a duplicate. Completes what was handed out before
@@ -252,7 +254,7 @@ class DedupConsumer(Consumer):
         got = self._loop.messages(1, timeout, BATCH)
         return got[0] if got else None
 
-    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to ``num_messages`` messages that are no duplicates; fewer (or none) after ``timeout`` seconds.
 
         Like the plain client it waits until so many have come or the time is up; it does not wait a second time for
@@ -263,7 +265,7 @@ class DedupConsumer(Consumer):
             return list(super().consume(num_messages, timeout))
         return self._loop.messages(num_messages, timeout, num_messages)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Message]:
         """Yield messages until `stop`, or until ``idle_timeout`` seconds pass without one; raise fatal errors, log others."""
         idle = IdleClock(self._session, self._idle_timeout_s)
         try:
@@ -398,7 +400,7 @@ class DedupConsumer(Consumer):
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
-    def complete(self, message: Any) -> None:
+    def complete(self, message: Message) -> None:
         """Remember a message as done. From any thread.
 
         It is in the store when this returns; with ``durability="commit"`` when offsets are committed. Where the store turns out
@@ -406,7 +408,7 @@ class DedupConsumer(Consumer):
         """
         self._loop.complete([message])
 
-    def release(self, message: Any) -> None:
+    def release(self, message: Message) -> None:
         """Hand a message back: it is delivered again before new ones, while its duplicates in flight stay parked. From any thread.
 
         One that waits for that already is left there, and counted as stale; so is one that `run` is handling: what the handler returns or
@@ -419,7 +421,7 @@ class DedupConsumer(Consumer):
                 return
             self._loop.release(message)
 
-    def holds(self, message: Any) -> bool:
+    def holds(self, message: Message) -> bool:
         """Whether a message that was handed out is still ours to handle: neither over, nor of a partition that went. From any thread.
 
         Ask right before the work begins where messages wait in a queue; a handler that runs by then is not stopped. With a shared memory
@@ -429,7 +431,7 @@ class DedupConsumer(Consumer):
         return self._loop.holds(message)
 
     @contextlib.contextmanager
-    def once(self, message: Any) -> Iterator[Any]:
+    def once(self, message: Message) -> Iterator[Message]:
         """Complete a message at the end of the block; release it when the block raises, and let the exception go on.
 
         The block runs in any case: where messages wait in a queue, ask `holds` first.
@@ -444,9 +446,32 @@ class DedupConsumer(Consumer):
 
     # --- offsets -------------------------------------------------------------------------------------------------
 
-    def commit(  # type: ignore[override]  # the stub's overloads cannot be repeated on one implementation
+    # As the plain client has them, in its order; and one for whoever gives the arguments by position, or decides at run time.
+    @overload
+    def commit(self, *, asynchronous: Literal[True] = ...) -> None: ...
+    @overload
+    def commit(self, *, asynchronous: Literal[False]) -> list[TopicPartition]: ...
+    @overload
+    def commit(self, *, message: Message, asynchronous: Literal[True] = ...) -> None: ...
+    @overload
+    def commit(self, *, message: Message, asynchronous: Literal[False]) -> list[TopicPartition]: ...
+    @overload
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: Literal[True] = ...) -> None: ...
+    @overload
+    def commit(
+        self, *, offsets: list[TopicPartition], asynchronous: Literal[False]
+    ) -> list[TopicPartition]: ...
+    @overload
+    def commit(
         self,
-        message: Any = None,
+        message: Message | None = ...,
+        offsets: list[TopicPartition] | None = ...,
+        asynchronous: bool = ...,  # noqa: FBT001 (the plain client's signature)
+    ) -> list[TopicPartition] | None: ...
+
+    def commit(
+        self,
+        message: Message | None = None,
         offsets: list[TopicPartition] | None = None,
         asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
     ) -> list[TopicPartition] | None:
@@ -474,7 +499,9 @@ class DedupConsumer(Consumer):
                 return None
             raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
 
-    def store_offsets(self, message: Any = None, offsets: list[TopicPartition] | None = None) -> None:
+    def store_offsets(
+        self, message: Message | None = None, offsets: list[TopicPartition] | None = None
+    ) -> None:
         """Complete what was handed out up to a message or below offsets; the next commit takes it along."""
         with self._loop.steady():
             below = _below(message, offsets)
@@ -503,7 +530,11 @@ class DedupConsumer(Consumer):
     # --- which partitions are read -------------------------------------------------------------------------------
 
     def subscribe(
-        self, topics: list[str], on_assign: Any = None, on_revoke: Any = None, on_lost: Any = None
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
 
@@ -564,7 +595,7 @@ class DedupConsumer(Consumer):
 
     # --- what is known -------------------------------------------------------------------------------------------
 
-    def verdict(self, message: Any) -> Verdict | None:
+    def verdict(self, message: Message) -> Verdict | None:
         """Return the verdict of a message that was handed out, by its coordinates; None when it is not known any more."""
         return self._loop.verdict(message)
 

@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal
 
+from confluent_kafka import Message
+
 from dedup_sdk.checks import choice, seconds, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.runner.tasks import Order, Task
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 MOST_WORKERS = 10_000
 """More threads than that a process does not get, as a rule."""
 
-Handler = Callable[[Any], object]
+Handler = Callable[[Message], object]
 Failures = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 OnError = Literal["raise", "retry", "dead-letter"]
 

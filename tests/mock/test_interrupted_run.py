@@ -31,7 +31,7 @@ def test_a_message_that_no_worker_has_taken_comes_again(
         real(runner, message)
 
     def handle(message: Any) -> None:
-        handled.append(message.value().decode())
+        handled.append(values([message])[0])
 
     monkeypatch.setattr(Runner, "_take", take)
     with make("orders") as consumer:
@@ -67,7 +67,7 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
         return withdrawn
 
     def handle(message: Any) -> None:
-        handled.append(message.value().decode())
+        handled.append(values([message])[0])
         if len(handled) == 2:
             assert all_taken.wait(PATIENCE_S)
             consumer.stop()
@@ -92,12 +92,12 @@ def test_an_interrupted_iteration_costs_no_message(make: Make, send: Send) -> No
         try:
             with InterruptedAt(place):
                 for message in consumer:
-                    got.add(message.value().decode())
+                    got.add(values([message])[0])
                     if len(got) == sent:
                         break
         except Interrupted:
             if message is not None:
-                got.add(message.value().decode())
+                got.add(values([message])[0])
         got.update(values(poll_quiet(consumer, 0.05)) if len(got) < sent else ())
     assert got == {f"{number}" for number in range(sent)}
 

@@ -52,9 +52,10 @@ def test_a_seek_to_the_message_in_hand_hands_it_out_again(make: Make, send: Send
     """The usual way to try again: those before it in the batch are done, it and those after it come again."""
     send(*"abcde")
     consumer = make("orders")
-    batch = consumer.consume(4, PATIENCE_S)
+    at = consumer.consume(4, PATIENCE_S)[2].offset()
+    assert at is not None
 
-    consumer.seek(orders(batch[2].offset()))
+    consumer.seek(orders(at))
 
     assert values(poll_some(consumer, 3)) == ["c", "d", "e"]
     assert consumer.counters.verdicts["unverified"] == 0

@@ -183,7 +183,7 @@ def test_public_classes_and_values_are_pickled() -> None:
         public = getattr(dedup_sdk, name)
         if inspect.isclass(public):
             assert pickle.loads(pickle.dumps(public)) is public  # noqa: S301 - our own
-    strategy = dedup_sdk.Lookup(id="header:dedup-id", window=dedup_sdk.Window(days=7))  # type: ignore[arg-type]
+    strategy = dedup_sdk.Lookup(id="header:dedup-id", window=dedup_sdk.Window(days=7))
     assert pickle.loads(pickle.dumps(strategy)) == strategy  # noqa: S301 - our own
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,7 +56,37 @@ def test_a_window_of_nothing_is_refused(given_: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "7", "d", "7x", "0d", "-7d", "7d+7d", "1.5d", "7 d", "7dd", "\u0667d", "7d+", "7d,3n", "3n+3n"],
+    [
+        "",
+        "7",
+        "d",
+        "7x",
+        "0d",
+        "-7d",
+        "7d+7d",
+        "1.5d",
+        "7 d",
+        "7dd",
+        "\u0667d",
+        "7d+",
+        "7d,3n",
+        "3n+3n",
+        "1d+12h",
+        "12h1d",
+        "1d1d",
+        "P",
+        "PT",
+        "P7",
+        "P1M",
+        "P1DT",
+        "P1H",
+        "p7d",
+        "1w2",
+        "n",
+        "+",
+        "+3n",
+        "1d+",
+    ],
 )
 def test_a_text_that_is_no_window_is_refused(text: str) -> None:
     """The error names the text, or what is wrong with its number."""
@@ -74,12 +105,36 @@ def test_a_text_that_is_no_window_is_refused(text: str) -> None:
         ("20000n", Window(count=20_000)),
         ("7d+20000n", Window(days=7, count=20_000)),
         ("20000n+7d", Window(days=7, count=20_000)),
-        ("1d+12h", Window(hours=36)),
+        ("1w", Window(days=7)),
+        ("1d12h", Window(hours=36)),
+        ("1h30m", Window(minutes=90)),
+        ("1m500ms", Window(milliseconds=60_500)),
+        ("1m0s+5n", Window(minutes=1, count=5)),
+        ("P7D", Window(days=7)),
+        ("P1W", Window(days=7)),
+        ("P1DT12H", Window(hours=36)),
+        ("PT1H30M", Window(minutes=90)),
+        ("PT90S+3n", Window(seconds=90, count=3)),
     ],
 )
 def test_texts_are_read(text: str, window: Window) -> None:
     """Each documented form means what it says."""
     assert Window.parse(text) == window
+
+
+def test_a_sum_of_times_is_told_apart_from_both() -> None:
+    """`+` means that both hold: two times are no such thing, and the error says how to write their sum."""
+    with pytest.raises(ConfigurationError, match=r"'7d\+1h': '\+' joins a time and a count, .* e\.g\. 1d12h"):
+        Window.parse("7d+1h")
+
+
+def test_a_length_of_time_is_a_window() -> None:
+    """Of Python's own kind, wherever a window is given."""
+    assert Lookup(id=key(), window=timedelta(days=7)).window == Window(days=7)
+    assert Windows(default=timedelta(hours=1)).of("orders") == Window(hours=1)
+    assert LastId(id=key(), order=integer(), window=timedelta(days=1)).window == Window(days=1)
+    with pytest.raises(ConfigurationError):
+        Lookup(id=key(), window=timedelta(0))
 
 
 @given(st.integers(0, 2**53 - 1), st.none() | st.integers(1, 2**53 - 1))
@@ -113,7 +168,7 @@ def test_the_window_that_holds_nothing() -> None:
 
 def test_a_topic_has_its_own_window_or_the_default() -> None:
     """By name, with texts for windows."""
-    windows = Windows(default=Window(days=7), topics={"orders": "20000n", "audit": "off"})  # type: ignore[dict-item]
+    windows = Windows(default=Window(days=7), topics={"orders": "20000n", "audit": "off"})
     assert windows.of("orders") == Window(count=20_000)
     assert windows.of("audit").is_off
     assert windows.of("orders.eu") == Window(days=7)

@@ -80,9 +80,10 @@ def test_one_instance_has_one_owner(
             message = member.poll(0.05)
             if message is None:
                 continue
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 came += values([message])
-            elif message.error().code() == KafkaError._FATAL:
+            elif error.code() == KafkaError._FATAL:
                 fenced.append(member)
 
     assert fenced == [second if "group.protocol" in protocol else first]

@@ -115,7 +115,7 @@ def test_a_dead_letter_ends_a_record_that_is_off() -> None:
 
 def test_observing_hides_nothing_of_it() -> None:
     """With `show_duplicates` there is nothing to show."""
-    deduplicator = Deduplicator(Lookup(id=key(), window="off"))  # type: ignore[arg-type]
+    deduplicator = Deduplicator(Lookup(id=key(), window="off"))
     deduplicator.open("off", 0)
     deduplicator.partitions["off", 0].flight.show_duplicates()
     assert judged(deduplicator, "a", "a", topic="off") == ["fresh", "fresh"]

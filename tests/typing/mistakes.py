@@ -1,0 +1,50 @@
+"""Mistakes that a type checker has to find: each line says which. One that is not found is an unused comment, which is an error itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dedup_sdk import DedupConsumer, Lookup, Window, header, key
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+
+CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
+
+
+def misspelt(consumer: DedupConsumer) -> None:
+    """Methods of a message, of the consumer, and of what they return."""
+    for message in consumer:
+        message.vlaue()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+        with consumer.once(message) as again:
+            again.ofset()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    for message in consumer.consume(100, 1.0):
+        message.haeders()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    consumer.comit()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def nothing_came(consumer: DedupConsumer) -> None:
+    """`poll` returns None as well; and so may a message's own methods."""
+    message = consumer.poll(1.0)
+    message.value()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+    if message is not None:
+        message.value().decode()  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def wrong_arguments(consumer: DedupConsumer) -> None:
+    """Of another kind than the plain client takes."""
+    consumer.complete("orders")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    consumer.subscribe("orders")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    done: list[TopicPartition] = consumer.commit()  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    print(done)
+
+
+def wrong_settings() -> None:
+    """Names and kinds of settings."""
+    Lookup(id=header("dedup-id"), windw="7d")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Lookup(id=7, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Lookup(id=key(), window=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Window(day=7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    DedupConsumer(CONFIG, store="var/dedup")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    dedup = Lookup(id=key(), window="7d")
+    DedupConsumer(CONFIG, dedup=dedup, store="v", mode="watch")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

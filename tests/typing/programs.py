@@ -1,0 +1,121 @@
+"""Programs that are right: a type checker finds nothing in them, with `DedupConsumer` as with the plain `Consumer`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from dedup_sdk import (
+    DedupConsumer,
+    Deduplicator,
+    LastId,
+    Lookup,
+    Record,
+    RocksStore,
+    Window,
+    Windows,
+    header,
+    key,
+)
+from dedup_sdk.orders import integer
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message, TopicPartition
+
+CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
+
+
+def charge(value: bytes) -> None:
+    """Do what is to be done once."""
+    raise NotImplementedError(value)
+
+
+def strategies() -> list[Lookup | LastId]:
+    """Each way to say an ID and a window."""
+    return [
+        Lookup(id="header:dedup-id", window="7d"),
+        Lookup(id=header("dedup-id"), window=Window(days=7)),
+        Lookup(id=header("tenant") + key(), window=timedelta(days=7), on_missing_id="discard"),
+        Lookup(id=key(), window=Windows(default="7d", topics={"audit": Window.off(), "orders": "1h30m"})),
+        Lookup(id=key(), window="20000n", unit="header:dedup-unit", unit_mode="members"),
+        LastId(id="header:sequence", order=integer(), source="header:producer"),
+        LastId(id=key(), order=integer(), window="30d", otherwise=Lookup(id=key(), window="1d")),
+    ]
+
+
+def poll_loop(consumer: DedupConsumer) -> None:
+    """One message at a time; an event of the client is a message with an error."""
+    while True:
+        message = consumer.poll(1.0)
+        if message is None:
+            continue
+        error = message.error()
+        if error is not None:
+            print(error.code())
+            continue
+        value = message.value()
+        if value is not None:
+            charge(value)
+
+
+def consume_loop(consumer: DedupConsumer) -> None:
+    """Batches, with commits of each kind."""
+    messages: list[Message] = consumer.consume(100, 1.0)
+    for message in messages:
+        consumer.complete(message)
+        consumer.commit(message=message)
+    nothing: None = consumer.commit()
+    done: list[TopicPartition] = consumer.commit(asynchronous=False)
+    done += consumer.commit(message=messages[-1], asynchronous=False)
+    consumer.store_offsets(messages[-1])
+    consumer.store_offsets(offsets=done)
+    print(nothing)
+
+
+def iteration() -> None:
+    """The loop of the README, and a message in a block."""
+    with DedupConsumer(
+        CONFIG, dedup=Lookup(id="header:dedup-id", window="7d"), store="var/dedup"
+    ) as consumer:
+        consumer.subscribe(["orders"], on_assign=assigned)
+        for message in consumer:
+            with consumer.once(message) as again:
+                charge(again.value() or b"")
+            verdict = consumer.verdict(message)
+            print(None if verdict is None else verdict.kind.name)
+
+
+def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    """The plain client's own kind of callback."""
+    consumer.assign(partitions)
+
+
+def handle(message: Message) -> None:
+    """Handle a message on a worker's thread."""
+    charge(message.value() or b"")
+
+
+def workers(consumer: DedupConsumer) -> None:
+    """Handlers on threads."""
+    consumer.run(handle, workers=4, on_error="dead-letter", retry_on=(ConnectionError, TimeoutError))
+
+
+def as_the_plain_client(consumer: Consumer) -> None:
+    """A function that takes the plain client takes ours."""
+    message = consumer.poll(1.0)
+    print(None if message is None else message.topic())
+
+
+def without_kafka() -> None:
+    """The engine by itself."""
+    with Deduplicator(Lookup(id=key(), window="7d"), RocksStore("var/dedup")) as engine:
+        record = Record(topic="orders", partition=0, offset=0, timestamp_ms=0, key=b"1")
+        for verdict in engine.admit([record]):
+            print(verdict.kind.name)
+        engine.complete([record])
+
+
+def all_of_it(consumer: DedupConsumer) -> None:
+    """Ours is one of theirs."""
+    as_the_plain_client(consumer)
+    print(consumer.assignment(), consumer.memberid(), consumer.counters.verdicts["fresh"])
