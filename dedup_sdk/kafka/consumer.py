@@ -20,11 +20,12 @@ import warnings
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -41,7 +42,7 @@ from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import ClientSettings, client_settings
+from dedup_sdk.kafka.settings import ClientSettings, client_settings, refuse_unknown
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
@@ -82,6 +83,8 @@ _CHOICES = {
     "on_full_disk": ("pause", "unverified"),
 }
 
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
 
 class DedupConsumer(Consumer):
     """A `confluent_kafka.Consumer` that hides duplicates.
@@ -96,7 +99,7 @@ class DedupConsumer(Consumer):
         `close` does too, because it cannot know whether the last message was handled.
 
     Args:
-        config: what `confluent_kafka.Consumer` takes. With ``enable.auto.commit=false`` only `commit` commits messages, and only it
+        config: what `confluent_kafka.Consumer` takes; single settings may be keyword arguments (``**conf``). With ``enable.auto.commit=false`` only `commit` commits messages, and only it
             (or `complete`) completes them: what was gathered and not committed comes again; hidden records directly behind are committed
             on ``auto.commit.interval.ms``. With
             ``enable.auto.offset.store=false`` only `store_offsets` and a `commit` that names messages or offsets do. Else
@@ -137,7 +140,7 @@ class DedupConsumer(Consumer):
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] = _NOTHING,
         /,
         *,
         dedup: Strategy,
@@ -158,15 +161,12 @@ class DedupConsumer(Consumer):
         **client_arguments: Any,
     ) -> None:
         _refuse_choices(
-            completion=completion,
-            mode=mode,
-            durability=durability,
-            history=history,
-            on_full_disk=on_full_disk,
-        )
+            completion=completion, mode=mode, durability=durability, history=history, on_full_disk=on_full_disk,
+        )  # fmt: skip
         places = snapshot_places(snapshot)
         _refuse_strategy(dedup, mode, places, snapshot)
         _refuse_dead_letters(dead_letters)
+        refuse_unknown(client_arguments, _OURS, _OF_STRATEGIES)
         settings = client_settings(config, client_arguments)
         if revoke_deadline is not None:
             settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
@@ -406,6 +406,7 @@ class DedupConsumer(Consumer):
         It is in the store when this returns; with ``durability="commit"`` when offsets are committed. Where the store turns out
         to be damaged, or its disk is full, it may come again after a crash.
         """
+        _refuse_other(message)
         self._loop.complete([message])
 
     def release(self, message: Message) -> None:
@@ -414,6 +415,7 @@ class DedupConsumer(Consumer):
         One that waits for that already is left there, and counted as stale; so is one that `run` is handling: what the handler returns or
         raises counts.
         """
+        _refuse_other(message)
         with self._access.lock:
             runner = self._runner
             if runner is not None and runner.has(message):
@@ -428,6 +430,7 @@ class DedupConsumer(Consumer):
         it is also False where another consumer may have the message, because this process was stopped, or cut off, for longer than a
         lease: then it is taken back, and is delivered again unless it is completed elsewhere. To find that out the memory may be asked.
         """
+        _refuse_other(message)
         return self._loop.holds(message)
 
     @contextlib.contextmanager
@@ -436,6 +439,7 @@ class DedupConsumer(Consumer):
 
         The block runs in any case: where messages wait in a queue, ask `holds` first.
         """
+        _refuse_other(message)
         self._loop.take_out(message)
         try:
             yield message
@@ -597,6 +601,7 @@ class DedupConsumer(Consumer):
 
     def verdict(self, message: Message) -> Verdict | None:
         """Return the verdict of a message that was handed out, by its coordinates; None when it is not known any more."""
+        _refuse_other(message)
         return self._loop.verdict(message)
 
     @property
@@ -728,6 +733,19 @@ def _refuse_dead_letters(topic: str | None) -> None:
     text("dead_letters", topic)
     if not topic:
         raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
+
+
+_OURS: Final = [
+    name for name, each in signature(DedupConsumer).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
+]
+_OF_STRATEGIES: Final = sorted({each.name for kind in (Lookup, LastId) for each in fields(kind)})
+
+
+def _refuse_other(message: object) -> None:
+    if not isinstance(message, Message):
+        raise TypeError(
+            f"a {type(message).__name__} is no message: give one that poll() or consume() returned"
+        )
 
 
 def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapshot: object) -> None:

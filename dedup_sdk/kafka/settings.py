@@ -14,9 +14,10 @@ Set by us unless the user says otherwise:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, TopicPartition
 
@@ -29,6 +30,13 @@ _RESETS: Mapping[str, Reset] = {
     "smallest": "earliest", "earliest": "earliest", "beginning": "earliest", "largest": "latest", "latest": "latest",
     "end": "latest", "error": "error", "none": "error",
 }  # fmt: skip
+_CLIENT_ARGUMENTS: Final = frozenset({
+    "debug", "enabled_events", "error_cb", "log_cb", "log_level", "logger", "oauth_cb", "on_commit", "opaque", "rebalance_cb", "stats_cb",
+    "throttle_cb",
+})  # fmt: skip
+"""The client's settings without a dot."""
+_ALIKE: Final = 0.7
+"""How like a name has to be, by `difflib`, to be meant."""
 ASK_S = 10.0
 """Seconds that a question to the broker may take."""
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
@@ -118,6 +126,26 @@ def _is_writable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def refuse_unknown(arguments: Collection[str], ours: Collection[str], strategys: Collection[str]) -> None:
+    """Raise `ConfigurationError` for a keyword argument that is no setting of the client's, whose names have dots.
+
+    ``ours``, ``strategys``: the arguments of the consumer and of strategies, one of which may be meant.
+    """
+    for name in arguments:
+        if "." in name or name in _CLIENT_ARGUMENTS:
+            continue
+        dotted = name.replace("_", ".")
+        if close := get_close_matches(name, ours, n=1, cutoff=_ALIKE):
+            meant = f"did you mean {close[0]}=?"
+        elif close := get_close_matches(name, strategys, n=1, cutoff=_ALIKE):
+            meant = f"did you mean {close[0]}= of the strategy, e.g. dedup=Lookup({close[0]}=...)?"
+        elif "_" in name:
+            meant = f"the client's settings have dots: put {dotted!r} into the configuration"
+        else:
+            meant = f"DedupConsumer takes {', '.join(sorted(ours))}, and the client's settings"
+        raise ConfigurationError(f"unknown argument {name}=; {meant}")
 
 
 def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dedup_sdk import (
     DedupConsumer,
@@ -40,6 +40,17 @@ def strategies() -> list[Lookup | LastId]:
         Lookup(id=key(), window="20000n", unit="header:dedup-unit", unit_mode="members"),
         LastId(id="header:sequence", order=integer(), source="header:producer"),
         LastId(id=key(), order=integer(), window="30d", otherwise=Lookup(id=key(), window="1d")),
+    ]
+
+
+def ways_to_configure() -> list[DedupConsumer]:
+    """The client's settings as a dictionary, as keyword arguments, and both."""
+    dedup = Lookup(id=key(), window="7d")
+    conf: dict[str, Any] = {**CONFIG}
+    return [
+        DedupConsumer(CONFIG, dedup=dedup, store="var/dedup"),
+        DedupConsumer(**conf, dedup=dedup, store="var/dedup"),
+        DedupConsumer(CONFIG, dedup=dedup, store="var/dedup", debug="cgrp"),
     ]
 
 

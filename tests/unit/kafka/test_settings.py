@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Window, header
+from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Window, header, key
 from dedup_sdk.kafka.settings import admin_settings, client_settings, reader_settings
 
 LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level": 0}
@@ -225,3 +225,49 @@ def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
         return
     assert text.lower() in ("false", "0")
     assert settings.only_user_commits
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("sotre", "did you mean store="),
+        ("snapshots", "did you mean snapshot="),
+        ("windw", "did you mean window= of the strategy"),
+        ("group_id", "put 'group.id' into the configuration"),
+        ("bootstrap_servers", "put 'bootstrap.servers' into the configuration"),
+        ("x", "DedupConsumer takes completion, "),
+    ],
+)
+def test_an_unknown_argument_is_told_before_the_client_sees_it(name: str, meant: str) -> None:
+    """With the one that was meant."""
+    argument: dict[str, Any] = {name: "7d"}
+    with pytest.raises(ConfigurationError, match=f"^unknown argument {name}=; .*{meant}"):
+        DedupConsumer({"group.id": "g"}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore(), **argument)
+
+
+def test_the_configuration_may_be_keyword_arguments() -> None:
+    """As the plain client takes it, callbacks and other names without a dot among them."""
+    conf: dict[str, Any] = {
+        "bootstrap.servers": "localhost:1",
+        "group.id": "g",
+        "log_level": 0,
+        "error_cb": print,
+    }
+    with DedupConsumer(**conf, dedup=Lookup(id=key(), window="1h"), store=MemoryStore()) as consumer:
+        assert consumer.assignment() == []
+    with pytest.raises(ConfigurationError, match=r"group\.id is missing"):
+        DedupConsumer(dedup=Lookup(id=key(), window="1h"), store=MemoryStore())
+
+
+def test_what_is_no_message_is_refused() -> None:
+    """By each call that takes one, in one line."""
+    with DedupConsumer(
+        {"bootstrap.servers": "localhost:1", "group.id": "g", "log_level": 0},
+        dedup=Lookup(id=key(), window="1h"), store=MemoryStore(), completion="explicit",
+    ) as consumer:  # fmt: skip
+        other: Any = "orders"
+        for call in (consumer.complete, consumer.release, consumer.holds, consumer.verdict):
+            with pytest.raises(TypeError, match="a str is no message: give one that"):
+                call(other)
+        with pytest.raises(TypeError, match="a str is no message"), consumer.once(other):
+            raise AssertionError("the block ran")
