@@ -9,9 +9,8 @@ the same answer the verdict is certain; else the record waits.
 So nothing above the watermark is written: its marks have no number yet. With a count window, completion out of order
 becomes durable in offset order.
 
-Several IDs may be accepted at one offset, in their order: those of a unit, at its end. Units end in another order than they begin, so that
-numbers run ahead of the watermark there: one is given when everything that is judged before is over, which may be above the watermark
-because a record of a later end lies there. What is above it comes again after a crash, and is numbered again.
+Several IDs may be accepted at one offset, in their order. They get their numbers when all earlier judged records are completed, which may be
+above the watermark (`number_all`); such numbers are lost in a crash, and given again.
 """
 
 from __future__ import annotations

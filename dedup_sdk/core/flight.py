@@ -355,10 +355,10 @@ class Flight:
     # --- which log it is -----------------------------------------------------------------------------------
 
     def note_epoch(self, epoch: int | None) -> None:
-        """Remember the leader epoch of the last record that came.
+        """Remember the highest leader epoch of the records that came.
 
-        What comes again, below what is completed, may be of an earlier one: then the higher one stays. It may be later than that of what
-        is completed: what was written up to it ends no earlier.
+        A redelivered record may have a lower one. It may be higher than that of the completed records: the log of an epoch ends no earlier than
+        the records that were written in it.
         """
         self.epoch = epoch if epoch is None or self.epoch is None else max(epoch, self.epoch)
 

@@ -125,7 +125,7 @@ class Memory(Protocol):
         """Note that nothing is known before the next record."""
 
     def pass_uncounted(self, count: int) -> None:
-        """Pass records, at most so many, of which nobody knows what became."""
+        """Advance over up to ``count`` records whose outcome is unknown."""
 
     # --- what a commit tells -------------------------------------------------------------------------------
 

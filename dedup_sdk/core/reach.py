@@ -142,7 +142,7 @@ class Reach:
             self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
 
     def _floor_of_count_window(self, size: int) -> int:
-        """Have what was outside of a smaller window stay outside, and what is outside now; return up to which number."""
+        """Return the last number that is outside of this window, or was outside of an earlier and smaller one: such marks stay expired."""
         accepted = self._accepted
         floor = max(self._floor_number, accepted - size)
         if floor > (self.since_number or 0):

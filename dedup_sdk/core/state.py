@@ -17,7 +17,7 @@ from dedup_sdk.marks import NO_MARKS, Coverage, Int64s, Progress
 
 
 class PartitionState:
-    """One partition for one group: ``flight`` is what came and is not over, ``memory`` what is remembered of what is.
+    """One partition for one group: ``flight`` holds the records that are not completed, ``memory`` the marks of those that are.
 
     ``stream_time_ms`` is the newest timestamp that came (ms since the epoch), -1 while there was none. A record from the future counts as now:
     it must not make everything else look old.

@@ -21,7 +21,7 @@ Unseen = Callable[[Callable[["Partition", RecordRef], bool]], list[tuple["Partit
 
 
 class Gate:
-    """A gate of one partition that is always open; others change what they need to.
+    """A gate of one partition. By default it lets every record through; a gate overrides the steps that it needs.
 
     ``enter`` is called first, with the partition, and a function that returns all partitions of its engine.
     """
@@ -107,7 +107,7 @@ class Gatekeeper(Protocol):
         """Ask again for what is kept back. What may be handed out is due."""
 
     def keep(self, unseen: Unseen) -> None:
-        """Keep what was let through; what others may have by now, and nobody was given here, is asked for again."""
+        """Renew the claims of messages in flight; claim again those that wait to be handed out and that another consumer may have by now."""
 
     def holds(self, partition: Partition, place: RecordRef) -> bool:
         """Whether nobody else can have a message that was given out; else it is asked for again."""

@@ -6,8 +6,7 @@ seeks are noted, and done when it is free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicPartition
@@ -55,8 +54,6 @@ class AssignmentApi:
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._fetcher, self._delivery = fetcher, delivery
         self._handlers: Handlers | None = None
-        self._closes = False
-        """Whether the consumer closes."""
         self._assigning: list[TopicPartition] | None = None
         """Inside the user's callback: what is to be assigned."""
         self._pausing: set[Coordinates] = set()
@@ -66,28 +63,6 @@ class AssignmentApi:
         self.noted_seeks: dict[Coordinates, TopicPartition] = {}
         """Where other threads want partitions to be read from, said while a callback ran."""
 
-    @contextmanager
-    def closing(self) -> Iterator[bool]:
-        """Close inside the block, unless the consumer is closed, or closes already (False).
-
-        What its callbacks ask for meanwhile changes no assignment: the client would wait for a partition's return.
-        """
-        with self._lock.alone():
-            begins = not self._lock.closed and not self._closes
-            self._closes = self._closes or begins
-        try:
-            yield begins
-        finally:
-            if begins:
-                self._closes = False
-
-    @contextmanager
-    def _changing(self) -> Iterator[bool]:
-        """Change the assignment inside the block, if it may be changed (True)."""
-        with self._lock.alone():
-            self._lock.check_open()
-            yield not self._closes
-
     # --- subscription --------------------------------------------------------------------------------------------
 
     def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
@@ -96,9 +71,9 @@ class AssignmentApi:
         They run without the lock: ``on_revoke`` may join threads that complete messages, which need it. Lost partitions
         are fenced *before* their callback.
         """
-        self._lock.check_open()
-        if self._closes:
-            return
+        with self._lock.lock:
+            if not self._lock.may_change("subscribe"):
+                return
 
         # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
@@ -133,8 +108,8 @@ class AssignmentApi:
 
     def unsubscribe(self) -> None:
         """Leave the group; what the last call handed out comes again to whoever gets its partition."""
-        with self._changing() as may:
-            if not may:
+        with self._lock.alone():
+            if not self._lock.may_change("unsubscribe"):
                 return
             going = self._session.of_group
             if not going:
@@ -301,10 +276,11 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._changing() as may:
-            if may:
-                self.finish_asked()
-                self._interruption.whole(self._assign_by_hand, partitions)
+        with self._lock.alone():
+            if not self._lock.may_change("assign"):
+                return
+            self.finish_asked()
+            self._interruption.whole(self._assign_by_hand, partitions)
 
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
         self._give_all_back()
@@ -317,8 +293,8 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._changing() as may:
-            if not may:
+        with self._lock.alone():
+            if not self._lock.may_change("incremental_assign"):
                 return
             self._session.take(partitions, incremental=True, by_hand=True)
             self._by_callback |= coordinates_in(partitions)
@@ -329,8 +305,8 @@ class AssignmentApi:
         if self._assigning is not None and not self._settings.incremental:
             self._assigning = []
             return
-        with self._changing() as may:
-            if not may:
+        with self._lock.alone():
+            if not self._lock.may_change("unassign"):
                 return
             self.finish_asked()
             self._interruption.whole(self._give_all_back)
@@ -339,8 +315,8 @@ class AssignmentApi:
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go."""
-        with self._changing() as may:
-            if not may:
+        with self._lock.alone():
+            if not self._lock.may_change("incremental_unassign"):
                 return
             self.finish_asked()
             self._interruption.whole(self.give_back, partitions)
@@ -356,7 +332,8 @@ class AssignmentApi:
     def seek(self, partition: TopicPartition) -> None:
         """Read a partition from elsewhere; by another thread while a callback runs, when that is over."""
         with self._lock.alone_or_noting() as alone:
-            self._lock.check_open()
+            if not self._lock.may_change("seek"):
+                return
             ours = (partition.topic, partition.partition) in self._session.assigned
             if ours and alone:
                 self._seek(partition)
@@ -380,9 +357,9 @@ class AssignmentApi:
         self._session.move(*coordinates, offset)
 
     def _before_what_waits(self, topic: str, partition: int, offset: int) -> int:
-        """Return where to read on so that no record of a unit is passed that the application does not know of, or not that it came in vain.
+        """Return the offset to read on from so that no open unit is split.
 
-        Nor the first records of one that is over: the rest would be waited for in vain, or pass for all of it.
+        Nor is a unit that is over: without its first records the rest would wait for them, or count as the whole unit.
         """
         held = self._delivery.partition_of(topic, partition)
         if held is None:

@@ -627,9 +627,9 @@ class DedupConsumer(Consumer):
 
         With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
         assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client. What your callbacks do to the subscription or
-        the assignment meanwhile is left out.
+        the assignment meanwhile is left out, with a line in the log.
         """
-        with self._assignment.closing() as begins:
+        with self._access.closing() as begins:
             if begins:
                 self._close()
 

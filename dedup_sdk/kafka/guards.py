@@ -34,11 +34,12 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 
 
 class ClientLock:
-    """The lock of a consumer's state (``lock``), who is inside the client, and whether the consumer is closed."""
+    """The lock of a consumer's state (``lock``), who is inside the client, and whether the consumer closes, or is ``closed``."""
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.closed = False
+        self._closes = False
         self._changed = Condition(self.lock)
         self._inside: int | None = None
         self._waiting = 0
@@ -52,6 +53,29 @@ class ClientLock:
     def close(self) -> None:
         """Let no call in any more."""
         self.closed = True
+
+    @contextmanager
+    def closing(self) -> Iterator[bool]:
+        """Close the consumer inside the block, unless it is closed, or closes already (False)."""
+        begins = False
+        try:
+            with self.alone():
+                begins = not self.closed and not self._closes
+                self._closes = self._closes or begins
+            yield begins
+        finally:
+            if begins:
+                self._closes = False
+
+    def may_change(self, call: str) -> bool:
+        """Whether a call may change what is read, and from where; ask with the lock.
+
+        Not while the consumer closes, when its callbacks still run: the client would wait for the return of what they take.
+        """
+        self.check_open()
+        if self._closes:
+            logger.warning("%s() is left out: the consumer closes", call)
+        return not self._closes
 
     def leave_to_parent(self) -> None:
         """Count as closed in the child of a fork, where the holders of the lock are not."""

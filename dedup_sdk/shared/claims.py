@@ -295,7 +295,7 @@ class Claims:
             return False
 
     def _take_back(self, unseen: Unseen) -> None:
-        """Have what is not sure, and nobody was given, wait to be asked for again; in order also what lies behind it."""
+        """Take queued messages back whose lease may be over, and claim them again; where order is kept, also the messages behind them."""
         unsure = not self.leases.is_in_time
 
         def is_doubtful(partition: Partition, place: RecordRef) -> bool:

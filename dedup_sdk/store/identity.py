@@ -174,7 +174,7 @@ FORMAT: Final = 4
 
 
 def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:
-    """Return the bytes to store. ``numbered``: whether all marks bear numbers until now."""
+    """Return the bytes to store. ``numbered``: whether all marks bear numbers until now; a window that is off adds none."""
     more = {"window": window.text, "numbered": numbered and window.count is not None}
     return json.dumps({"format": FORMAT, **asdict(identity), **more}, sort_keys=True).encode()
 

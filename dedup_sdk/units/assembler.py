@@ -106,7 +106,7 @@ class UnitAssembler:
         self._latest_ms = self._waited_ms
 
     def tell_came(self, records: int, size: int) -> None:
-        """Say that so many records came, of so many bytes in all, whatever they belong to; what comes while no unit is open does not matter.
+        """Count records that came, and their bytes, for the backlog of every open unit; while none is open they do not matter.
 
         They are counted as they come, not by offsets: holes in the log take no memory.
         """

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -192,10 +192,19 @@ def test_a_program_that_ends_waits_for_a_dropped_consumer(
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize(
     "call",
-    ["assign", "incremental_assign", "unassign", "incremental_unassign", "subscribe", "unsubscribe", "close"],
+    [
+        "assign",
+        "incremental_assign",
+        "unassign",
+        "incremental_unassign",
+        "subscribe",
+        "unsubscribe",
+        "seek",
+        "close",
+    ],
 )
 def test_a_callback_of_a_close_changes_no_assignment(
-    make: Make, send: Send, kafka: MockKafka, protocol: str, call: str
+    make: Make, send: Send, kafka: MockKafka, protocol: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever `on_revoke` asks for while the consumer closes: the close ends, in order, and what was completed is committed."""
     send("a", "b")
@@ -208,7 +217,10 @@ def test_a_callback_of_a_close_changes_no_assignment(
         if call in {"unassign", "unsubscribe", "close"}:
             getattr(consumer, call)()
         else:
-            getattr(consumer, call)(["orders"] if call == "subscribe" else partitions)
+            taken: Any = {"subscribe": ["orders"], "seek": TopicPartition("orders", 0, 0)}.get(
+                call, partitions
+            )
+            getattr(consumer, call)(taken)
 
     consumer.subscribe(["orders"], on_revoke=revoke)
     for _ in range(2):
@@ -218,4 +230,5 @@ def test_a_callback_of_a_close_changes_no_assignment(
     ended.join(PATIENCE_S)
     assert not ended.is_alive(), "the close hangs"
     assert called == [call]
+    assert (f"{call}() is left out: the consumer closes" in caplog.text) == (call != "close")
     assert committed(kafka.bootstrap, "g", "orders").offset == 1

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 VALUES = (
     "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.marks", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.window",
+    "dedup_sdk.orders", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.window",
 )  # fmt: skip
 CORE = (*VALUES, "dedup_sdk.core", "dedup_sdk.strategy")
 KEYS = ("dedup_sdk.units.keys", "dedup_sdk.units.unit")
@@ -70,7 +70,7 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.units.keys", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.manifest", "dedup_sdk.store.snapshot_source",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.units.keys", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy",
          # `DedupConsumer.run` alone, when it is called.
          "dedup_sdk.runner"),
