@@ -17,7 +17,7 @@ covered
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from dedup_sdk.marks import Int64s, elsewhere
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
+BelowFloor = Literal["deliver", "discard"]
+"""What to do with a record below the IDs that `LastId` remembers."""
 _FARTHEST_MS = 2**61
 """Timestamps beyond this are no nearer to each other for it: their differences have to fit into 64 bits."""
 

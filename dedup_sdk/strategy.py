@@ -11,9 +11,11 @@ from dedup_sdk.checks import choice, flag, whole
 from dedup_sdk.core.lookup import open_lookup
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
+from dedup_sdk.decision import BelowFloor
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.marks import Marks, Progress
+from dedup_sdk.orders import Order, order_of
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.unit import Unit, UnitMode, unit_of
@@ -22,9 +24,8 @@ from dedup_sdk.window import Window, Windows, window_of
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from dedup_sdk.core.last_rule import BelowFloor, LastRule
+    from dedup_sdk.core.last_rule import LastRule
     from dedup_sdk.engine.gates import Gate
-    from dedup_sdk.orders import Order
 
 MissingIdPolicy = Literal["process", "discard", "fail"]
 
@@ -188,8 +189,6 @@ class LastId:
 
     def __post_init__(self) -> None:
         """Accept texts for specs and window; refuse anything else."""
-        from dedup_sdk.orders import order_of
-
         object.__setattr__(self, "id", id_spec(self.id))
         object.__setattr__(self, "order", order_of(self.order))
         if self.source is not None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ _ISO_8601 = re.compile(
 _COUNT = re.compile(r"\d{1,20}n", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, init=False)
 class Window:
     """A window by time, by count, or both (then an ID is remembered while *both* hold).
 
@@ -51,10 +52,6 @@ class Window:
 
     time_ms: int | None
     count: int | None
-    text: str = field(repr=False, compare=False)
-    """The text that `parse` reads."""
-    is_off: bool = field(repr=False, compare=False)
-    """Whether this is the empty window."""
 
     def __init__(
         self,
@@ -93,20 +90,27 @@ class Window:
         if total >= _MAX_MS:
             message = f"a window of {total} ms is longer than any log; give e.g. Window(days=7)"
             raise ConfigurationError(message)
-        self._be(total or None, count)
+        object.__setattr__(self, "time_ms", total or None)
+        object.__setattr__(self, "count", count)
+        self.text  # noqa: B018 (worked out here, where no partition waits for it)
 
     @classmethod
     def off(cls) -> Window:
         """Return the empty window: with it no ID is looked up or remembered."""
         window = object.__new__(cls)
-        window._be(None, 0)
+        object.__setattr__(window, "time_ms", None)
+        object.__setattr__(window, "count", 0)
         return window
 
-    def _be(self, time_ms: int | None, count: int | None) -> None:
-        object.__setattr__(self, "time_ms", time_ms)
-        object.__setattr__(self, "count", count)
-        object.__setattr__(self, "text", _text_of(time_ms, count))
-        object.__setattr__(self, "is_off", count == 0)
+    @cached_property
+    def is_off(self) -> bool:
+        """Whether this is the empty window."""
+        return self.count == 0
+
+    @cached_property
+    def text(self) -> str:
+        """The text that `parse` reads."""
+        return _text_of(self.time_ms, self.count)
 
     @classmethod
     def parse(cls, text: str) -> Window:

@@ -36,14 +36,13 @@ call a series of old IDs fresh, once it has taken enough IDs. Neither loses a me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from dedup_sdk.core.seen import Candidate, Seen, Standing, begin, restore
+from dedup_sdk.decision import BelowFloor
 from dedup_sdk.orders import Comparison, Order
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
-
-BelowFloor = Literal["deliver", "discard"]
 
 NO_TIME_MS: Final = -1
 """The timestamp of a record that has none, and to a source also that of one from the future: it would be remembered for ever, and nothing before it."""

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
-from threading import Thread
+from threading import Thread, get_ident
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 
@@ -629,9 +629,15 @@ class DedupConsumer(Consumer):
         assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client. What your callbacks do to the subscription or
         the assignment meanwhile is left out, with a line in the log.
         """
-        with self._access.closing() as begins:
-            if begins:
+        if self._access.closer == get_ident():
+            # A callback of the close itself.
+            return
+        # No context manager: an interruption would leave it half way, as long as its traceback is kept.
+        try:
+            if self._access.begin_close():
                 self._close()
+        finally:
+            self._access.end_close()
 
     def _close(self) -> None:
         with self._access.alone():

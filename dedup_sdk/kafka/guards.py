@@ -34,12 +34,13 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 
 
 class ClientLock:
-    """The lock of a consumer's state (``lock``), who is inside the client, and whether the consumer closes, or is ``closed``."""
+    """The lock of a consumer's state (``lock``), who is inside the client, who closes it, and whether it is ``closed``."""
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.closed = False
-        self._closes = False
+        self.closer: int | None = None
+        """The thread that closes the consumer."""
         self._changed = Condition(self.lock)
         self._inside: int | None = None
         self._waiting = 0
@@ -54,18 +55,24 @@ class ClientLock:
         """Let no call in any more."""
         self.closed = True
 
-    @contextmanager
-    def closing(self) -> Iterator[bool]:
-        """Close the consumer inside the block, unless it is closed, or closes already (False)."""
-        begins = False
-        try:
-            with self.alone():
-                begins = not self.closed and not self._closes
-                self._closes = self._closes or begins
-            yield begins
-        finally:
-            if begins:
-                self._closes = False
+    def begin_close(self) -> bool:
+        """Note that this thread closes the consumer; False where it is closed, or another thread closes it.
+
+        Waits for the other thread, but not while that is called back: the callback may wait for this one.
+        """
+        with self.alone():
+            self._changed.wait_for(lambda: self.closer is None or self._calls_back)
+            if self.closed or self.closer is not None:
+                return False
+            self.closer = get_ident()
+            return True
+
+    def end_close(self) -> None:
+        """Note that this thread closes the consumer no more, be it that it was interrupted."""
+        with self.lock:
+            if self.closer == get_ident():
+                self.closer = None
+                self._changed.notify_all()
 
     def may_change(self, call: str) -> bool:
         """Whether a call may change what is read, and from where; ask with the lock.
@@ -73,9 +80,9 @@ class ClientLock:
         Not while the consumer closes, when its callbacks still run: the client would wait for the return of what they take.
         """
         self.check_open()
-        if self._closes:
+        if self.closer is not None:
             logger.warning("%s() is left out: the consumer closes", call)
-        return not self._closes
+        return self.closer is None
 
     def leave_to_parent(self) -> None:
         """Count as closed in the child of a fork, where the holders of the lock are not."""

@@ -819,8 +819,8 @@ class Backoff:
     def may_begin(self, assigned: Assigned) -> bool:
         """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
         now = self._clock()
-        if assigned.answer_s:
-            self._readers.wait_at_most(assigned.answer_s)
+        if self._readers.answer_s != (answer_s := assigned.answer_s or ANSWER_S):
+            self._readers.wait_at_most(answer_s)
         if assigned.recovery is not None or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition

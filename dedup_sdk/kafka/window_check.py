@@ -1,6 +1,6 @@
 """Whether a window by time fits its topic: a store can be rebuilt only from what the topic keeps, and a resend takes its time.
 
-A consumer asks once for each topic, in the background, after its first partition has begun (`WindowCheck`); without an answer nothing is said. The command
+A consumer asks once for each topic, in the background, after its first partition has begun (`WindowCheck`); without an answer, or in a consumer of a moment, nothing is said. The command
 ``dedup window-check`` asks from outside (`WindowQuestion`).
 """
 

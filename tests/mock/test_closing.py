@@ -232,3 +232,64 @@ def test_a_callback_of_a_close_changes_no_assignment(
     assert called == [call]
     assert (f"{call}() is left out: the consumer closes" in caplog.text) == (call != "close")
     assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_an_interrupted_close_may_be_repeated(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """While the interruption's traceback is kept, as inside `except`: the next `close` closes."""
+    send("a", "b")
+    consumer = make("orders")
+    for _ in range(2):
+        assert consumer.poll(PATIENCE_S) is not None
+    access, begin = consumer._access, consumer._access.begin_close
+    kept: list[BaseException] = []
+
+    def interrupted() -> bool:
+        begins = begin()
+        if len(kept) < times:
+            raise KeyboardInterrupt
+        return begins
+
+    monkeypatch.setattr(access, "begin_close", interrupted)
+    for _ in range(times):
+        try:
+            consumer.close()
+        except KeyboardInterrupt as interruption:
+            kept.append(interruption)
+        assert not access.closed
+    consumer.close()
+    assert access.closed
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+
+
+def test_a_second_close_waits_for_the_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread: when it returns, the consumer is closed."""
+    consumer = make("orders")
+    inside, go_on = threading.Event(), threading.Event()
+    close = consumer._close
+
+    def slow() -> None:
+        inside.set()
+        go_on.wait(PATIENCE_S)
+        close()
+
+    monkeypatch.setattr(consumer, "_close", slow)
+    first = threading.Thread(target=consumer.close)
+    first.start()
+    assert inside.wait(PATIENCE_S)
+    closed: list[bool] = []
+
+    def close_too() -> None:
+        consumer.close()
+        closed.append(consumer._access.closed)
+
+    second = threading.Thread(target=close_too)
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    go_on.set()
+    for thread in (first, second):
+        thread.join(PATIENCE_S)
+    assert closed == [True]

@@ -9,7 +9,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from dedup_sdk import orders
-from dedup_sdk.core.last_rule import BelowFloor, LastRule
+from dedup_sdk.core.last_rule import LastRule
+from dedup_sdk.decision import BelowFloor
 from dedup_sdk.window import Window
 from tests.support.memory_pair import Pair
 

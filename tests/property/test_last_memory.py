@@ -11,10 +11,11 @@ from hypothesis import given, settings
 
 from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, RecordRef
 from dedup_sdk.core.last import open_last
-from dedup_sdk.core.last_rule import BelowFloor, LastRule
+from dedup_sdk.core.last_rule import LastRule
 from dedup_sdk.core.seen import Candidate
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
+from dedup_sdk.decision import BelowFloor
 from dedup_sdk.ids import header
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
 from dedup_sdk.record import VerdictKind

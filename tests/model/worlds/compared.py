@@ -19,7 +19,7 @@ from tests.support.naive_last_id import Remembered, Sent, after, verdict
 from tests.support.slashed import DenseSlashed, Slashed
 
 if TYPE_CHECKING:
-    from dedup_sdk.core.last_rule import BelowFloor
+    from dedup_sdk.decision import BelowFloor
 
 _ORDERS = {"dense": DenseSlashed(), "sparse": Slashed()}
 
