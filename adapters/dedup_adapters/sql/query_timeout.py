@@ -48,7 +48,8 @@ class Query:
     def cut_if_overdue(self, now_s: float) -> bool:
         """Cut its connections if the time is over; return whether it is."""
         with self._lock:
-            self.overdue = now_s >= self._until_s
+            # Who looked at the clock before may come later: what is overdue stays so.
+            self.overdue = self.overdue or now_s >= self._until_s
             if self.overdue:
                 for each in self._sockets:
                     _cut(each)

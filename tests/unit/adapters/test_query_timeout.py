@@ -66,6 +66,15 @@ def test_what_was_answered_keeps_its_connection(ends: Ends) -> None:
     timeout.close()
 
 
+def test_what_is_overdue_stays_so(ends: Ends) -> None:
+    """Also for a thread that looked at the clock before the one that cut the connection."""
+    with QueryTimeout(_FOREVER_S).query() as query:
+        query.watch(ends.driver)
+        assert query.cut_if_overdue(float("inf"))
+        assert query.cut_if_overdue(0.0)
+        assert query.overdue
+
+
 def test_a_question_of_another_thread_has_its_own_connections(ends: Ends) -> None:
     """What a thread makes outside its questions is nobody's to cut."""
     timeout = QueryTimeout(_FOREVER_S)
