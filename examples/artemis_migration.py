@@ -39,12 +39,15 @@ def main() -> None:
 
 def run(bootstrap: str, store: str, topic: str) -> None:
     """Handle what the topic has for the group, in the life of one process."""
-    with DedupConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
-        dedup=DEDUP,
-        store=store,
-        idle_timeout=1,  # seconds; a service leaves it out and runs for ever
-    ) as consumer:
+    with (
+        DedupConsumer(
+            {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
+            dedup=DEDUP,
+            store=store,
+            idle_timeout=1,  # seconds; a service leaves it out and runs for ever
+        ) as consumer,
+        consumer.stop_on_signals(),
+    ):
         # A service subscribes; the mock cluster would keep whoever comes next waiting for the session of who left.
         consumer.assign([TopicPartition(topic, 0)])
         for message in consumer:

@@ -26,12 +26,19 @@ def main() -> None:
     with MockKafka() as kafka, TemporaryDirectory() as store:
         kafka.create_topic("orders")
         send_orders(kafka.bootstrap)
-        with DedupConsumer(
-            {"bootstrap.servers": kafka.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
-            dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
-            store=store,
-            idle_timeout=1,  # seconds; a service leaves it out and runs for ever
-        ) as consumer:
+        with (
+            DedupConsumer(
+                {
+                    "bootstrap.servers": kafka.bootstrap,
+                    "group.id": "billing",
+                    "auto.offset.reset": "earliest",
+                },
+                dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
+                store=store,
+                idle_timeout=1,  # seconds; a service leaves it out and runs for ever
+            ) as consumer,
+            consumer.stop_on_signals(),
+        ):
             consumer.subscribe(["orders"])
             for message in consumer:  # each logical message once
                 charge(message)

@@ -47,17 +47,20 @@ def copy(source: str, target: str, group: str) -> None:
 
 def handle(bootstrap: str, store: Path) -> None:
     """Handle each order once."""
-    with DedupConsumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "billing",
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        },
-        dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
-        store=store,
-        idle_timeout=1,  # seconds; a service leaves it out and runs for ever
-    ) as consumer:
+    with (
+        DedupConsumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "billing",
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            },
+            dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
+            store=store,
+            idle_timeout=1,  # seconds; a service leaves it out and runs for ever
+        ) as consumer,
+        consumer.stop_on_signals(),
+    ):
         consumer.subscribe(["orders"])
         for message in consumer:
             headers: dict[str, Any] = dict(message.headers() or ())

@@ -51,12 +51,15 @@ def main() -> None:
 
 def handle(bootstrap: str, store: Path) -> None:
     """Handle each order once."""
-    with DedupConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
-        dedup=DEDUP,
-        store=store,
-        idle_timeout=1,  # seconds; a service leaves it out and runs for ever
-    ) as consumer:
+    with (
+        DedupConsumer(
+            {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
+            dedup=DEDUP,
+            store=store,
+            idle_timeout=1,  # seconds; a service leaves it out and runs for ever
+        ) as consumer,
+        consumer.stop_on_signals(),
+    ):
         consumer.subscribe(["orders"])
         for message in consumer:
             headers: dict[str, Any] = dict(message.headers() or ())

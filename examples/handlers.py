@@ -25,13 +25,20 @@ def main() -> None:
         kafka.create_topic("orders")
         kafka.create_topic("given-up")
         send(kafka.bootstrap, "order-1", "order-2", "order-1", "order-3")
-        with DedupConsumer(
-            {"bootstrap.servers": kafka.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
-            dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
-            store=store,
-            dead_letters="given-up",
-            idle_timeout=1,  # seconds; a service leaves it out and runs until stop()
-        ) as consumer:
+        with (
+            DedupConsumer(
+                {
+                    "bootstrap.servers": kafka.bootstrap,
+                    "group.id": "billing",
+                    "auto.offset.reset": "earliest",
+                },
+                dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
+                store=store,
+                dead_letters="given-up",
+                idle_timeout=1,  # seconds; a service leaves it out and runs until stop()
+            ) as consumer,
+            consumer.stop_on_signals(),
+        ):
             consumer.subscribe(["orders"])
             consumer.run(charge, on_error="dead-letter", attempts=3, wait_initial=0.01)
             print(f"{consumer.counters.retried} retries, {consumer.counters.dead_lettered} dead letter")

@@ -76,12 +76,15 @@ def main() -> None:
 def live(bootstrap: str, store: str, engine: Engine, inbox: Inbox, *, crash: str = "") -> None:
     """Handle what the topic has for the group, in the life of one process."""
     try:
-        with DedupConsumer(
-            {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
-            dedup=Lookup(id=solace.replication_group_message_id(), window=Window(days=7)),
-            store=store,
-            idle_timeout=1,  # seconds; a service leaves it out and runs for ever
-        ) as consumer:
+        with (
+            DedupConsumer(
+                {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},
+                dedup=Lookup(id=solace.replication_group_message_id(), window=Window(days=7)),
+                store=store,
+                idle_timeout=1,  # seconds; a service leaves it out and runs for ever
+            ) as consumer,
+            consumer.stop_on_signals(),
+        ):
             # A service subscribes; the mock cluster would keep whoever comes next waiting for the session of who left.
             consumer.assign([TopicPartition("orders", 0)])
             for message in consumer:

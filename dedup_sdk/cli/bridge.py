@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Literal
 
 import typer
@@ -16,6 +15,7 @@ from dedup_sdk.bridge.bridge import BATCH_RECORDS, Bridge
 from dedup_sdk.cli.console import printable
 from dedup_sdk.cli.options import Json, Quiet, setting
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.closing import stopped_by
 from spark_backfill.properties_file import read_properties
 
 _INTERRUPTED = 130
@@ -136,7 +136,7 @@ def bridge(
         use_duplicate_detection=duplicate_detection, rekey_by_id=rekey_by_id, partitions=partitions, transactions=transactions,
         on_refused=on_refused, group=group, batch_records=batch_records,
     )  # fmt: skip
-    with _saying(quiet=quiet), _stopped_by_signals(moving) as caught:
+    with _saying(quiet=quiet), stopped_by((signal.SIGTERM, signal.SIGINT), moving.stop) as caught:
         try:
             moving.run(until_end=until_end, report=None if quiet else _report, report_every=report_every)
         finally:
@@ -192,21 +192,3 @@ def _saying(*, quiet: bool) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         log.setLevel(former)
-
-
-@contextmanager
-def _stopped_by_signals(moving: Bridge) -> Iterator[list[int]]:
-    """Stop the bridge on SIGTERM and on the first SIGINT; the list gets the signals that came."""
-    caught: list[int] = []
-
-    def stop(number: int, _: FrameType | None) -> None:
-        caught.append(number)
-        moving.stop()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield caught
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

@@ -5,6 +5,9 @@ client for something that nobody answers any more, and ``close`` never returns (
 first, while its callbacks are served, and closes when nothing is assigned. A ``close`` that does not return all the same is left to a
 thread of its own.
 
+Signals end a loop in order (`stopped_by`): SIGTERM, by which systemd, Docker and Kubernetes end a process, and Ctrl-C. Without a handler SIGTERM ends the
+process at once, in the middle of a message: that counts as a crash.
+
 Consumers in the child of a fork do not close at all: their threads, connections and open stores are the parent's, and stay it. A child has none of the
 client's threads, so that whoever waits for them waits for ever; and what it wrote to an open store would tear the store of the parent, which does not
 know of it.
@@ -14,14 +17,17 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from weakref import WeakSet
 
 from confluent_kafka import Consumer, KafkaException
 
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.fork_safety import keep_in_children
 from dedup_sdk.kafka.settings import Membership
 
@@ -99,6 +105,39 @@ def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: A
     if raised:
         raise raised[0]
     return True
+
+
+@contextmanager
+def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Call ``stop`` when one of these signals comes inside the block; the list gets the signals that came.
+
+    A second Ctrl-C does what Ctrl-C did before the block, so that nobody has to wait. Raises `ConfigurationError` outside of the main thread,
+    where Python allows no handlers.
+    """
+    caught: list[int] = []
+    former: dict[signal.Signals, object] = {}
+
+    def stop_in_order(number: int, _frame: object) -> None:
+        caught.append(number)
+        if number == signal.SIGINT:
+            signal.signal(number, former[signal.SIGINT])  # type: ignore[arg-type]  # what `signal` returned
+        stop()
+
+    try:
+        for each in signals:
+            former[each] = signal.getsignal(each)
+            try:
+                signal.signal(each, stop_in_order)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"signals are handled in the main thread only ({error}): enter this block there, or call stop() yourself"
+                ) from None
+        yield caught
+    finally:
+        for each, handler in former.items():
+            # One that C code installed has no name here, and cannot be put back.
+            if handler is not None and signal.getsignal(each) is stop_in_order:
+                signal.signal(each, handler)  # type: ignore[arg-type]  # as above
 
 
 _WITHOUT_EFFECT: Final = ("close", "stop")

@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
+from signal import Signals
 from threading import Thread, get_ident
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
@@ -36,7 +37,7 @@ from dedup_sdk.kafka.assignment import status_of
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import handle_error
-from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_group
+from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_group, stopped_by
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
@@ -298,6 +299,16 @@ class DedupConsumer(Consumer):
         runner = self._runner
         if runner is not None:
             runner.stop()
+
+    @contextlib.contextmanager
+    def stop_on_signals(self, *signals: Signals) -> Iterator[list[int]]:
+        """End the iteration, or `run`, inside the block by `stop` when SIGTERM comes, or Ctrl-C (or one of ``signals``, if some are given).
+
+        The message in hand is finished, and completed. A second Ctrl-C does what the first would have done without this. The list of the block
+        gets the signals that came, for loops over `poll` and `consume` (``while not caught``). Only in the main thread.
+        """
+        with stopped_by(signals or (Signals.SIGTERM, Signals.SIGINT), self.stop) as caught:
+            yield caught
 
     def run(
         self,
