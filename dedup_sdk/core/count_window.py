@@ -95,10 +95,13 @@ class CountWindow:
     def number(self, digest: bytes, offset: int) -> None:
         """Give the next number to the record at ``offset`` if it was accepted; the watermark passes it now."""
         if self._drop(offset):
-            self.given += 1
-            self.numbers[digest] = self.given
-            if self._unnumbered.get(digest) == offset:
-                del self._unnumbered[digest]
+            self._give(digest, offset)
+
+    def _give(self, digest: bytes, offset: int) -> None:
+        self.given += 1
+        self.numbers[digest] = self.given
+        if self._unnumbered.get(digest) == offset:
+            del self._unnumbered[digest]
 
     def number_all(self, digests: Sequence[bytes], offset: int) -> None:
         """Give the next numbers to the IDs that were accepted at an offset: everything that is judged before is over."""
@@ -107,11 +110,8 @@ class CountWindow:
         if not self._ahead:
             self._passed = self.given
         for digest in digests:
-            self.given += 1
-            self.numbers[digest] = self.given
+            self._give(digest, offset)
             self._behind.pop((digest, offset), None)
-            if self._unnumbered.get(digest) == offset:
-                del self._unnumbered[digest]
         self._ahead.append((offset, self.given))
 
     def pass_below(self, high: int) -> None:

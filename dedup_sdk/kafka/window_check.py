@@ -1,7 +1,7 @@
 """Whether a window by time fits its topic: a store can be rebuilt only from what the topic keeps, and a resend takes its time.
 
-A consumer asks once for each topic, in the background, after its first partition has begun (`WindowCheck`); without an answer, or in a consumer of a moment, nothing is said. The command
-``dedup window-check`` asks from outside (`WindowQuestion`).
+A consumer asks once for each topic, in the background, after its first partition has begun (`WindowCheck`). It says nothing without an answer, or
+where the consumer ends before it. The command ``dedup window-check`` asks from outside (`WindowQuestion`).
 """
 
 from __future__ import annotations
