@@ -120,7 +120,9 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) ->
     def stop_in_order(number: int, _frame: object) -> None:
         caught.append(number)
         if number == signal.SIGINT:
-            signal.signal(number, former[signal.SIGINT])  # type: ignore[arg-type]  # what `signal` returned
+            # None: one that C code installed, which cannot be put back.
+            before = former[signal.SIGINT]
+            signal.signal(number, signal.default_int_handler if before is None else before)  # type: ignore[arg-type]  # as `getsignal` returned it
         stop()
 
     try:
