@@ -44,11 +44,15 @@ def make_consumer(
     config: dict[str, Any] | None = None,
     **options: Any,
 ) -> DedupConsumer:
-    """A consumer that begins at the beginning and says nothing to stderr."""
+    """A consumer that begins at the beginning, says nothing to stderr, and commits by itself only when it is closed.
+
+    A commit on a timer would race with a test that commits: with nothing left to commit, `commit` raises ``_NO_OFFSET``.
+    """
     common = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
         "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": 60_000,
         "log_level": 0,
     }
     return DedupConsumer({**common, **(config or {})}, **{"dedup": lookup(), "store": store, **options})
