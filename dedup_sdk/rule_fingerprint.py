@@ -13,9 +13,8 @@ except where a unit is rejected as a whole: there the length decides which recor
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import Final
+from typing import Final, Protocol
 
-from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.window import Window
 
 _RULE_DIGITS: Final = 16
@@ -28,10 +27,18 @@ def known_cluster(cluster: str) -> str:
     return "" if cluster in NAMELESS else cluster
 
 
-def rule_digits(keys: object, window: Window, *, digest: str, isolation: str) -> str:
-    """Return the digits of a rule; ``keys`` are the strategy's keys (an ID spec, or the keys of sources or units)."""
+class RuleKeys(Protocol):
+    """The keys of a strategy: an ID spec, or the keys of sources or units; their text is part of the rule."""
+
+    @property
+    def length_matters(self) -> bool:
+        """Whether marks depend on the length of the window."""
+
+
+def rule_digits(keys: RuleKeys, window: Window, *, digest: str, isolation: str) -> str:
+    """Return the digits of a rule."""
     kind = "count" if window.count is not None else "time"
-    judged = str(window) if isinstance(keys, UnitKeys) and keys.mode == "all-or-nothing" else kind
+    judged = str(window) if keys.length_matters else kind
     parts = [str(keys), digest, isolation.lower(), kind, judged]
     digest_of = sha256()
     for part in map(str.encode, parts):

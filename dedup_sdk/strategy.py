@@ -133,6 +133,11 @@ class Lookup:
         )
 
     @property
+    def waits_for_time(self) -> bool:
+        """Whether records may wait for others that have to come in time: those of a unit."""
+        return self.unit is not None
+
+    @property
     def keys(self) -> IdSpec | UnitKeys:
         """The keys to read from records."""
         if self.unit is None:
@@ -208,6 +213,11 @@ class LastId:
         whole("reorder_depth", self.reorder_depth, advice=advice, least=0, most=MOST_REORDER_DEPTH)
         choice("below_floor", self.below_floor, ("deliver", "discard"))
         choice("on_missing_id", self.on_missing_id, ("process", "discard", "fail"))
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether records may wait for others: no, each is judged when it comes."""
+        return False
 
     @property
     def second_window(self) -> Window | None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import Final, NamedTuple, cast
+from typing import ClassVar, Final, NamedTuple, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 from dedup_sdk.ids import Fields, Ids, IdSpec
@@ -110,6 +110,8 @@ class SourceKeys:
     source: IdSpec | None
     order: str
     other: IdSpec | None = None
+    length_matters: ClassVar[bool] = False
+    """Whether marks depend on the length of the window (`dedup_sdk.rule_fingerprint`)."""
     _sources: SourceDigests = field(default_factory=SourceDigests, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -157,6 +159,10 @@ class SourceKeys:
     def mark_of(self, key: bytes) -> bytes:
         """Return the digest of the mark that a record with this source key leaves: that of its source."""
         return self.split(key).source
+
+    def digest_of(self, key: bytes | None) -> bytes | None:
+        """Return the digest that a record with this key has once it is admitted."""
+        return key
 
     def name_of(self, key: bytes | None) -> bytes | None:
         """Return by which 16 bytes others know the ID of a record with this source key, None where it has none."""

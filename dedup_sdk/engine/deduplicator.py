@@ -99,8 +99,10 @@ class Deduplicator:
         self._late: StoreError | None = None
         self._opened: dict[tuple[str, int], PartitionStore] = {}
         """The store of each partition as it was opened last."""
-        self.claims: Gatekeeper | None = None
+        self.gatekeeper: Gatekeeper | None = None
         """See `share`."""
+        self.waits_for_time = strategy.waits_for_time
+        """Whether gates may wait for records that have to come in time, so that somebody must tell them the time."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
         self._terms: dict[Window, Terms] = {}
         self._everywhere: Terms | None = None
@@ -134,7 +136,7 @@ class Deduplicator:
 
     def share(self, gatekeeper: Gatekeeper) -> None:
         """Have partitions pass what they hand out by this gatekeeper; only before anything is opened."""
-        self.claims = gatekeeper
+        self.gatekeeper = gatekeeper
 
     # --- partitions ----------------------------------------------------------------------------------------------
 
@@ -164,8 +166,8 @@ class Deduplicator:
             # Its closing was interrupted: nobody else lets it go.
             left.close()
         gate: Gate | None = None
-        if self.claims is not None:
-            gate = self.claims.gate(
+        if self.gatekeeper is not None:
+            gate = self.gatekeeper.gate(
                 topic, partition, window, cluster=identity.cluster, id_spec=identity.id_spec
             )
         store = self._store.open(identity, window)

@@ -112,5 +112,8 @@ class Gatekeeper(Protocol):
     def holds(self, partition: Partition, place: RecordRef) -> bool:
         """Whether nobody else can have a message that was given out; else it is asked for again."""
 
+    def rewound(self, topic: str, partition: int) -> None:
+        """Take note that the group reads a partition again from an earlier offset than it had committed."""
+
     def close(self) -> None:
-        """Tell the others what is to be told, a last time."""
+        """Send the other processes what is still unsent, and let everything go."""

@@ -19,7 +19,7 @@ import re
 import string
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from dedup_sdk.errors import IdSpecError
@@ -327,6 +327,8 @@ class IdSpec:
     """
 
     parts: tuple[Part, ...]
+    length_matters: ClassVar[bool] = False
+    """Whether marks depend on the length of the window (`dedup_sdk.rule_fingerprint`)."""
 
     def __post_init__(self) -> None:
         """Refuse an empty spec."""
@@ -379,6 +381,10 @@ class IdSpec:
     def redriven(self, digest: bytes, header: bytes) -> bytes:
         """Return the digest of a record's ID together with its redrive header (`dedup_sdk.ids.redrive`)."""
         return redriven_digest(digest, header)
+
+    def digest_of(self, key: bytes | None) -> bytes | None:
+        """Return the digest that a record with this key has once it is admitted."""
+        return key
 
     def name_of(self, digest: bytes | None) -> bytes | None:
         """Return the 16 bytes by which a shared store knows a record's ID, None without an ID."""

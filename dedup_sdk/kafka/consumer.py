@@ -50,11 +50,11 @@ from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot_source import Places, snapshot_places
 from dedup_sdk.strategy import LastId, Lookup, Strategy
-from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from confluent_kafka.cimpl import RebalanceCallback
 
+    from dedup_sdk.kafka.worker_session import WorkerSession
     from dedup_sdk.runner.runner import Runner
     from dedup_sdk.runner.settings import Failures, Handler, OnError
     from dedup_sdk.runner.tasks import Order
@@ -174,7 +174,12 @@ class DedupConsumer(Consumer):
         idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
         keys = _key_store(store)
-        sharing = _sharing_of(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
+        sharing: Shared | None = None
+        if shared is not None:
+            # Only a consumer that shares a memory loads its code.
+            from dedup_sdk.shared.settings import shared_for
+
+            sharing = shared_for(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
         self._settings, self._callback_errors = settings, CallbackErrors()
         super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -187,7 +192,10 @@ class DedupConsumer(Consumer):
             bears_full_disk=True,
             forgets_unwritten=on_full_disk == "unverified",
         )
-        _share(self._engine, sharing, settings)
+        if sharing is not None:
+            self._engine.share(
+                sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
+            )
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,
@@ -345,6 +353,7 @@ class DedupConsumer(Consumer):
         Raises what the handler raised, `DeadLetterError`, what iteration raises, and `ConfigurationError` for settings
         that make no sense. Handlers that are running then are waited for.
         """
+        from dedup_sdk.kafka.worker_session import WorkerSession
         from dedup_sdk.runner.dead_letters import DeadLetterProducer
         from dedup_sdk.runner.runner import Runner
         from dedup_sdk.runner.settings import Retries, RunSettings
@@ -366,48 +375,46 @@ class DedupConsumer(Consumer):
         letters = None
         if settings.on_error == "dead-letter":
             letters = DeadLetterProducer(self._settings, self._dead_letters)
-        with Runner(
-            settings,
-            self,
+        session = WorkerSession(
+            self.poll,
             self._loop,
-            IdleClock(self._session, self._idle_timeout_s),
-            group=self._settings.group,
-            letters=letters,
-            patience_s=self._settings.revoke_deadline_s * WAITING_SHARE,
-        ) as runner:
-            self._work(runner)
+            lock=self._access,
+            delivery=self._delivery,
+            assignment=self._assignment,
+            interruption=self._interruption,
+            idle=IdleClock(self._session, self._idle_timeout_s),
+            counters=self.counters,
+            deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
+        )
+        with Runner(settings, session, group=self._settings.group, letters=letters) as runner:
+            self._work(runner, session)
         if runner.failure is not None:
             raise runner.failure
 
-    def _work(self, runner: Runner) -> None:
-        """Have messages end by their handlers only, while the runner is there; at the end nobody works any more."""
-        with contextlib.ExitStack() as explicit:
-            try:
-                with self._access.lock:
-                    self._begin_run(runner)
-                    explicit.enter_context(self._delivery.completed_by_nothing())
-                    self._assignment.attach(runner)
-                if self._stopped:
-                    runner.stop()
-                runner.run()
-            except BaseException:
-                if self._runner is runner:
-                    # What it stopped may be on its way between two places: all that is not completed comes again.
-                    self._interruption.note()
-                raise
-            finally:
-                if self._runner is runner:
-                    with self._access.lock:
-                        self._assignment.attach(None)
-                        explicit.close()
-                    self._runner, self._stopped = None, False
+    def _work(self, runner: Runner, session: WorkerSession) -> None:
+        """Run a runner in its session; `stop` and `release` know of it meanwhile."""
+        try:
+            self._make_current(runner)
+            session.begin(runner)
+            if self._stopped:
+                runner.stop()
+            runner.run()
+        except BaseException:
+            if self._runner is runner:
+                session.note_interruption()
+            raise
+        finally:
+            if self._runner is runner:
+                session.end()
+                self._runner, self._stopped = None, False
 
-    def _begin_run(self, runner: Runner) -> None:
-        if self._runner is not None:
-            raise RuntimeError("run() is at work already: one consumer has one loop; give it more workers")
-        self._runner = runner
-        if self._delivery.completed_by is CompletedBy.NEXT_CALL:
-            self._loop.complete_below(None)
+    def _make_current(self, runner: Runner) -> None:
+        with self._access.lock:
+            if self._runner is not None:
+                raise RuntimeError(
+                    "run() is at work already: one consumer has one loop; give it more workers"
+                )
+            self._runner = runner
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
@@ -666,8 +673,8 @@ class DedupConsumer(Consumer):
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._callback_errors.run(self._engine.close, topic, partition)
-                if self._engine.claims is not None:
-                    self._callback_errors.run(self._engine.claims.close)
+                if self._engine.gatekeeper is not None:
+                    self._callback_errors.run(self._engine.gatekeeper.close)
         self._callback_errors.raise_kept()
 
     def _close_client(self, by_hand: Collection[tuple[str, int]]) -> None:
@@ -809,47 +816,3 @@ def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str
     if offsets is None:
         return None
     return {(tp.topic, tp.partition): tp.offset for tp in offsets if tp.offset >= 0}
-
-
-def _sharing_of(
-    given: Shared | ClaimStore | None,
-    dedup: Strategy,
-    *,
-    observes: bool,
-    session_s: float,
-) -> Shared | None:
-    """Return how a memory is shared, None without one.
-
-    ``observes``: whether nothing is to be hidden; ``session_s``: how long the group misses a silent member. Raises `ConfigurationError` for what does not go together.
-    """
-    if given is None:
-        return None
-    # Where memory is shared only.
-    from dedup_sdk.shared.settings import Shared
-
-    shared = given if isinstance(given, Shared) else Shared(given)
-    window = dedup.window if isinstance(dedup, Lookup) else None
-    if not isinstance(dedup, Lookup) or dedup.unit is not None:
-        raise ConfigurationError(
-            "shared needs Lookup without units: sources and units lie in one partition; leave out shared"
-        )
-    if observes:
-        raise ConfigurationError(
-            "mode='observe' hides nothing, and a shared memory would hide it from others; leave out shared, or choose mode='dedup'"
-        )
-    if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
-        raise ConfigurationError(
-            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
-        )
-    shared.warn_of_retries()
-    shared.warn_of_lease(session_s)
-    return shared
-
-
-def _share(engine: Deduplicator, sharing: Shared | None, settings: ClientSettings) -> None:
-    """Have an engine claim what it hands out, where a memory is shared."""
-    if sharing is None:
-        return
-    from dedup_sdk.shared.claims import Claims
-
-    engine.share(Claims(sharing, engine.counters, group=settings.group, silence_s=settings.silence_s))

@@ -306,9 +306,9 @@ class BatchClassifier:
                 self._engine.look_across(held)
             flight.note_epoch(part.messages[-1].leader_epoch())
             admitted.append(_Admitted(held, part.messages, chunks))
-        if self._engine.claims is not None and admitted:
-            # What the batch is to deliver, all of it at once.
-            self._engine.claims.admit([each.partition for each in admitted])
+        if self._engine.gatekeeper is not None and admitted:
+            # All that the batch is to deliver, by one question.
+            self._engine.gatekeeper.admit([each.partition for each in admitted])
         judged: list[PartitionBatch] = []
         messages: list[Any] = []
         for held, of_run, chunks in admitted:
@@ -343,7 +343,7 @@ class BatchClassifier:
 
 
 class _Admitted(NamedTuple):
-    """What was judged here, and is to be claimed in the shared memory."""
+    """A run that was judged, and has still to pass the gatekeeper."""
 
     partition: Partition
     messages: list[Any]

@@ -26,7 +26,6 @@ from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.marks import NO_MARKS, Int64s, Witness, cut_digests, elsewhere
 from dedup_sdk.observe import PartitionEvent
 from dedup_sdk.store.protocol import Loaded
-from dedup_sdk.units.keys import UnitKeys
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -218,7 +217,7 @@ def bears_witness(
         for piece in reader.slices(witness.offset, witness.offset + 1, engine.keys):
             if piece is not None and piece.offsets:
                 key = piece.digests[0]
-                digest = held.keys.name_of(key) if isinstance(held.keys, UnitKeys) else key
+                digest = held.keys.digest_of(key)
                 found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), digest)
                 # A source keeps no time from the future: -1 stands for it.
                 same = found.check == witness.check and witness.timestamp_ms in (-1, found.timestamp_ms)

@@ -30,17 +30,15 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.gates import Gatekeeper
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
-from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk.kafka.end_watch import EndWatch
 from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk.kafka.log_end import LogEnds
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.record import Verdict
-from dedup_sdk.strategy import Lookup
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -107,13 +105,12 @@ class FetchLoop:
     ) -> None:
         self._engine, self._session, self._client = engine, session, client
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
-        self.lock: RLock = lock.lock
-        """The lock of the consumer's state."""
+        self._mutex: RLock = lock.lock
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._assignment = assignment
         self._durability, self._only_stored = durability, only_stored
         self._collector = Collector()
-        self._ends = EndWatch(client)
+        self._log_ends = LogEnds(client)
         self._heard_at = 0.0
         self._unwritten: dict[int, Partition] = {}
         """Partitions of which something was completed that is not in the store."""
@@ -123,7 +120,6 @@ class FetchLoop:
         """How many stores had been set aside when damage was found last, -1 before the first."""
         self._recover_at = 0.0
         """When (monotonic seconds) a recovery goes on, where nothing is ready to be handed out meanwhile."""
-        self._gathers = isinstance(engine.strategy, Lookup) and engine.strategy.unit is not None
         self._holds_back = False
         self._poller: int | None = None
         """The thread that is in a call for messages."""
@@ -137,7 +133,7 @@ class FetchLoop:
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me = get_ident()
-        with self.lock:
+        with self._mutex:
             if self._lock.closed or self._poller not in (None, me):
                 self._lock.check_open()
                 raise RuntimeError(_TWO_POLLERS)
@@ -189,7 +185,7 @@ class FetchLoop:
         if interruption.happened:
             # Also what another thread was interrupted in meanwhile.
             self.reopen()
-        with self.lock:
+        with self._mutex:
             try:
                 if touched := delivery.finish():
                     if self._durability == "batch":
@@ -224,13 +220,13 @@ class FetchLoop:
         judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
         if not judges:
             judges = self._wait_for(enough, until - now, at_most)
-        with self.lock:
+        with self._mutex:
             try:
                 if judges and fetcher.messages:
                     self._judge_first(fetcher.messages)
-                if self._gathers:
-                    # Not before: what came in time is judged first, however long the application took.
-                    self._fail_overdue()
+                if self._engine.waits_for_time:
+                    # Not before: a record that came in time is judged first, however long the application took.
+                    self._tick_gates()
                 return self._hand_over(count) if delivery.ready or delivery.individual else []
             except BaseException:
                 self._interruption.note()
@@ -240,7 +236,7 @@ class FetchLoop:
         """Let the group hear from us, also while there is enough to hand out: handlers are slow."""
         self._heard_at = time.monotonic()
         self._fetcher.listen(0)
-        with self.lock:
+        with self._mutex:
             handed: list[Any] = self._interruption.whole(self._hand_over, count)
             return handed
 
@@ -262,9 +258,9 @@ class FetchLoop:
     def _hand_over(self, count: int) -> list[Any]:
         if self._callback_errors.kept is not None:
             return []
-        claims = self._engine.claims
-        if claims is not None and not claims.is_sure:
-            self._settle_claims(claims)
+        gatekeeper = self._engine.gatekeeper
+        if gatekeeper is not None and not gatekeeper.is_sure:
+            self._ask(gatekeeper)
         got = self._delivery.take(count)
         if self._delivery.individual:
             # The next call comes here again: individual messages come before what is ready.
@@ -273,7 +269,7 @@ class FetchLoop:
 
     def reopen(self) -> None:
         """After an interruption: open every partition again, from its store and from what is completed."""
-        with self.lock:
+        with self._mutex:
             if self._interruption.happened:
                 self._unwritten.clear()
                 self._assignment.reopen_all()
@@ -326,7 +322,7 @@ class FetchLoop:
             self._assignment.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
 
     def _offer_due(self) -> None:
-        """Queue what a unit's end brings for messages of earlier batches."""
+        """Queue messages of earlier batches that gates let through since."""
         for held in self._engine.partitions.values():
             if held.due:
                 self._delivery.offer(
@@ -334,26 +330,18 @@ class FetchLoop:
                 )
                 self._interruption.look_soon()
 
-    def _fail_overdue(self) -> None:
-        """Let units fail that took too long, counting the time in which there was nothing more to read."""
-        for assigned in self._session.assigned.values():
-            held = assigned.held
-            if held is None or not held.waits:
-                continue
-            read = self._read_up_to(assigned, held.flight.position)
-            at_end = self._ends.is_reached(assigned, read, dry=self._fetcher.ran_dry)
-            overdue = held.tick(at_end=at_end)
-            for name in self._ends.late(assigned, read, overdue) if overdue else ():
-                held.give_up(name)
+    def _tick_gates(self) -> None:
+        """Tell gates that wait for records the time, and whether their partition is read to its end."""
+        fetcher = self._fetcher
+        for coordinates, assigned in self._session.assigned.items():
+            partition = assigned.held
+            if partition is not None and partition.waits:
+                position = partition.flight.position
+                if not fetcher.is_behind(coordinates):
+                    # The client's own position is behind aborted records and markers of transactions, too.
+                    position = max(position, self._client.reads_at(*coordinates))
+                self._log_ends.tick(assigned, partition, position, dry=fetcher.ran_dry)
         self._offer_due()
-
-    def _read_up_to(self, assigned: Assigned, position: int) -> int:
-        """Return the offset before which nothing is left to read: that of the client, where all it handed over of a partition is judged.
-
-        It is behind markers of transactions and what was aborted, of which no record tells.
-        """
-        here = assigned.topic, assigned.partition
-        return position if self._fetcher.is_behind(here) else max(position, self._client.reads_at(*here))
 
     # --- upkeep --------------------------------------------------------------------------------------------------
 
@@ -362,8 +350,8 @@ class FetchLoop:
         self._since_upkeep = 0
         self._write_completed()
         self._engine.trim()
-        if self._engine.claims is not None:
-            self._settle_claims(self._engine.claims)
+        if self._engine.gatekeeper is not None:
+            self._ask(self._engine.gatekeeper)
         if self._assignment.noted_seeks:
             self._assignment.do_noted_seeks()
         session = self._session
@@ -384,9 +372,10 @@ class FetchLoop:
         self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else UPKEEP_S)
         self._interruption.look_at(min(now + UPKEEP_S, session.next_commit_at))
 
-    def _settle_claims(self, claims: Gatekeeper) -> None:
-        claims.keep(self._delivery.take_back)
-        claims.settle([held for held in self._engine.partitions.values() if held.started])
+    def _ask(self, gatekeeper: Gatekeeper) -> None:
+        """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
+        gatekeeper.keep(self._delivery.take_back)
+        gatekeeper.settle([held for held in self._engine.partitions.values() if held.started])
         self._offer_due()
 
     def _write_completed(self) -> None:
@@ -412,7 +401,7 @@ class FetchLoop:
 
         ``bears_faults``: a damaged store, or a full disk, is no error here: the next call for messages sees to it.
         """
-        with self.lock:
+        with self._mutex:
             self._lock.check_open()
             try:
                 yield
@@ -454,28 +443,15 @@ class FetchLoop:
         with self.steady():
             self._taken_out(message)
 
-    def hand_back(self, message: Any) -> list[Any]:
-        """Release a message without having it delivered yet; return it, or nothing, for `put_back`. With the lock."""
+    def release_quietly(self, message: Any) -> list[Any]:
+        """Release a message, and leave its delivery to the caller; return it, or nothing if it is not in flight. With the lock."""
         partition = self._taken_out(message)
         places = [] if partition is None else partition.release([message.offset()])
         return [place.chunk.items[place.row] for place in places]
 
-    def put_back(self, messages: Iterable[Any]) -> None:
-        """Have messages that were handed out delivered again, by offset, before all others. With the lock."""
-        self._delivery.put_back(sorted(messages, key=_offset))
-        self._interruption.look_soon()
-
-    def attempt_and_digest(self, message: Any) -> tuple[int, bytes | None] | None:
-        """Return how often a message in flight was handed out, and the digest of its ID; None when it is not in flight. With the lock."""
-        partition = self._delivery.partition_of(message.topic(), message.partition())
-        place = None if partition is None else partition.flight.place(message.offset())
-        if partition is None or place is None or place.chunk.items[place.row] is not message:
-            return None
-        return place.chunk.attempts.get(place.row, 1), partition.keys.name_of(place.chunk.digests[place.row])
-
     def holds(self, message: Any) -> bool:
         """Whether a message that was handed out is still ours to handle."""
-        with self.lock:
+        with self._mutex:
             if self._lock.closed or message.error() is not None:
                 return False
             partition = self._delivery.partition_of(message.topic(), message.partition())
@@ -487,8 +463,8 @@ class FetchLoop:
                 or place.chunk.items[place.row] is not message
             ):
                 return False
-            claims = self._engine.claims
-            if claims is None or claims.holds(partition, place):
+            gatekeeper = self._engine.gatekeeper
+            if gatekeeper is None or gatekeeper.holds(partition, place):
                 return True
             self._delivery.take_out(message)
             self._interruption.look_soon()
@@ -532,7 +508,7 @@ class FetchLoop:
         """Return the verdict of a message that was handed out; None when it is not known any more."""
         if message.error() is not None:
             return None
-        with self.lock:
+        with self._mutex:
             place = self._delivery.place(message)
             held = self._delivery.partition_of(message.topic(), message.partition())
             if place is None and held is not None:
@@ -549,7 +525,7 @@ class FetchLoop:
     def _look_after(self) -> None:
         if self._interruption.happened:
             self.reopen()
-        with self.lock:
+        with self._mutex:
             self._unwritten.update(self._delivery.finish())
             self._upkeep()
             if len(self._fetcher.messages) >= _MOST_FETCHED or self._holds_back:
@@ -560,13 +536,9 @@ class FetchLoop:
     def fetch_again(self) -> None:
         """Let the client fetch again, where `heartbeat` had to stop it."""
         if self._holds_back:
-            with self.lock:
+            with self._mutex:
                 self._holds_back = False
                 self._assignment.hold_back(hold=False)
-
-
-def _offset(message: Any) -> int:
-    return int(message.offset())
 
 
 class IdleClock:

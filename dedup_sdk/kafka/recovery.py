@@ -444,11 +444,8 @@ def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: S
     if plan.beginning == "rewound":
         detail = "the group's offsets were set back below what this store knows to be committed"
         at.engine.inform(at.event("rewound", detail, start.offset))
-        if at.engine.claims is not None:
-            logger.warning(
-                "%s[%d] was rewound, and the shared memory still knows what was completed: that stays hidden; to have it handled again, give "
-                "Shared another prefix", assigned.topic, assigned.partition,
-            )  # fmt: skip
+        if at.engine.gatekeeper is not None:
+            at.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
     at.notes = [plan.beginning]
     if plan.whole and not held.forgets and at.chosen.snapshot and not at.out_of_time():
         identity = Identity(

@@ -10,22 +10,17 @@ import logging
 import time
 from collections.abc import Collection
 from functools import partial
-from threading import Condition
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from dedup_sdk.errors import DeadLetterError
-from dedup_sdk.kafka.client_errors import handle_error
+from dedup_sdk.kafka.worker_session import WorkerSession
 from dedup_sdk.runner.dead_letters import DeadLetter, DeadLetterProducer
 from dedup_sdk.runner.settings import RunSettings
 from dedup_sdk.runner.tasks import Coordinates, Task, Tasks
 from dedup_sdk.runner.workers import Workers
-
-if TYPE_CHECKING:
-    from dedup_sdk.kafka.consumer import DedupConsumer
-    from dedup_sdk.kafka.loop import FetchLoop, IdleClock
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -33,8 +28,6 @@ WAIT_S = 0.2
 """Seconds that the loop waits for a message while nothing is in flight."""
 LOOK_S = 0.02
 """Seconds between two looks for new messages while handlers are busy, and for handlers while a partition goes."""
-HEARTBEAT_S = 0.5
-"""Seconds in which the group hears from us while no message can be taken."""
 
 _ITSELF = KafkaError(KafkaError._INVALID_ARG, "the message is in the dead-letter topic already")  # noqa: SLF001 (its public name)
 
@@ -47,33 +40,26 @@ class DeadLettered(NamedTuple):
 
 
 class Runner:
-    """The state of one run, and its loop. Whatever changes it has the consumer's lock.
+    """One run and its loop, over a `WorkerSession`. Its state changes only in ``session.exclusive()``.
 
-    ``failure`` is what ends the run. ``letters`` is there where failures are dead-lettered; ``patience_s`` is how long handlers are waited for when
-    their partitions go, or an error has ended the run.
+    ``failure`` is the error that ends the run. ``letters`` sends dead letters, None where failures are not dead-lettered.
     """
 
     def __init__(
         self,
         settings: RunSettings,
-        consumer: DedupConsumer,
-        loop: FetchLoop,
-        idle: IdleClock,
+        session: WorkerSession,
         *,
         group: str,
         letters: DeadLetterProducer | None,
-        patience_s: float,
     ) -> None:
         self.failure: BaseException | None = None
-        self._settings, self._consumer, self._loop, self._idle = settings, consumer, loop, idle
-        self._group, self._letters, self._patience_s = group, letters, patience_s
-        self._counters = consumer.counters
+        self._settings, self._session, self._counters = settings, session, session.counters
+        self._group, self._letters = group, letters
         self._tasks = Tasks(settings.order)
         self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
         self._reports: dict[Task, KafkaError | None] = {}
-        """Dead letters that came to an end, and why they were not delivered."""
-        self._returned: list[Any] = []
-        """Messages to be delivered again when the run has ended."""
+        """Dead letters whose delivery report has come, with the error where they were not delivered."""
         self._stopped = False
 
     def __enter__(self) -> Self:
@@ -97,47 +83,38 @@ class Runner:
         except BaseException:
             self._wind_up_anyhow()
             raise
-        self._wind_up(None if self.failure is None else self._patience_s)
+        self._wind_up(None if self.failure is None else self._session.deadline_s)
 
     def stop(self) -> None:
         """Begin no further message. From any thread, or a signal handler."""
         self._stopped = True
         self._workers.halt()
 
-    def has(self, message: Any) -> bool:
+    def has(self, message: Message) -> bool:
         """Whether a message is in flight."""
         return any(task.message is message for task in self._tasks.of())
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        alive = time.monotonic()
+        session = self._session
         while not self._stopped and self.failure is None:
             self._settle(0)
             if len(self._tasks) >= self._settings.max_in_flight:
-                if not self._settle(LOOK_S) and time.monotonic() > alive + HEARTBEAT_S:
-                    self._loop.heartbeat()
-                    alive = time.monotonic()
+                if not self._settle(LOOK_S):
+                    session.keep_alive()
                 continue
-            self._loop.fetch_again()
-            message = self._consumer.poll(0 if self._tasks else WAIT_S)
-            alive = time.monotonic()
+            message = session.poll(0 if self._tasks else WAIT_S)
             if message is not None:
-                self._idle.heard()
-                error = message.error()
-                if error is not None:
-                    handle_error(error)
-                    continue
-                with self._loop.lock:
+                with session.exclusive():
                     self._take(message)
-            elif self._tasks:
-                self._idle.heard()
-                self._settle(LOOK_S)
-            elif self._idle.is_up:
+            elif session.is_idle(busy=bool(self._tasks)):
                 return
+            elif self._tasks:
+                self._settle(LOOK_S)
 
-    def _take(self, message: Any) -> None:
-        if self._loop.attempt_and_digest(message) is None:
+    def _take(self, message: Message) -> None:
+        if self._session.in_flight(message) is None:
             # Its partition went, or was moved, on the way from the queue.
             return
         task = Task(message)
@@ -145,35 +122,31 @@ class Runner:
             self._workers.put(task)
 
     def _wind_up(self, patience_s: float | None) -> None:
-        """Wait for the handlers that are running, at most so many seconds; have the rest delivered again, in order."""
-        alive = time.monotonic()
-        until = None if patience_s is None else alive + patience_s
+        """Wait for the running handlers, ``patience_s`` seconds at most; have the rest delivered again, in order."""
+        until = None if patience_s is None else time.monotonic() + patience_s
         self._workers.halt()
         try:
             self._withdraw()
             while self._tasks and (until is None or time.monotonic() < until):
                 self._settle(LOOK_S)
                 self._withdraw()
-                if time.monotonic() > alive + HEARTBEAT_S:
-                    alive = time.monotonic()
-                    self._loop.heartbeat()
-            self._loop.fetch_again()
+                self._session.keep_alive()
         finally:
-            with self._loop.lock:
+            with self._session.exclusive():
                 for task in self._abandon(None):
                     self._return(task)
-                self._loop.put_back(self._returned)
+                self._session.deliver_again()
 
     def _wind_up_anyhow(self) -> None:
         """Wind up after an error, which is not to be hidden by another."""
         try:
-            self._wind_up(self._patience_s)
+            self._wind_up(self._session.deadline_s)
         except Exception:
             logger.exception("the handlers could not be waited for in order; what was in flight comes again")
 
     def _withdraw(self) -> None:
-        with self._loop.lock:
-            self._returned += [task.message for task in self._tasks.withdraw()]
+        with self._session.exclusive():
+            self._session.keep_back(task.message for task in self._tasks.withdraw())
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
@@ -182,7 +155,7 @@ class Runner:
         over = self._over(timeout_s)
         if not over and not self._dead_lettered():
             return False
-        with self._loop.steady(bears_faults=True):
+        with self._session.settling():
             done = []
             for task in over:
                 if not self._workers.taken(task) or task not in self._tasks:
@@ -194,11 +167,11 @@ class Runner:
                     continue
                 self._end(task)
                 done.append(task.message)
-            self._loop.complete(done)
+            self._session.complete(done)
             for task, error in self._dead_lettered():
                 if error is None:
                     self._end(task)
-                    self._loop.complete([task.message], dead_lettered=True)
+                    self._session.complete([task.message], dead_lettered=True)
                 else:
                     self._fail(_undeliverable(task, error))
                     self._return(task)
@@ -232,7 +205,7 @@ class Runner:
         """Release a task's message, to be delivered again after the run."""
         if task in self._tasks:
             self._end(task)
-        self._returned += self._loop.hand_back(task.message)
+        self._session.give_back(task.message)
 
     def _give_up(self, task: Task, error: BaseException) -> None:
         """Do what the user wants with a message whose handler failed for good."""
@@ -240,7 +213,7 @@ class Runner:
             self._fail(error)
             self._return(task)
             return
-        known = self._loop.attempt_and_digest(task.message)
+        known = self._session.in_flight(task.message)
         if known is None:
             self._end(task)
             self._counters.stale += 1
@@ -292,15 +265,14 @@ class Runner:
         self._tasks.withdraw(going)
         # A handler that has them go would wait for itself.
         waits = waits and not self._workers.is_this_thread
-        until = time.monotonic() + (self._patience_s if waits else 0)
-        # A handler may need the lock (to ask for a verdict, say), which the polling thread holds in a callback.
-        unlocked = Condition(self._loop.lock)
+        until = time.monotonic() + (self._session.deadline_s if waits else 0)
         while self._tasks.of(going):
             self._settle(0)
             self._tasks.withdraw(going)
             if not self._tasks.of(going) or time.monotonic() >= until:
                 break
-            unlocked.wait(LOOK_S)
+            # A handler may need the consumer, e.g. for `verdict`, and this thread has it in a rebalance callback.
+            self._session.wait(LOOK_S)
         self._abandon(going)
 
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
@@ -325,7 +297,7 @@ class Runner:
         return abandoned
 
 
-def _undeliverable(task: Task, error: Any) -> DeadLetterError:
+def _undeliverable(task: Task, error: KafkaError) -> DeadLetterError:
     topic, partition = task.coordinates
     return DeadLetterError(
         f"the dead letter of {topic}[{partition}]@{task.offset} was not delivered: {error}; the message comes again: see that the "

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -25,6 +26,8 @@ from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
+
+logger = logging.getLogger("dedup_sdk")
 
 
 class Claims:
@@ -77,6 +80,13 @@ class Claims:
     def pauses(self) -> bool:
         """Whether nothing is handed out for that."""
         return self.acks.pauses
+
+    def rewound(self, topic: str, partition: int) -> None:
+        """Warn that a rewind has no effect here: the shared memory is not set back with the group."""
+        logger.warning(
+            "%s[%d] was rewound, but the shared memory still knows the completed IDs: their records stay hidden; to "
+            "handle them again, give Shared another prefix", topic, partition,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Renew no more, and send the pending completions a last time."""

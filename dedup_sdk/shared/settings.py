@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dedup_sdk.checks import choice, seconds, text
+from dedup_sdk.engine.gates import Gatekeeper
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.observe import Counters
 from dedup_sdk.rule_fingerprint import known_cluster
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import Scope, scope_name
+from dedup_sdk.strategy import Lookup, Strategy
+from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -98,6 +102,16 @@ class Shared:
                 self.lease, session_s, session_s,
             )  # fmt: skip
 
+    def gatekeeper(self, counters: Counters, *, group: str, silence_s: float) -> Gatekeeper:
+        """Return the gatekeeper of one consumer's partitions.
+
+        ``silence_s``: seconds after its last call for messages in which its group still waits for the consumer, so that
+        its claims are renewed.
+        """
+        from dedup_sdk.shared.claims import Claims
+
+        return Claims(self, counters, group=group, silence_s=silence_s)
+
     @property
     def lease_ms(self) -> int:
         """The lease in milliseconds."""
@@ -114,3 +128,29 @@ class Shared:
             topic=self.origins.get(topic, topic),
             partition=partition,
         )
+
+
+def shared_for(given: Shared | ClaimStore, dedup: Strategy, *, observes: bool, session_s: float) -> Shared:
+    """Return how a consumer shares a memory, and log warnings about risky settings.
+
+    ``observes``: the consumer hides nothing. ``session_s``: seconds after which its group removes a silent member.
+    Raises `ConfigurationError` where a shared memory does not fit the strategy or the mode.
+    """
+    shared = given if isinstance(given, Shared) else Shared(given)
+    if not isinstance(dedup, Lookup) or dedup.unit is not None:
+        raise ConfigurationError(
+            "shared needs Lookup without units: sources and units lie in one partition; leave out shared"
+        )
+    if observes:
+        raise ConfigurationError(
+            "mode='observe' hides nothing, and a shared memory would hide it from others; leave out shared, or choose "
+            "mode='dedup'"
+        )
+    window = dedup.window
+    if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
+        raise ConfigurationError(
+            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
+        )
+    shared.warn_of_retries()
+    shared.warn_of_lease(session_s)
+    return shared

@@ -91,6 +91,15 @@ class UnitKeys:
         """Return the digest of the mark that a record may leave, one that nothing has where it bears no ID."""
         return key[:DIGEST_BYTES]
 
+    @property
+    def length_matters(self) -> bool:
+        """Whether marks depend on the length of the window: it decides which units were rejected as a whole."""
+        return self.mode == "all-or-nothing"
+
+    def digest_of(self, key: bytes | None) -> bytes | None:
+        """Return the digest that a record with this key has once it is admitted."""
+        return self.name_of(key)
+
     def name_of(self, key: bytes | None) -> bytes | None:
         """Return by which 16 bytes others know the ID of a record with this key, None where it has none."""
         if key is None or len(key) == DIGEST_BYTES:

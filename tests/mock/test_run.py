@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk.kafka import loop as fetch_loop
-from dedup_sdk.runner import runner as running
+from dedup_sdk.kafka import worker_session
 from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While all that may be in flight is with a handler, the group is served and nothing is read without end."""
-    monkeypatch.setattr(running, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(worker_session, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(fetch_loop, "_MOST_FETCHED", 3)
     send(*map(str, range(40)))
     go_on = threading.Event()

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from dedup_sdk import Unit
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.kafka import session
-from dedup_sdk.kafka.end_watch import EndWatch
+from dedup_sdk.kafka.log_end import LogEnds
 from dedup_sdk.units import memory as unit_memory
 from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
@@ -83,13 +83,13 @@ def test_an_outage_fails_no_unit_that_lies_in_the_topic(
     for request in away:
         kafka.push_errors(request, KafkaError._TRANSPORT, 5_000)
     send("y/U.")
-    late, asked = EndWatch.late, list[set[bytes]]()
+    late, asked = LogEnds.late, list[set[bytes]]()
 
-    def noted(watch: EndWatch, assigned: Assigned, position: int, overdue: Collection[bytes]) -> set[bytes]:
+    def noted(watch: LogEnds, assigned: Assigned, position: int, overdue: Collection[bytes]) -> set[bytes]:
         asked.append(late(watch, assigned, position, overdue))
         return asked[-1]
 
-    monkeypatch.setattr(EndWatch, "late", noted)
+    monkeypatch.setattr(LogEnds, "late", noted)
     clock.ahead_ms += HOUR_MS
     came = wait_for(consumer, lambda: len(asked) >= 3, "the leader is asked")
     for request in away:

@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 
 def claims_of(consumer: DedupConsumer) -> Claims:
     """What a consumer has claimed."""
-    claims = consumer._engine.claims
+    claims = consumer._engine.gatekeeper
     assert isinstance(claims, Claims)
     return claims
 

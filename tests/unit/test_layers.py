@@ -58,7 +58,7 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "fork safety": Layer(("dedup_sdk/fork_safety",), ()),
-    "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, *KEYS, "dedup_sdk.core.ranges", "numpy")),
+    "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, "dedup_sdk.core.ranges", "numpy")),
     "core": Layer(("dedup_sdk/core",), (*VALUES, "dedup_sdk.core", "numpy")),
     # Units and shared memories plug in: a strategy brings the former, whoever owns an engine the latter.
     "strategy": Layer(("dedup_sdk/strategy",), (*CORE, "dedup_sdk.engine.gates", "dedup_sdk.units")),
@@ -70,14 +70,14 @@ LAYERS = {
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared", "dedup_sdk.units.keys", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_source",
+        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared.settings", "dedup_sdk.shared.protocol", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_source",
          "dedup_sdk.store.rocks", "confluent_kafka", "numpy",
          # `DedupConsumer.run` alone, when it is called.
          "dedup_sdk.runner"),
     ),
     "runner": Layer(
         ("dedup_sdk/runner",),
-        ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids.redrive", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.marks", "dedup_sdk.runner", "confluent_kafka", "stamina"),
+        ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids.redrive", "dedup_sdk.fork_safety", "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.worker_session", "dedup_sdk.marks", "dedup_sdk.runner", "confluent_kafka", "stamina"),
     ),
     "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.fork_safety", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
     "bridge": Layer(

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
 from dedup_sdk.kafka.client import Asked, EndProbe
-from dedup_sdk.kafka.end_watch import COMPACTED_S, HOLES_S, EndWatch
+from dedup_sdk.kafka.log_end import COMPACTED_S, HOLES_S, LogEnds
 
 
 @dataclass
@@ -59,9 +59,9 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def watch(broker: Broker) -> EndWatch:
+def watch(broker: Broker) -> LogEnds:
     """What is tested."""
-    return EndWatch(broker, lambda: broker.now_s)
+    return LogEnds(broker, lambda: broker.now_s)
 
 
 def active(**settings: Any) -> Assigned:
@@ -69,7 +69,7 @@ def active(**settings: Any) -> Assigned:
     return Assigned("orders", 0, state=State.ACTIVE, **settings)
 
 
-def test_the_end_is_where_the_last_fetch_saw_it(broker: Broker, watch: EndWatch) -> None:
+def test_the_end_is_where_the_last_fetch_saw_it(broker: Broker, watch: LogEnds) -> None:
     """Before the first fetch nobody knows it."""
     assigned = active()
     assert not watch.is_reached(assigned, 0, dry=True)
@@ -82,14 +82,14 @@ def test_the_end_is_where_the_last_fetch_saw_it(broker: Broker, watch: EndWatch)
     "settings", [{"pauses": {Pause.USER}}, {"pauses": {Pause.BACKLOG}}, {"stopped": True}]
 )
 def test_what_is_not_read_does_not_come_to_its_end(
-    broker: Broker, watch: EndWatch, settings: dict[str, Any]
+    broker: Broker, watch: LogEnds, settings: dict[str, Any]
 ) -> None:
     """Paused, or given up by the client."""
     broker.end = 5
     assert not watch.is_reached(active(**settings), 5, dry=True)
 
 
-def test_where_nothing_comes_for_a_while_it_seems_to_be_at_its_end(broker: Broker, watch: EndWatch) -> None:
+def test_where_nothing_comes_for_a_while_it_seems_to_be_at_its_end(broker: Broker, watch: LogEnds) -> None:
     """Whatever comes of other partitions; what was not looked at does not count."""
     assigned, broker.end = active(), 6
     assert not watch.is_reached(assigned, 4, dry=True)
@@ -104,7 +104,7 @@ def test_where_nothing_comes_for_a_while_it_seems_to_be_at_its_end(broker: Broke
 
 
 def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
-    broker: Broker, watch: EndWatch
+    broker: Broker, watch: LogEnds
 ) -> None:
     """As of a few seconds ago: that of transactions that follow one another, say. One question at a time, until its answer is reached."""
     assigned, broker.end = active(), 1_000_000
@@ -126,7 +126,7 @@ def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
     assert len(broker.probes) == 3
 
 
-def test_nothing_fails_unasked(broker: Broker, watch: EndWatch) -> None:
+def test_nothing_fails_unasked(broker: Broker, watch: LogEnds) -> None:
     """The leader's answer counts, not what the last fetch saw, and one that does not answer is asked again."""
     assigned = active()
     assert watch.late(assigned, 5, [b"U"]) == set()
@@ -144,7 +144,7 @@ def test_nothing_fails_unasked(broker: Broker, watch: EndWatch) -> None:
     assert len(broker.probes) == 3
 
 
-def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: EndWatch) -> None:
+def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: LogEnds) -> None:
     """However much comes behind it; what is overdue only since then is asked for anew."""
     assigned = active()
     assert watch.late(assigned, 5, [b"U", b"V"]) == set()
@@ -160,7 +160,7 @@ def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: EndWatch) -> 
     assert len(broker.probes) == 4
 
 
-def _stand(broker: Broker, watch: EndWatch, assigned: Assigned, *, dry: bool) -> set[bytes]:
+def _stand(broker: Broker, watch: LogEnds, assigned: Assigned, *, dry: bool) -> set[bytes]:
     """Look at a partition in which nothing comes for as long as a compacted log may be silent, and once more; what has failed then."""
     for _ in range(int(COMPACTED_S / HOLES_S) + 1):
         watch.is_reached(assigned, 5, dry=dry)
@@ -171,7 +171,7 @@ def _stand(broker: Broker, watch: EndWatch, assigned: Assigned, *, dry: bool) ->
 
 
 @pytest.mark.parametrize("dry", [True, False])
-def test_a_log_that_ends_in_holes(broker: Broker, watch: EndWatch, *, dry: bool) -> None:
+def test_a_log_that_ends_in_holes(broker: Broker, watch: LogEnds, *, dry: bool) -> None:
     """Of compaction. Its leader tells the same end again, and nothing came though the client had room; where it is full of others nobody knows."""
     assigned, broker.end = active(), 8
     assert _stand(broker, watch, assigned, dry=dry) == set()
@@ -181,7 +181,7 @@ def test_a_log_that_ends_in_holes(broker: Broker, watch: EndWatch, *, dry: bool)
     assert _stand(broker, watch, assigned, dry=dry) == ({b"U"} if dry else set())
 
 
-def test_an_end_that_moves_while_nothing_comes_is_no_hole(broker: Broker, watch: EndWatch) -> None:
+def test_an_end_that_moves_while_nothing_comes_is_no_hole(broker: Broker, watch: LogEnds) -> None:
     """The log goes on, and is not fetched."""
     assigned, broker.end = active(), 8
     for end in range(8, 14):
@@ -189,14 +189,14 @@ def test_an_end_that_moves_while_nothing_comes_is_no_hole(broker: Broker, watch:
         broker.answer_all(end)
 
 
-def test_a_partition_that_begins_anew_is_looked_at_anew(broker: Broker, watch: EndWatch) -> None:
+def test_a_partition_that_begins_anew_is_looked_at_anew(broker: Broker, watch: LogEnds) -> None:
     """What was asked of the one before says nothing of this one."""
     watch.late(active(), 5, [b"U"])
     broker.answer(5)
     assert watch.late(active(), 5, [b"U"]) == set()
 
 
-def test_what_has_gone_is_not_kept(watch: EndWatch) -> None:
+def test_what_has_gone_is_not_kept(watch: LogEnds) -> None:
     """With it would stay all that the partition had in memory."""
     assigned = active()
     watch.is_reached(assigned, 5, dry=True)

@@ -1,0 +1,168 @@
+"""A worker session: messages for other threads, each of which ends by its own call.
+
+`DedupConsumer.run` is written over it, and another pool of workers could be. One thread polls, and it alone makes changes:
+
+    poll            the next message
+    complete        messages are handled, or dead-lettered
+    give_back       a message is not handled: it is delivered again when the session is over
+    keep_alive      the group hears from the consumer while no message can be taken
+    Handlers        is told of partitions that go: inside `poll` and `keep_alive`, and in `exclusive`
+
+While a session is open, asking for more completes nothing, whatever ``completion`` says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from threading import Condition
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Message
+
+from dedup_sdk.kafka.assignment_api import AssignmentApi, Handlers
+from dedup_sdk.kafka.client_errors import handle_error
+from dedup_sdk.kafka.delivery import CompletedBy, Delivery
+from dedup_sdk.kafka.guards import ClientLock, Interruption
+from dedup_sdk.kafka.loop import FetchLoop, IdleClock
+from dedup_sdk.observe import Counters
+
+HEARTBEAT_S: Final = 0.5
+"""Seconds in which the group hears from the consumer while no message can be taken."""
+
+
+_offset: Callable[[Any], Any] = Message.offset
+
+
+class InFlight(NamedTuple):
+    """A message in flight: how often it was handed out, and the digest of its ID (16 bytes, None without an ID)."""
+
+    attempt: int
+    digest: bytes | None
+
+
+class WorkerSession:
+    """One session, from `begin` to `end`.
+
+    ``counters`` are the consumer's. ``deadline_s``: seconds that handlers may be waited for when their partitions go. No context manager: an exception
+    of a signal could leave that half entered, for as long as its traceback is kept.
+    """
+
+    def __init__(
+        self,
+        poll: Callable[[float], Message | None],
+        loop: FetchLoop,
+        *,
+        lock: ClientLock,
+        delivery: Delivery,
+        assignment: AssignmentApi,
+        interruption: Interruption,
+        idle: IdleClock,
+        counters: Counters,
+        deadline_s: float,
+    ) -> None:
+        self.counters, self.deadline_s = counters, deadline_s
+        self._poll, self._loop, self._idle = poll, loop, idle
+        self._lock, self._delivery, self._assignment = lock, delivery, assignment
+        self._interruption = interruption
+        self._alive_at = time.monotonic()
+        self._returned: list[Any] = []
+        """Messages to be delivered again when the session is over."""
+        self._explicit = ExitStack()
+
+    def begin(self, listener: Handlers) -> None:
+        """Begin: messages of earlier calls are completed, if asking for more does so; from here on it completes nothing.
+
+        ``listener`` hears of partitions that go.
+        """
+        with self._lock.lock:
+            if self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                self._loop.complete_below(None)
+            self._explicit.enter_context(self._delivery.completed_by_nothing())
+            self._assignment.attach(listener)
+
+    def note_interruption(self) -> None:
+        """Have all partitions opened again, from their stores and completed offsets: messages may be between two places."""
+        self._interruption.note()
+
+    def end(self) -> None:
+        """End: asking for more completes again, as ``completion`` says. Harmless when repeated."""
+        with self._lock.lock:
+            self._assignment.attach(None)
+            self._explicit.close()
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float) -> Message | None:
+        """Return the next message, None when none came in time; raise fatal errors of the client, log others."""
+        self._loop.fetch_again()
+        message = self._poll(timeout_s)
+        self._alive_at = time.monotonic()
+        if message is None:
+            return None
+        self._idle.heard()
+        error = message.error()
+        if error is None:
+            return message
+        handle_error(error)
+        return None
+
+    def keep_alive(self) -> None:
+        """Let the group hear from the consumer, and do its other work, if `poll` was not called for `HEARTBEAT_S`."""
+        if time.monotonic() > self._alive_at + HEARTBEAT_S:
+            self._loop.heartbeat()
+            self._alive_at = time.monotonic()
+
+    def is_idle(self, *, busy: bool) -> bool:
+        """Whether no message has come for ``idle_timeout``; time in which handlers are ``busy`` does not count."""
+        if busy:
+            self._idle.heard()
+            return False
+        return self._idle.is_up
+
+    def in_flight(self, message: Any) -> InFlight | None:
+        """Return how a message stands; None if it is not in flight: it ended, or its partition went. In `exclusive`."""
+        partition = self._delivery.partition_of(message.topic(), message.partition())
+        place = None if partition is None else partition.flight.place(message.offset())
+        if partition is None or place is None or place.chunk.items[place.row] is not message:
+            return None
+        digest = partition.keys.name_of(place.chunk.digests[place.row])
+        return InFlight(place.chunk.attempts.get(place.row, 1), digest)
+
+    # --- how messages end ----------------------------------------------------------------------------------------
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Return a context in which no other thread changes what is in flight. `Handlers` are called in such a one."""
+        return self._lock.lock
+
+    def settling(self) -> AbstractContextManager[None]:
+        """Return the same for ending messages: an exception in it has all partitions opened again.
+
+        An error of the store is no exception here: the next `poll` handles it.
+        """
+        return self._loop.steady(bears_faults=True)
+
+    def wait(self, timeout_s: float) -> None:
+        """Let other threads have the consumer for some seconds; for listeners, which are called in `exclusive`."""
+        Condition(self._lock.lock).wait(timeout_s)
+
+    def complete(self, messages: Iterable[Message], *, dead_lettered: bool = False) -> None:
+        """Complete messages, and write that to the store; ``dead_lettered``: count them as such."""
+        self._loop.complete(messages, dead_lettered=dead_lettered)
+
+    def give_back(self, message: Message) -> None:
+        """Release a message that was not handled; it is delivered again when the session is over. In `exclusive`."""
+        self._returned += self._loop.release_quietly(message)
+
+    def keep_back(self, messages: Iterable[Message]) -> None:
+        """Have messages whose handling never began delivered again when the session is over. In `exclusive`."""
+        self._returned += messages
+
+    def deliver_again(self) -> None:
+        """Queue the messages that were given back, by offset, before all others; the client may fetch again."""
+        with self._lock.lock:
+            self._loop.fetch_again()
+            self._delivery.put_back(sorted(self._returned, key=_offset))
+            self._returned = []
+            self._interruption.look_soon()
