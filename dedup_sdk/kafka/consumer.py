@@ -2,12 +2,14 @@
 
 `DedupConsumer` is a façade; its parts own their state:
 
-    `FetchLoop`       the way of a message: fetched, judged, handed out, completed
-    `AssignmentApi`   which partitions are read, and from where; the rebalance callbacks
-    `Fetcher`         what was fetched and not judged yet
-    `Delivery`        what the application has, and what it gets next
-    `Session`         partitions in hand: recovery, commits
-    `ClientLock`      which thread may do what; `Interruption`: what went wrong half way; `CallbackErrors`: what callbacks raised
+    `FetchLoop`       the way of a message: fetched, judged, delivered, completed
+    `AssignmentApi`   subscription, assignment, seek, pause; the rebalance callbacks
+    `Fetcher`         messages that were fetched and are not judged yet
+    `Delivery`        messages that the application has, or gets next
+    `Session`         the assigned partitions: their recovery, their commits
+    `ClientLock`      one thread at a time in the client
+    `Interruption`    a step that an exception left half done: partitions are opened again
+    `CallbackErrors`  exceptions of callbacks, kept until they can be raised
 """
 
 from __future__ import annotations
@@ -93,50 +95,56 @@ class DedupConsumer(Consumer):
     in flight
         a message that the application has and that is not completed.
     completed
-        handled: remembered, and never delivered again while the window lasts. Asking for more (`poll`, `consume`,
-        iteration) completes what was handed out before; with ``completion="explicit"`` only `complete` does.
+        handled: its ID is remembered, and the message is never delivered again while the window lasts. With
+        ``completion="on-next-call"``, asking for more messages (`poll`, `consume`, iteration) completes the ones that
+        you got before; with ``completion="explicit"`` only `complete` does.
     released
-        handed back, to be delivered again. Leaving the ``with`` block by an exception releases what is in flight;
-        `close` does too, because it cannot know whether the last message was handled.
+        given back, to be delivered again. If an exception leaves the ``with`` block, the messages in flight are
+        released. `close` does the same, because it cannot know whether you handled the last message.
 
     Args:
-        config: what `confluent_kafka.Consumer` takes; single settings may be keyword arguments (``**conf``). With ``enable.auto.commit=false`` only `commit` commits messages, and only it
-            (or `complete`) completes them: what was gathered and not committed comes again; hidden records directly behind are committed
-            on ``auto.commit.interval.ms``. With
-            ``enable.auto.offset.store=false`` only `store_offsets` and a `commit` that names messages or offsets do. Else
-            completed messages are committed on ``auto.commit.interval.ms``, asynchronously.
-        dedup: how duplicates are recognised.
-        store: a folder for the key stores (private to the user; processes may share it), or a `KeyStore` (consumers may
-            share it; none of them closes it).
-        completion: ``on-next-call`` or ``explicit`` (for worker threads; completions in any order, from any thread).
-        durability: when what is completed is in the store, and so outlives the process: ``batch`` (every 1,000 records or
-            100 ms, and with each `complete`), ``record`` (each message before the next is handed out) or ``commit`` (when
-            offsets are committed: the least writing, and a crash repeats what came since).
-        mode: ``observe`` judges and counts, and hides nothing.
-        snapshot: a folder made by ``dedup backfill``, one that holds several, a URL (``s3://...``, with ``dedup-sdk[remote]`` and
-            fsspec's driver), or a list of these; where the local store is missing, the one that fits and leaves the least to be
-            replayed is taken.
-        shared: a memory that this consumer shares with others, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with how it is asked: the same ID in
-            another partition, or at another consumer, is known then.
-        history: for a group that committed before it used this package: ``none`` of that is believed, or
-            ``assume-processed``: everything before its committed offset counts as handled.
-        dead_letters: the topic that `run` sends the messages to whose handler failed for good (default: the group's name and
-            ``.dead-letters``).
-        on_full_disk: what happens while there is no room on the store's disk: ``pause`` (nothing new is delivered) or ``unverified``
-            (messages go on, what is known of them is kept in memory, and is given up when it becomes too much). Either ends by itself
-            when there is room.
-        observers: called with every verdict.
-        idle_timeout: seconds without a message after which iteration and `run` end, counted from the first assignment and
-            without the time of recoveries; None: never.
-        revoke_deadline: seconds in which partitions are handed over in a rebalance (write, commit, close); what does not fit
-            is abandoned and comes again. None: a fifth of ``max.poll.interval.ms``.
-        recovery_timeout: seconds after which a partition starts without the rest of its past: what hangs on it is delivered as
-            unverified, and counted, until the window has filled. None: it waits.
-        recent_marks: marks kept in memory before they go to sorted files.
+        config: the settings of `confluent_kafka.Consumer`; single ones may be keyword arguments (``**conf``). Completed
+            messages are committed on ``auto.commit.interval.ms``, asynchronously. With ``enable.auto.commit=false``
+            only your `commit` commits messages, and only it (or `complete`) completes them: messages that you did not
+            commit come again after a restart; hidden records directly behind your commits are committed on the
+            interval. With ``enable.auto.offset.store=false`` only `store_offsets`, and a `commit` that names messages
+            or offsets, complete messages.
+        dedup: how duplicates are recognised: `Lookup` or `LastId`.
+        store: a folder for the key stores (readable by your user alone; several processes may use it), or a
+            `KeyStore`, which several consumers may use, and which none of them closes.
+        completion: ``on-next-call`` or ``explicit`` (for worker threads: complete messages in any order, from any
+            thread).
+        durability: when the IDs of completed messages are on disk, so that a crash does not forget them: ``batch``
+            (every 1,000 records or 100 ms, and with each `complete`), ``record`` (each message before you get the next
+            one), or ``commit`` (when offsets are committed: the fewest writes, but after a crash everything since the
+            last commit comes again).
+        mode: ``observe`` judges and counts, but hides nothing.
+        snapshot: a folder made by ``dedup backfill``, a folder of several, a URL (``s3://...``; needs
+            ``dedup-sdk[remote]`` and fsspec's driver), or a list of these. If the local store is missing, the
+            consumer installs the one that fits and leaves the shortest replay.
+        shared: a memory that several consumers share, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with its
+            settings. Then an ID is also recognised in another partition, or at another consumer.
+        history: for a group that has committed offsets without this package: ``none`` (no message before them is taken
+            for handled), or ``assume-processed`` (all messages before them are).
+        dead_letters: the topic to which `run` sends messages whose handler failed for good (default: the name of the
+            group and ``.dead-letters``).
+        on_full_disk: ``pause`` (no new message is delivered until the store can be written) or ``unverified``
+            (messages go on; IDs are kept in memory only, and dropped when they become too many). Both end by
+            themselves when there is room.
+        observers: functions called with every verdict.
+        idle_timeout: seconds without a message after which iteration and `run` end, counted from the first assignment;
+            the time of recoveries does not count. None: never.
+        revoke_deadline: seconds in which partitions must be written, committed and closed in a rebalance; unfinished
+            messages are abandoned and come again. None: a fifth of ``max.poll.interval.ms``.
+        recovery_timeout: seconds after which a partition starts although its store is not up to date: messages that
+            depend on the missing part are delivered as unverified, and counted, until the window has passed. None: it
+            waits.
+        recent_marks: IDs kept in memory before they go to sorted files.
 
-    Raises `ConfigurationError` for settings that would break a promise, and what `confluent_kafka.Consumer` raises.
-    Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the child has to make
-    its own: there every call of this one raises `RuntimeError`, but `close`, which does nothing.
+    Raises `ConfigurationError` for settings that would break a promise, and the errors of `confluent_kafka.Consumer`.
+    Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the
+    child must make its own consumer: every call of this one raises `RuntimeError` there, but for `close`, which does
+    nothing.
     """
 
     def __init__(
@@ -208,7 +216,7 @@ class DedupConsumer(Consumer):
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
-        # Where every message is written before the next one is handed out there is no quick way.
+        # With durability="record" each message is written before the next one, so poll() has no quick way.
         self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
         self._fetcher = Fetcher(self, self._session, self._access)
         self._assignment = AssignmentApi(
@@ -245,10 +253,10 @@ class DedupConsumer(Consumer):
     # --- messages ------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """Return the next message that is no duplicate, an error event, or None after ``timeout`` seconds (-1: no limit).
+        """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
 
-        Returns within its timeout also when everything that came was a duplicate. Completes what was handed out before
-        (``completion="on-next-call"``).
+        It returns in time even if all records that come are duplicates. With ``completion="on-next-call"`` it first
+        completes the messages that you got before.
         """
         interruption = self._interruption
         if self._ready and not interruption.happened and time.monotonic() < interruption.upkeep_at:
@@ -266,8 +274,8 @@ class DedupConsumer(Consumer):
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to ``num_messages`` messages that are no duplicates; fewer (or none) after ``timeout`` seconds.
 
-        Like the plain client it waits until so many have come or the time is up; it does not wait a second time for
-        those that were duplicates if something is left to hand out. Error events are among the messages, in their place.
+        Like the plain client it waits until so many have come or the time is up. It does not wait again to replace
+        duplicates if there is a message to return. Error events are among the messages, in their place.
         """
         if not 1 <= num_messages <= MOST_CONSUMED:
             # The plain client's own answer, which changes nothing here.
@@ -275,7 +283,7 @@ class DedupConsumer(Consumer):
         return self._loop.messages(num_messages, timeout, num_messages)
 
     def __iter__(self) -> Iterator[Message]:
-        """Yield messages until `stop`, or until ``idle_timeout`` seconds pass without one; raise fatal errors, log others."""
+        """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others."""
         idle = IdleClock(self._session, self._idle_timeout_s)
         try:
             while not self._stopped:
@@ -287,7 +295,7 @@ class DedupConsumer(Consumer):
                 try:
                     error = message.error()
                 except BaseException:
-                    # Interrupted before the application has it.
+                    # The application did not get the message.
                     self._interruption.note()
                     raise
                 if error is None:
@@ -299,9 +307,9 @@ class DedupConsumer(Consumer):
             self._stopped = False
 
     def stop(self) -> None:
-        """End the iteration, or `run`, after the messages in hand, or the next one before it begins.
+        """End the iteration, or `run`, after the messages in hand; if none runs, end the next one when it begins.
 
-        May be called from a signal handler or another thread.
+        You may call it from a signal handler or another thread.
         """
         self._stopped = True
         runner = self._runner
@@ -310,10 +318,11 @@ class DedupConsumer(Consumer):
 
     @contextlib.contextmanager
     def stop_on_signals(self, *signals: Signals) -> Iterator[list[int]]:
-        """End the iteration, or `run`, inside the block by `stop` when SIGTERM comes, or Ctrl-C (or one of ``signals``, if some are given).
+        """Call `stop` when SIGTERM or Ctrl-C comes inside the block (or one of ``signals``, if you give some).
 
-        The message in hand is finished, and completed. A second Ctrl-C does what the first would have done without this. The list of the block
-        gets the signals that came, for loops over `poll` and `consume` (``while not caught``). Only in the main thread.
+        The iteration, or `run`, ends after the message in hand, which is completed. A second Ctrl-C acts as if this
+        block were not there. The block gets a list to which the received signals are added, for loops over `poll` and
+        `consume` (``while not caught``). You must call this in the main thread.
         """
         with stopped_by(signals or (Signals.SIGTERM, Signals.SIGINT), self.stop) as caught:
             yield caught
@@ -333,25 +342,27 @@ class DedupConsumer(Consumer):
     ) -> None:
         """Call ``handler`` with each message, on worker threads, until `stop` or ``idle_timeout``.
 
-        A message is completed when its handler returns, whatever ``completion`` says. One that was not completed when this
-        returns or raises comes again.
+        A message is completed when its handler returns, whatever ``completion`` says. Messages that are not completed
+        when this method returns or raises come again.
 
         Args:
             handler: called with a message; its result is ignored. An exception means that the message is not handled.
-            on_error: what follows. ``raise``: this method raises the first error. ``retry``: the handler is called again
-                after a pause; when its attempts are used up, as ``raise``. ``dead-letter``: the same, but then the message
-                goes to the dead-letter topic and counts as handled, and the loop goes on; see ``dedup redrive``.
-            workers: threads. One is enough for a handler that is slow now and then; the group is served meanwhile.
-            order: ``key``: messages of one key and partition are handled one after the other, those without a key in any
-                order. ``none``: any order.
-            attempts: calls of the handler for a message at most, the first included; None: no limit.
-            retry_on: the errors that may pass, classes or a function that tells; others are final at once.
+            on_error: the reaction to an exception. ``raise``: this method raises the first one. ``retry``: the handler
+                is called again after a pause; after the last attempt as ``raise``. ``dead-letter``: the same, but after
+                the last attempt the message goes to the dead-letter topic, counts as handled, and the loop goes on; see
+                ``dedup redrive``.
+            workers: threads. One is enough for a handler that is sometimes slow; the consumer stays in its group.
+            order: ``key``: messages with the same key and partition are handled one after the other, messages without
+                a key in any order. ``none``: any order.
+            attempts: the most calls of the handler for one message, the first included; None: no limit.
+            retry_on: exception classes, or a function of an exception, that tell which errors may pass; others are
+                final at once.
             wait_initial: seconds before the second call; each further pause is about twice as long.
-            wait_max: seconds that a pause lasts at most.
-            max_in_flight: messages that are with the workers at most; beyond it no more is read until one is over.
+            wait_max: seconds of the longest pause.
+            max_in_flight: the most messages with the workers; at that number no more is read until one is over.
 
-        Raises what the handler raised, `DeadLetterError`, what iteration raises, and `ConfigurationError` for settings
-        that make no sense. Handlers that are running then are waited for.
+        Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
+        settings that make no sense. Running handlers are waited for first.
         """
         from dedup_sdk.kafka.worker_session import WorkerSession
         from dedup_sdk.runner.dead_letters import DeadLetterProducer
@@ -419,19 +430,19 @@ class DedupConsumer(Consumer):
     # --- how messages end ----------------------------------------------------------------------------------------
 
     def complete(self, message: Message) -> None:
-        """Remember a message as done. From any thread.
+        """Mark a message as handled. From any thread.
 
-        It is in the store when this returns; with ``durability="commit"`` when offsets are committed. Where the store turns out
-        to be damaged, or its disk is full, it may come again after a crash.
+        Its ID is in the store when this method returns; with ``durability="commit"``, when offsets are committed. If
+        the store is damaged, or its disk is full, the message may come again after a crash.
         """
         _refuse_other(message)
         self._loop.complete([message])
 
     def release(self, message: Message) -> None:
-        """Hand a message back: it is delivered again before new ones, while its duplicates in flight stay parked. From any thread.
+        """Give a message back: it is delivered again before new ones. From any thread.
 
-        One that waits for that already is left there, and counted as stale; so is one that `run` is handling: what the handler returns or
-        raises counts.
+        Its duplicates that came meanwhile go on waiting. A call for a message that was released already, or that a
+        handler of `run` has, changes nothing and is counted as stale.
         """
         _refuse_other(message)
         with self._access.lock:
@@ -442,20 +453,21 @@ class DedupConsumer(Consumer):
             self._loop.release(message)
 
     def holds(self, message: Message) -> bool:
-        """Whether a message that was handed out is still ours to handle: neither over, nor of a partition that went. From any thread.
+        """Whether you may still handle a message: it did not end, and its partition is still assigned. From any thread.
 
-        Ask right before the work begins where messages wait in a queue; a handler that runs by then is not stopped. With a shared memory
-        it is also False where another consumer may have the message, because this process was stopped, or cut off, for longer than a
-        lease: then it is taken back, and is delivered again unless it is completed elsewhere. To find that out the memory may be asked.
+        If messages wait in a queue of yours, ask right before the work begins; nothing stops a handler that runs
+        already. With a shared memory it is also False if another consumer may have the message, because this process
+        stood still, or was cut off, for longer than a lease. Then the message is taken back, and delivered again unless
+        another consumer completes it. This call may ask the shared memory.
         """
         _refuse_other(message)
         return self._loop.holds(message)
 
     @contextlib.contextmanager
     def once(self, message: Message) -> Iterator[Message]:
-        """Complete a message at the end of the block; release it when the block raises, and let the exception go on.
+        """Complete a message at the end of the block; if the block raises, release it, and let the exception go on.
 
-        The block runs in any case: where messages wait in a queue, ask `holds` first.
+        The block always runs: if messages wait in a queue of yours, ask `holds` first.
         """
         _refuse_other(message)
         self._loop.take_out(message)
@@ -468,7 +480,7 @@ class DedupConsumer(Consumer):
 
     # --- offsets -------------------------------------------------------------------------------------------------
 
-    # As the plain client has them, in its order; and one for whoever gives the arguments by position, or decides at run time.
+    # The plain client's overloads, in its order; the last is for positional arguments, and for a flag from a variable.
     @overload
     def commit(self, *, asynchronous: Literal[True] = ...) -> None: ...
     @overload
@@ -497,15 +509,15 @@ class DedupConsumer(Consumer):
         offsets: list[TopicPartition] | None = None,
         asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
     ) -> list[TopicPartition] | None:
-        """Commit what is completed, with metadata; never past an unfinished message, never back.
+        """Commit completed messages, with metadata; never past an unfinished message, never backwards.
 
-        Completes what was handed out first: of the message's partition up to it, or below the given offsets, or all of
-        it (with ``enable.auto.offset.store=false`` only what is named); with ``completion="explicit"`` nothing. While a message that
-        was released waits to be handed out again, only what lies below it in its partition is completed: what was handed out above
-        it is, once that has come again, by the next commit or call for more. Synchronous,
-        it raises `KafkaException` (``_NO_OFFSET``) when there is nothing to commit. By another thread while a rebalance
-        callback runs, which may wait for that thread, it is noted and goes out when the callback is over; what it will
-        commit is returned.
+        First it completes the messages that you got: those of the message's partition up to this message, those below
+        the given offsets, or all (with ``enable.auto.offset.store=false`` only those that you name; with
+        ``completion="explicit"`` none). While a released message waits to be delivered again, only messages below it in
+        its partition are completed; those above it follow with the next commit, or call for messages, after it has
+        come. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit. If another
+        thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
+        wait for that thread; the offsets that it will commit are returned.
         """
         with self._access.alone_or_noting() as alone, self._loop.steady():
             below = _below(message, offsets)
@@ -524,7 +536,7 @@ class DedupConsumer(Consumer):
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
-        """Complete what was handed out up to a message or below offsets; the next commit takes it along."""
+        """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
         with self._loop.steady():
             below = _below(message, offsets)
             if below is None:
@@ -532,15 +544,16 @@ class DedupConsumer(Consumer):
             self._loop.store_below(below)
 
     def consumer_group_metadata(self) -> Any:
-        """Return what a transactional producer needs to commit offsets; what it commits completes nothing here.
+        """Return the metadata with which a transactional producer commits offsets; that completes no message here.
 
-        Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so that what came
-        before is unverified after a restart.
+        Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so after
+        a restart messages that depend on older IDs are unverified.
         """
         if self._session.commits.begin_transactions():
             logger.warning(
-                "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no history; call "
-                "store_offsets() when the transaction is committed, and expect unverified messages after a restart"
+                "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no "
+                "history; call store_offsets() when the transaction is committed, and expect unverified messages after "
+                "a restart"
             )
         return super().consumer_group_metadata()
 
@@ -560,18 +573,18 @@ class DedupConsumer(Consumer):
     ) -> None:
         """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
 
-        The user's callbacks run before ours. What they raise is raised by the `poll`, `consume` or `close` that ran them,
-        and costs no message. Do not do slow work in them: the group waits. ``on_revoke`` may wait for threads of yours: what
-        they `complete` meanwhile is committed, and what they `commit` goes out when the callback is over. What is completed
-        from ``on_lost`` on counts as stale.
+        Your callbacks run before the consumer's own work. Their exceptions are raised by the `poll`, `consume` or
+        `close` that ran them, and cost no message. Do no slow work in them: the group waits. ``on_revoke`` may wait for
+        threads of yours: messages that they `complete` meanwhile are committed, and their `commit` goes out after the
+        callback. From ``on_lost`` on, completions of these partitions count as stale.
         """
         self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; what the last call handed out comes again to whoever gets its partition.
+        """Leave the group; the messages of the last call come again to the next owner of their partition.
 
-        The partitions go, and `on_revoke` is called, with the next `poll` or `consume`. What was assigned by hand stays, as with
-        the plain client.
+        The partitions are revoked, and `on_revoke` is called, with the next `poll` or `consume`. Partitions that you
+        assigned by hand stay, as with the plain client.
         """
         self._assignment.unsubscribe()
 
@@ -592,33 +605,33 @@ class DedupConsumer(Consumer):
         self._assignment.incremental_unassign(partitions)
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read a partition from elsewhere.
+        """Read a partition from another offset on.
 
-        What was handed out of it below the target is completed (with ``completion="explicit"`` it is not), the rest of it
-        is forgotten. Forward, the group's history begins anew at the target; backward, what was completed comes again, with the
-        verdicts of the first time; back to the first message that is not completed is no
-        such step. It is no commit: where only you commit and none follows, the next start is where the group stood, and what was
-        completed above that comes again. Called by another thread while a rebalance callback runs,
-        it is done when that is over, if the partition is still there.
+        Messages in flight below the target are completed (not with ``completion="explicit"``), the others are
+        forgotten. A seek forward begins the group's history anew at the target. After a seek backward, completed
+        messages come again with the verdicts of the first time; a seek to the first unfinished message changes nothing
+        else. It is no commit: if you commit yourself, and do not, the next start is at the committed offset, and
+        messages completed above it come again. If another thread calls it while a rebalance callback runs, it is done
+        after the callback, if the partition is still assigned.
         """
         self._assignment.seek(partition)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
+        """Return, for each partition, the offset after the last message that was delivered or hidden."""
         return self._assignment.position(partitions)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """Stop partitions from delivering, until `resume`: what was fetched already waits too. From any thread."""
+        """Deliver nothing from these partitions until `resume`; fetched messages wait, too. From any thread."""
         self._assignment.pause(partitions)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        """Let partitions deliver again; one that still recovers starts when it is up to date. From any thread."""
+        """Deliver from these partitions again; one that still recovers starts when that is done. From any thread."""
         self._assignment.resume(partitions)
 
-    # --- what is known -------------------------------------------------------------------------------------------
+    # --- verdicts, counters, status --------------------------------------------------------------------------------
 
     def verdict(self, message: Message) -> Verdict | None:
-        """Return the verdict of a message that was handed out, by its coordinates; None when it is not known any more."""
+        """Return the verdict of a message that you got, by its topic, partition and offset; None if it is forgotten."""
         _refuse_other(message)
         return self._loop.verdict(message)
 
@@ -629,28 +642,32 @@ class DedupConsumer(Consumer):
 
     @property
     def partition_statuses(self) -> list[PartitionStatus]:
-        """What each partition in hand is doing, and what stands in its way; from any thread, cheap enough for every few seconds."""
+        """The state of each assigned partition, and the reasons why it waits. From any thread; cheap."""
         with self._access.lock:
             return [status_of(assigned, self._engine) for assigned in self._session.assigned.values()]
 
     @property
     def effective_window_ms(self) -> int | None:
-        """How far back marks are known, in ms, of the partition that knows least; None before one is ready, or without a window by time."""
+        """The shortest time in ms over which IDs are known, of all partitions.
+
+        None before a partition is ready, and without a window by time.
+        """
         return self._engine.effective_window_ms
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Release what the last call handed out, write and commit what is completed, leave; harmless when repeated.
+        """Release the messages of the last call, write and commit completed ones, leave; harmless if repeated.
 
-        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. Where the group's coordinator does not answer, the commit of partitions
-        assigned by hand is waited for ``revoke_deadline`` at most, and so is the end of the client. What your callbacks do to the subscription or
-        the assignment meanwhile is left out, with a line in the log.
+        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. If the group's
+        coordinator does not answer, this method waits ``revoke_deadline`` seconds at most for the commit of partitions
+        that you assigned by hand, and as long for the client to close. Calls in your callbacks that would change the
+        subscription or the assignment meanwhile have no effect; each is logged.
         """
         if self._access.closer == get_ident():
             # A callback of the close itself.
             return
-        # No context manager: an interruption would leave it half way, as long as its traceback is kept.
+        # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
         try:
             if self._access.begin_close():
                 self._close()
@@ -681,16 +698,16 @@ class DedupConsumer(Consumer):
         within_s = self._settings.revoke_deadline_s
         leave_group(self, self._settings.membership, within_s=within_s, by_hand=by_hand)
         with self._access.lock:
-            # A static member's, and those of a group that could not be left: the client gives them back inside its `close`, where no
-            # question is answered, so that nothing there could be bounded.
+            # The partitions of a static member, or of a group that could not be left: the client revokes them inside
+            # its `close`, where no request is answered, so no deadline could be kept there.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._callback_errors.run(self._assignment.give_back, left)
             self._session.commit_no_more()
         close_client(self, within_s=within_s)
 
     def __del__(self) -> None:
-        """Close a consumer that was dropped without `close`, on a thread of its own: the client itself might never come back from its end."""
-        # What a constructor that failed has made so far was never subscribed.
+        """Close a consumer that was dropped without `close`, on a thread of its own: the client may never return."""
+        # A constructor that failed has subscribed nothing.
         if getattr(self, "_loop", None) is None or self._access.closed or sys.is_finalizing():
             return
         try:
@@ -709,7 +726,7 @@ class DedupConsumer(Consumer):
         return f"a DedupConsumer of group {self._settings.group!r} was dropped without close()"
 
     def _begin_to_close(self) -> None:
-        # No daemon: a program that ends waits for it, once it has begun.
+        # Not a daemon: the interpreter must wait for it at exit.
         Thread(target=self._close_dropped, name="dedup-close", daemon=False).start()
 
     def _close_dropped(self) -> None:
@@ -720,7 +737,7 @@ class DedupConsumer(Consumer):
             logger.exception("closing a consumer that was dropped failed")
 
     def leave_to_parent(self) -> bool:
-        """Count as closed in the child of a fork, without waiting for a lock whose holder is not here; False when it was closed before."""
+        """Count as closed in the child of a fork, where the holder of a lock does not exist; False if closed before."""
         if self._access.closed:
             return False
         self._access.leave_to_parent()
@@ -733,7 +750,7 @@ class DedupConsumer(Consumer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close; without an exception what was handed out is completed first."""
+        """Close; if the block ended without an exception, the messages in flight are completed first."""
         if error is None:
             with self._access.lock:
                 if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
@@ -773,19 +790,20 @@ def _refuse_other(message: object) -> None:
 
 
 def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapshot: object) -> None:
-    """Raise `ConfigurationError` for what is no strategy, or does not go together with the other settings."""
+    """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
     if not isinstance(dedup, Lookup | LastId):
         raise ConfigurationError(
             f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
         )
     if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
         raise ConfigurationError(
-            "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose mode='dedup'"
+            "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose "
+            "mode='dedup'"
         )
     if places and isinstance(dedup, Lookup) and not dedup.persist:
         raise ConfigurationError(
-            f"snapshot={snapshot!r} would never be taken: with persist=False a partition begins without IDs; leave snapshot out, or choose "
-            "persist=True"
+            f"snapshot={snapshot!r} would never be installed: with persist=False a partition begins without IDs; leave "
+            "snapshot out, or choose persist=True"
         )
 
 
@@ -806,7 +824,10 @@ def _completed_by(completion: Completion, settings: ClientSettings) -> Completed
 
 
 def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
-    """Return the offset below which each partition is meant; None: all of them. What is no offset means nothing."""
+    """Return, for each named partition, the offset below which it is meant; None: all partitions.
+
+    A partition with a negative offset (none, or a logical one) is left out.
+    """
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:

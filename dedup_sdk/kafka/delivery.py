@@ -1,22 +1,24 @@
-"""Messages on their way through: fetched (`Fetcher`), judged (`BatchClassifier`), handed out and completed (`Delivery`).
+"""Messages on their way: fetched (`Fetcher`), judged (`BatchClassifier`), delivered and completed (`Delivery`).
 
-Every change of what is read of a partition (a pause, a seek, a rebalance) makes what was fetched of it void, and gives its fetch position a new
-generation. A fetch that began in an older generation brought messages from where the partition was read before: they are dropped, too, and the
-partition is read again from where judging stands, before the next fetch. While another thread is inside the client, pauses and resumptions are noted,
-and told when it is free: as it is by then.
-
+fetch position and its generation
+    Every change of the position from which a partition is read (a pause, a seek, a rebalance) makes the messages that
+    were fetched of it void, and gives the position a new generation. A fetch that began in an older generation brought
+    messages of the old position; they are dropped, too, and the partition is read again from the position of judging
+    before the next fetch. While another thread is inside the client, pauses and resumptions are only noted; the client
+    gets the state of that moment when it is free.
 batch
-    messages judged together (`BatchClassifier`), in one pass. The application gets them one by one (`poll`) or all at once (`consume`); when it
-    asks for more, those it had are completed: together with their chunk when the batch is through, else one by one.
+    messages that are judged together, in one pass. The application gets them one by one (`poll`) or all at once
+    (`consume`). When it asks for more, the delivered ones are completed: with their whole chunk if the batch is over,
+    else one by one.
 individual
-    messages outside a batch: parked ones whose turn came, and released ones. Delivered before the rest of the batch.
+    messages outside a batch: waiting ones whose turn has come, and released ones. They are delivered first.
 aside
-    messages of partitions that the user paused: queued when they were paused, delivered when they are resumed.
+    messages of partitions that the user paused; they are delivered when the partition is resumed.
 
-A row that was promoted, released, or taken out by the application is ended by itself (its state is `INDIVIDUAL`). The end of
-a batch completes only the rows that were offered with it (`OFFERED`): else a promoted record that waits in a queue
-would be completed, unseen, at the end of its old batch. A message that was ready and never given out gets that state
-when it is withdrawn: a commit of everything that was given out, as in the usual ``on_revoke``, must not end it.
+A row that was promoted, released, or excluded by the application ends by itself (its state is `INDIVIDUAL`). The end
+of a batch completes only the rows that were offered with it (`OFFERED`). Else a promoted record that waits in a queue
+would be completed, unseen, at the end of its old batch. A ready message that is withdrawn before the application got it
+becomes `INDIVIDUAL`, too: a commit of all delivered messages, as in the usual ``on_revoke``, must not complete it.
 """
 
 from __future__ import annotations
@@ -54,12 +56,12 @@ _SHOWN = bytes(state == OFFERED for state in range(256))
 
 
 class Fetcher:
-    """Fetches by the client, and keeps what came: ``messages``, in the order in which they came, events of the client among them.
+    """Fetches with the client. ``messages`` are the fetched messages, and the client's events, in the order they came.
 
-    ``ran_dry``: whether the client had less ready than it was asked for, when it was asked last.
+    ``ran_dry``: the client had fewer messages ready than the last call asked for.
 
-    The client counts a message as read when it hands it over. So what is dropped here lies behind the client's own
-    position: nothing of that partition is kept until it was read again.
+    The client counts a message as read when it returns it. So messages that are dropped here lie behind the client's
+    own position: nothing more of that partition is kept until it is read again.
     """
 
     def __init__(self, consumer: Consumer, session: Session, lock: ClientLock) -> None:
@@ -69,10 +71,10 @@ class Fetcher:
         self._generation = 0
         self._generations: dict[Coordinates, int] = {}
         self._behind: set[Coordinates] = set()
-        """Partitions of which messages were dropped: the client reads behind them, so that nothing more may be kept until they are read again."""
+        """Partitions of which messages were dropped: they must be read again before any message of them is kept."""
 
         self._untold: set[Coordinates] = set()
-        """Partitions whose pause or resumption the client has not heard of: it was busy with another thread."""
+        """Partitions whose pause or resumption the client does not know yet: another thread was inside it."""
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Have the client fetch nothing of these; with the lock."""
@@ -80,14 +82,14 @@ class Fetcher:
             Consumer.pause(self._consumer, partitions)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        """Have the client fetch these again, as far as they deliver; with the lock."""
+        """Have the client fetch these again, except those that do not deliver now; with the lock."""
         if self._is_free(partitions):
             Consumer.resume(self._consumer, self._session.resumable(partitions))
 
     def _is_free(self, partitions: list[TopicPartition]) -> bool:
-        """Whether the client may be called; else it hears of these partitions before the next fetch.
+        """Whether the client may be called; if not, the partitions are noted, and it is told before the next fetch.
 
-        It is not waited for: the thread inside may wait for ours, in a rebalance.
+        Nobody waits for it: in a rebalance the thread inside it may wait for this one.
         """
         busy = self._lock.busy_elsewhere
         if busy:
@@ -95,7 +97,7 @@ class Fetcher:
         return not busy
 
     def fetch(self, at_most: int, wait_s: float) -> None:
-        """Top up what was fetched."""
+        """Fetch until there are ``at_most`` messages, or the time is up."""
         room = at_most - len(self.messages)
         self.ran_dry = False
         if room > 0:
@@ -111,7 +113,7 @@ class Fetcher:
                     self.messages = self.messages + came if self.messages else came
 
     def listen(self, wait_s: float) -> None:
-        """Let the client do its work; keep the message or event that comes with it."""
+        """Serve the client; keep the message or event that it returns."""
         if self._behind or self._untold:
             self._catch_up()
         began = self._generation
@@ -120,12 +122,12 @@ class Fetcher:
             self.keep([message], began)
 
     def keep(self, messages: list[Any], began: int) -> None:
-        """Keep what a fetch brought that began in a generation, as far as it is still read from there."""
+        """Keep the messages of a fetch that began in a generation, except those of void positions."""
         with self._lock.lock:
             self.messages = self.messages + self._still_read(messages, began)
 
     def rest(self, messages: list[Any]) -> None:
-        """Keep these of what was fetched; the others are dealt with."""
+        """Keep these fetched messages; the others are handled."""
         self.messages = messages
 
     def put_first(self, messages: list[Any]) -> None:
@@ -133,7 +135,7 @@ class Fetcher:
         self.messages = [*messages, *self.messages]
 
     def drop(self, gone: Collection[Coordinates]) -> None:
-        """Drop what was fetched of these partitions, and what the fetch under way brings of them."""
+        """Drop the fetched messages of these partitions, and those of the running fetch."""
         self._generation += 1
         self._generations |= dict.fromkeys(gone, self._generation)
         if self.messages:
@@ -141,25 +143,25 @@ class Fetcher:
             self.messages = self._without(self.messages, gone)
 
     def forget(self, gone: Collection[Coordinates]) -> None:
-        """Drop what was fetched of partitions that go, or begin elsewhere, and the news that the client stopped reading them."""
+        """Drop messages and stop events of partitions that are revoked, or begin at another position."""
         self.drop(gone)
         self._drop_stops(gone)
 
     def read_again(self, partitions: Iterable[Coordinates]) -> None:
-        """Have partitions read again from where judging stands, before the next fetch."""
+        """Have partitions read again from the position of judging, before the next fetch."""
         self._behind |= set(partitions)
 
     def is_behind(self, coordinates: Coordinates) -> bool:
-        """Whether something of a partition is to be read again, or waits to be judged."""
+        """Whether records of a partition must be read again, or wait to be judged."""
         return coordinates in self._behind or any(
             (message.topic(), message.partition()) == coordinates for message in self.messages
         )
 
     def note_stops(self) -> None:
-        """Take note of partitions that the client stopped reading: they cannot be moved. Their events wait for their turn.
+        """Mark partitions for which a stop event is queued: the client does not read them, and cannot seek in them.
 
-        Whoever places such a partition meanwhile has it assigned again. The event, which may wait behind messages, then
-        belongs to the old place, and is dropped.
+        Code that moves such a partition must assign it again. The event, which may be queued behind messages, then
+        belongs to the old position, and is dropped.
         """
         for message in self.messages:
             if _is_stop(message):
@@ -168,19 +170,19 @@ class Fetcher:
                     assigned.note_stop()
 
     def drop_moved(self) -> None:
-        """Drop what was fetched of partitions that the client reads from elsewhere since."""
+        """Drop the fetched messages of partitions whose position was changed since."""
         if moved := self._session.reading.take_moved():
             if self.messages:
-                # Others that stopped wait for their own turn.
+                # Partitions that stopped again keep their event.
                 still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
                 self._drop_stops(moved - still)
             self.drop(moved)
 
     def _catch_up(self) -> None:
-        """Before a fetch: tell the client what it has not heard of, and go back for what was dropped of earlier fetches.
+        """Before a fetch: pass noted pauses to the client, and seek back to messages that were dropped.
 
-        The thread that fetches does so itself: in the middle of its fetch old and new messages could not be told apart. Partitions that the
-        user keeps paused wait for their turn.
+        Only the fetching thread does so: in the middle of its fetch, old and new messages could not be told apart.
+        Partitions that the user paused are left as they are.
         """
         with self._lock.lock:
             self._tell_pauses()
@@ -193,9 +195,9 @@ class Fetcher:
                 self.drop_moved()
 
     def _tell_pauses(self) -> None:
-        """Tell the client whether partitions are paused, as it is now, whatever came in between; what went is left out.
+        """Tell the client which partitions are paused now.
 
-        Told one change after the other, a late resumption would undo the pause after it.
+        Not one change after the other: a late resumption would undo the pause that followed it.
         """
         untold, self._untold = self._untold, set()
         for coordinates in untold & self._session.assigned.keys():
@@ -203,13 +205,13 @@ class Fetcher:
             (self.pause if paused else self.resume)([TopicPartition(*coordinates)])
 
     def _drop_stops(self, moved: Collection[Coordinates]) -> None:
-        """Drop the news that the client stopped reading these partitions: it is about where they were read before."""
+        """Drop stop events of these partitions: they are about an earlier position."""
         self.messages = [
             m for m in self.messages if not (_is_stop(m) and (m.topic(), m.partition()) in moved)
         ]
 
     def _still_read(self, messages: list[Any], began: int) -> list[Any]:
-        """Return what a fetch brought that began in a generation, as far as it is still read from there."""
+        """Return the messages of a fetch that began in a generation, except those of void positions."""
         void = {c for c, generation in self._generations.items() if generation > began}
         return self._without(messages, void | self._behind)
 
@@ -225,23 +227,23 @@ class Fetcher:
 
 
 def _is_stop(message: Any) -> bool:
-    """Whether it is the client's word that it reads a partition no further: the log has not the offset that was asked for."""
+    """Whether it is a stop event: the client stopped reading a partition, because the log does not have its offset."""
     error = message.error()
     return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 (that is its public name)
 
 
 class PartitionBatch(NamedTuple):
-    """A chunk and the partition that it belongs to."""
+    """A chunk and its partition."""
 
     partition: Partition
     chunk: Chunk
 
 
 class Classified(NamedTuple):
-    """What became of a batch: the messages to deliver, in the batch's order, and the chunks they are in.
+    """A judged batch: the messages to deliver, in the batch's order, and their chunks.
 
-    ``rest`` are messages that were not judged, because of ``error``; what is before them stands. ``doubted``: partitions that begin
-    anew, because their log is another one.
+    ``rest`` are messages that were not judged, because of ``error``; the verdicts before them stand. ``doubted``:
+    partitions that begin anew, because their log is another one.
     """
 
     messages: list[Any]
@@ -252,7 +254,7 @@ class Classified(NamedTuple):
 
 
 class BatchClassifier:
-    """Judges batches of messages; ``observing`` hides nothing."""
+    """Judges batches of messages; if ``observing``, nothing is hidden."""
 
     def __init__(self, engine: Deduplicator, session: Session, *, observing: bool) -> None:
         self._engine = engine
@@ -263,9 +265,9 @@ class BatchClassifier:
         self._fail = engine.strategy.on_missing_id == "fail"
 
     def classify(self, batch: list[Any]) -> Classified:
-        """Judge messages without errors. Those of partitions that do not deliver are dropped: they come again.
+        """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
 
-        A run of one partition is judged whole or not at all.
+        Adjacent messages of one partition are all judged, or none of them.
         """
         ids = self._spec.digests(MessageFields(batch))
         offsets: list[int] = list(map(_offset, batch))
@@ -307,7 +309,7 @@ class BatchClassifier:
             flight.note_epoch(part.messages[-1].leader_epoch())
             admitted.append(_Admitted(held, part.messages, chunks))
         if self._engine.gatekeeper is not None and admitted:
-            # All that the batch is to deliver, by one question.
+            # One question for all messages that the batch would deliver.
             self._engine.gatekeeper.admit([each.partition for each in admitted])
         judged: list[PartitionBatch] = []
         messages: list[Any] = []
@@ -327,7 +329,7 @@ class BatchClassifier:
     def _up_to_missing(
         self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int], first: int
     ) -> Classified:
-        """Judge what lies before the ``first`` message without an ID; with that one in front, refuse."""
+        """Judge the messages before the ``first`` one without an ID; if that one is in front, refuse it."""
         if first:
             return self.classify(batch[:first])._replace(rest=batch[first:])
         try:
@@ -337,7 +339,7 @@ class BatchClassifier:
         raise AssertionError("a missing ID was not refused")
 
     def partition_of(self, topic: str, partition: int) -> Partition | None:
-        """Return a partition that delivers, None where it is not ours or comes up to date."""
+        """Return a partition that delivers, None if it is not assigned or recovers."""
         assigned = self._session.assigned.get((topic, partition))
         return assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
 
@@ -351,7 +353,7 @@ class _Admitted(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows of a batch that are of one partition, one after the other: a fetch brings them so."""
+    """Adjacent rows of a batch that are of one partition."""
 
     topic: str
     partition: int
@@ -379,7 +381,7 @@ def _cut(ids: Ids, rows: slice) -> Ids:
 
 
 class _Columns(NamedTuple):
-    """Messages and what is read of them, parallel."""
+    """Messages and the values that were read from them, as parallel columns."""
 
     messages: list[Any]
     offsets: list[int]
@@ -387,7 +389,7 @@ class _Columns(NamedTuple):
     ids: Ids
 
     def leader_epochs(self) -> list[int | None]:
-        """Return the leader epoch in which each was written, None where the broker does not say."""
+        """Return the leader epoch of each message, None if the broker does not tell it."""
         return [message.leader_epoch() for message in self.messages]
 
     def cut(self, rows: slice) -> _Columns:
@@ -396,22 +398,22 @@ class _Columns(NamedTuple):
 
 
 class CompletedBy(Enum):
-    """What completes a message that was given out, besides `DedupConsumer.complete`."""
+    """The event that completes a delivered message, besides `DedupConsumer.complete`."""
 
     NEXT_CALL = "next call"
-    """Asking for more."""
+    """A call for more messages."""
     COMMIT = "commit"
     """A commit, or stored offsets, that name it."""
     NOTHING = "nothing"
 
 
 class Delivery:
-    """The messages between judging and completion. ``ready`` and ``individual`` are what the application gets next.
+    """The messages between judging and completion. ``ready`` and ``individual`` are delivered next.
 
     ``partition_of`` returns a partition that delivers, by topic and number.
 
-    Everything happens under the consumer's lock, but that the thread that polls takes the first of ``ready`` without it. So
-    that queue is never walked, and what is taken out of it for a change is popped: whoever popped a message has it.
+    Everything needs the consumer's lock, with one exception: the polling thread takes the first of ``ready`` without
+    it. So nobody iterates over that queue, and messages leave it by ``pop`` only: the thread that popped a message has it.
     """
 
     def __init__(
@@ -431,14 +433,14 @@ class Delivery:
         # The last hand-out by `take`, and how far it brought the batch: `poll` may have taken more since.
         self._last: tuple[Any, ...] = ()
         self._taken = 0
-        # A batch that is through is let go when the next one is here, while the collector is paused: a thousand messages
-        # freed then outweigh the thousand that came, so that they do not set it off.
+        # A finished batch is freed when the next one is here, while garbage collection is paused: a thousand freed
+        # messages balance the thousand new ones, so that they trigger no collection.
         self._through: tuple[list[Any], list[PartitionBatch]] = ([], [])
 
     # --- giving out ----------------------------------------------------------------------------------------------
 
     def fill(self, judged: Classified) -> None:
-        """Make a judged batch the current one; the last one is through."""
+        """Make a judged batch the current one; the one before is finished."""
         self._batch, self._chunks, self._finished, self._taken = judged.messages, judged.chunks, 0, 0
         self._last = ()
         self._through = ([], [])
@@ -446,13 +448,13 @@ class Delivery:
         self.ready.extend(judged.messages)
 
     def take(self, count: int) -> list[Any]:
-        """Give out at most ``count`` messages: individual ones first."""
+        """Deliver at most ``count`` messages: individual ones first."""
         out: list[Any] = []
         while self.individual and len(out) < count:
             message = self.individual.popleft()
             if message.error() is None:
                 if self._in_flight(message) is None:
-                    # Completed after it was released: by a thread that was late.
+                    # A late thread completed it after it was released.
                     continue
                 self._individual_handed.append(message)
             out.append(message)
@@ -468,11 +470,11 @@ class Delivery:
         return out
 
     def offer(self, places: Iterable[RecordRef]) -> None:
-        """Queue messages outside their batch: promoted, or released by their handler."""
+        """Queue messages outside their batch: promoted or released ones."""
         self._queue(place.chunk.items[place.row] for place in places)
 
     def put_back(self, messages: Sequence[Any]) -> None:
-        """Queue messages that were given out before all others, in this order; each then ends by itself. Those that wait stay."""
+        """Queue delivered messages again, before all others, in this order; each ends by itself. Queued ones stay."""
         for message in reversed(messages):
             if not self.waits(message) and self.take_out(message):
                 aside = self._aside.get(_coordinates(message))
@@ -486,7 +488,7 @@ class Delivery:
             self._aside.get(_coordinates(message), self.individual).append(message)
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
-        """Return the lowest offset of a partition that is queued and not given out."""
+        """Return the lowest offset of a partition that is queued, None if nothing is."""
         ready = self._first_ready(topic, partition)
         individual = [
             m.offset() for m in self.individual if m.error() is None and _coordinates(m) == (topic, partition)
@@ -495,12 +497,12 @@ class Delivery:
         return min([*individual, *aside] if ready is None else [ready, *individual, *aside], default=None)
 
     def _first_ready(self, topic: str, partition: int) -> int | None:
-        # What is ready lies in the order of its partition.
+        # The ready messages of a partition are in its order.
         of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
         return next(of_batch, None)
 
     def set_aside(self, paused: set[Coordinates]) -> None:
-        """Keep back what is queued of these partitions, until `bring_back`; each such message then ends by itself."""
+        """Set the queued messages of these partitions aside, until `bring_back`; each ends by itself from then on."""
         for coordinates in paused:
             self._aside.setdefault(coordinates, [])
         handed, ready = self._withdraw()
@@ -516,7 +518,7 @@ class Delivery:
         self.ready.extend(kept)
 
     def take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
-        """Take out what was not given out yet, as far as ``chosen`` says so of it; return it."""
+        """Take the queued messages for which ``chosen`` is true out of the queues; return them."""
         taken: list[tuple[Partition, RecordRef]] = []
 
         def kept(messages: Iterable[Any]) -> list[Any]:
@@ -541,7 +543,7 @@ class Delivery:
         return taken
 
     def bring_back(self, resumed: set[Coordinates]) -> None:
-        """Queue again what `set_aside` kept back."""
+        """Queue the messages again that `set_aside` took."""
         for coordinates in resumed:
             self.individual.extend(self._aside.pop(coordinates, ()))
 
@@ -552,9 +554,9 @@ class Delivery:
         return len(self._batch) - len(self.ready)
 
     def finish(self) -> dict[int, Partition]:
-        """Complete what was given out, or let it go where asking for more completes nothing; return what has something to write, by `id`.
+        """Complete the delivered messages, if a call for more completes them; return the changed partitions, by `id`.
 
-        What that frees is queued.
+        Messages that waited for them are queued.
         """
         if self.completed_by is not CompletedBy.NEXT_CALL:
             self._let_go()
@@ -590,7 +592,7 @@ class Delivery:
                 self.offer(_guarded(partition, partition.complete, ended, states=states, quietly=True))
 
     def finish_asked(self) -> list[Partition]:
-        """Complete what was given out before the last call, if asking completes; what that call gave out stays in flight."""
+        """Complete the messages delivered before the last call, if a call for more completes messages."""
         if self.completed_by is not CompletedBy.NEXT_CALL:
             return []
         handed = self._batch[self._finished : self._handed]
@@ -603,11 +605,11 @@ class Delivery:
         return list(touched.values())
 
     def _last_given(self) -> Sequence[Any]:
-        """Return what the last call gave out."""
+        """Return the messages of the last call."""
         return self._last if self._handed == self._taken else self._batch[self._handed - 1 : self._handed]
 
     def withdraw_last(self) -> None:
-        """Keep what the last call gave out from being completed by a commit: nobody knows whether it was handled."""
+        """Exclude the messages of the last call from completion by a commit: they may be unhandled."""
         if self.completed_by is not CompletedBy.COMMIT:
             return
         for message in self._last_given():
@@ -615,7 +617,7 @@ class Delivery:
                 self.take_out(message)
 
     def _let_go(self) -> None:
-        """Let the current batch go without completing it: the application does that itself, or by its commits."""
+        """Forget the current batch without completing it: the application does that itself, or by its commits."""
         if not self.ready:
             self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
             if self.completed_by is CompletedBy.NOTHING:
@@ -625,7 +627,7 @@ class Delivery:
     def completed_by_nothing(self) -> Iterator[None]:
         """Have messages end by `DedupConsumer.complete` only; enter and leave with the lock.
 
-        What is given out individually before, and waits to be completed by offsets, goes on waiting afterwards.
+        Individual messages that were delivered before, and are to be completed by offsets, can be so again afterwards.
         """
         before, self.completed_by = self.completed_by, CompletedBy.NOTHING
         laid, self._individual_handed = self._individual_handed, []
@@ -641,9 +643,10 @@ class Delivery:
         return place is not None and place.chunk.items[place.row] is message and not self.waits(message)
 
     def finish_below(self, partition: Partition, end: int | None) -> None:
-        """Complete all that was given out of a partition, in whatever batch, below an offset (None: all of it)."""
+        """Complete the delivered messages of a partition, of all batches, below an offset (None: all)."""
         topic, number = partition.topic, partition.partition
-        # What waits outside a batch, or aside, is not in one of these states or lists: it holds up nothing that came behind it.
+        # Queued individual messages, and those set aside, are in none of these states and lists; messages behind them
+        # may be completed.
         waiting = self._first_ready(topic, number)
         stop = partition.flight.position if waiting is None else waiting
         if end is not None:
@@ -654,7 +657,7 @@ class Delivery:
         self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
 
     def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
-        """Complete what was given out of one partition, up to and including ``offset``, if asking for more completes."""
+        """Complete delivered messages of a partition up to and with ``offset``, if a call for more completes any."""
         if self.completed_by is not CompletedBy.NEXT_CALL:
             return []
         touched: dict[int, Partition] = {}
@@ -670,7 +673,7 @@ class Delivery:
         return list(touched.values())
 
     def take_out(self, message: Any) -> bool:
-        """Exclude a message that was given out from implicit completion; False when it is not in flight."""
+        """Exclude a delivered message from implicit completion; False if it is not in flight."""
         place = self._in_flight(message)
         self._individual_handed = [m for m in self._individual_handed if not _same(m, message)]
         if place is None:
@@ -679,7 +682,7 @@ class Delivery:
         return True
 
     def waits(self, message: Any) -> bool:
-        """Whether a message is queued outside its batch, or kept aside: it was released and is to be given out again."""
+        """Whether a message was released and is queued to be delivered again."""
         return any(
             _same(each, message)
             for each in chain(self.individual, self._aside.get(_coordinates(message), ()))
@@ -695,9 +698,9 @@ class Delivery:
     # --- forgetting ----------------------------------------------------------------------------------------------
 
     def release_all(self) -> None:
-        """Forget what was given out and what was not: all of it comes again."""
+        """Forget all delivered and queued messages: they come again."""
         for message in self._withdraw()[1]:
-            # The application never saw it: no later commit of all that was given out completes it.
+            # The application never saw it: no later commit of all delivered messages may complete it.
             self.take_out(message)
         self.individual.clear()
         self._aside = {coordinates: [] for coordinates in self._aside}
@@ -705,17 +708,17 @@ class Delivery:
         self._last = ()
 
     def release(self, leaving: set[Coordinates]) -> None:
-        """Forget what was given out of these partitions and what was not: all of it comes again, to whoever gets them."""
+        """Forget the delivered and queued messages of these partitions: they come again, to the next owner."""
         _, ready = self._withdraw()
         for message in ready:
             if _coordinates(message) in leaving:
-                # The application never saw it: no later commit of all that was given out completes it.
+                # The application never saw it: no later commit of all delivered messages may complete it.
                 self.take_out(message)
         self.ready.extend(ready)
         self.purge(leaving)
 
     def purge(self, gone: set[Coordinates]) -> None:
-        """Forget the messages of partitions that are no longer ours."""
+        """Forget the messages of partitions that are not assigned any more."""
         handed, ready = self._withdraw()
         kept = _without(ready, gone)
         self._taken = len(_without(handed[: self._taken], gone))
@@ -732,10 +735,10 @@ class Delivery:
         self.ready.extend(kept)
 
     def _withdraw(self) -> tuple[list[Any], list[Any]]:
-        """Take out what is ready; return what was given out of the batch, and what was not.
+        """Empty the ready queue; return the delivered messages of the batch, and the ready ones.
 
-        One by one: another thread may poll meanwhile, and each message is either its or ours. From the end: it takes the first,
-        so that what we have is the end of the batch, whoever was quicker.
+        One by one, because another thread may poll meanwhile, and each message must go to one side only. From the end:
+        the other thread takes the first, so the messages taken here are always the end of the batch.
         """
         ready: deque[Any] = deque()
         with suppress(IndexError):
@@ -744,7 +747,7 @@ class Delivery:
         return self._batch[: len(self._batch) - len(ready)], list(ready)
 
     def _drop_individual(self, gone: set[Coordinates]) -> list[Any]:
-        """Take out what is queued outside its batch of these partitions, and return it; events stay."""
+        """Remove the individual messages of these partitions, and return them; events stay."""
         dropped = [m for m in self.individual if m.error() is None and _coordinates(m) in gone]
         queued = [m for m in self.individual if m.error() is not None or _coordinates(m) not in gone]
         self.individual.clear()
@@ -752,7 +755,7 @@ class Delivery:
         return dropped
 
     def place(self, message: Any) -> RecordRef | None:
-        """Return where a message of the current batch lies, None where it is not of that."""
+        """Return the row of a message of the current batch, None if it is not in it."""
         coordinates, offset = _coordinates(message), message.offset()
         for partition, chunk in self._chunks:
             row = chunk.row_of(offset) if (partition.topic, partition.partition) == coordinates else None
@@ -774,9 +777,9 @@ def _same(message: Any, other: Any) -> bool:
 
 
 def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Do a step of a partition; an error that nobody expects, which may leave it half-changed, is noted as its failure.
+    """Do a step of a partition; an unexpected error, which may leave it half changed, is noted as its failure.
 
-    A second one of the same partition without progress closes it (`dedup_sdk.kafka.assignment.Assigned.blame`).
+    A second failure of a partition without progress closes it (`dedup_sdk.kafka.assignment.Assigned.blame`).
     """
     try:
         return step(*arguments, **named)

@@ -1,14 +1,15 @@
-"""The way of a message: fetched by the client, judged in batches, handed out, completed.
+"""The way of a message: fetched by the client, judged in batches, delivered, completed.
 
     fetch ─▶ judge ─▶ deliver ─▶ complete
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
-What is on a timer (writing what was completed, recovery, commits, maintenance) is the *upkeep*: it is due every `UPKEEP_S`, after so many
-records, and as soon as something has happened that it has to see to.
+upkeep
+    the work on a timer: write completed records, recover partitions, commit, flush. It is due every `UPKEEP_S`, after
+    `UPKEEP_RECORDS` records, and as soon as an event needs it.
 
-The garbage collector (`Collector`) would walk a thousand live messages (and the headers that each has by then) twice a batch: a tenth of the whole
-cost. So it is paused while a batch is fetched and judged, never while waiting. It comes back as the very last thing before the application has its
-messages: those of the batch before are then freed before the next allocation asks whether there is anything to collect.
+The garbage collector is paused while a batch is fetched and judged, never while the loop waits. It would visit a
+thousand live messages and their headers twice a batch, a tenth of the whole cost. It is resumed as the very last step
+before the application gets its messages: by then the messages of the batch before are freed.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from dedup_sdk.record import Verdict
 logger = logging.getLogger("dedup_sdk")
 
 UPKEEP_S = 0.1
-"""Seconds that implicit completion may wait before it is written, and between two looks at the group."""
+"""Seconds between two upkeeps: implicit completions are written at least this often."""
 UPKEEP_RECORDS = 1_000
-"""Records that are judged, or completed, between two looks, at most."""
+"""The most records that are judged, or completed, between two upkeeps."""
 MOST_UNWRITTEN = 20_000
-"""Records of a partition that ``durability="commit"`` keeps in memory at most, before they are written all the same."""
+"""The most completed records of a partition in memory with ``durability="commit"``; above it they are written."""
 JOINING_S = 60.0
-"""Seconds that a group may take for its first assignment before the silence counts."""
+"""Seconds that a group may take for its first assignment before `IdleClock` counts them as silence."""
 _RECOVERING_S = 0.02
 _ONE_DAY_S = 86_400.0
 _MOST_FETCHED = 1_000
-"""Messages that are fetched while none may be handed out, at most."""
+"""The most messages that are fetched while none may be delivered."""
 _TWO_POLLERS: Final = (
     "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
     'others (completion="explicit"), or use run()'
@@ -63,29 +64,29 @@ Durability = Literal["record", "batch", "commit"]
 
 
 class Collector:
-    """Pauses the collector if it runs, and brings it back if it was paused here (``paused``).
+    """Pauses the garbage collector if it is enabled, and enables it again if it was paused here (``paused``).
 
-    A ``gc.disable()`` by another thread during the few milliseconds between is undone.
+    A ``gc.disable()`` by another thread in the few milliseconds between has no effect.
     """
 
     def __init__(self) -> None:
         self.paused = False
 
     def pause(self) -> None:
-        """Keep the collector out until `resume`."""
+        """Pause garbage collection until `resume`."""
         if gc.isenabled():
             gc.disable()
             self.paused = True
 
     def resume(self) -> None:
-        """Leave the collector as the user has it."""
+        """Enable garbage collection again, if it was before."""
         if self.paused:
             self.paused = False
             gc.enable()
 
 
 class FetchLoop:
-    """Fetching, judging and handing out; completing and releasing."""
+    """Fetches, judges and delivers messages; completes and releases them."""
 
     def __init__(
         self,
@@ -113,23 +114,24 @@ class FetchLoop:
         self._log_ends = LogEnds(client)
         self._heard_at = 0.0
         self._unwritten: dict[int, Partition] = {}
-        """Partitions of which something was completed that is not in the store."""
+        """Partitions with completed records that are not in the store yet, by `id`."""
         self._since_upkeep = 0
-        """Records that came since the last upkeep."""
+        """Records since the last upkeep."""
         self._survived = -1
-        """How many stores had been set aside when damage was found last, -1 before the first."""
+        """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
         self._recover_at = 0.0
-        """When (monotonic seconds) a recovery goes on, where nothing is ready to be handed out meanwhile."""
+        """When (monotonic seconds) recoveries go on if no message is ready meanwhile."""
         self._holds_back = False
         self._poller: int | None = None
-        """The thread that is in a call for messages."""
+        """The thread inside `messages`."""
 
     # --- a call for messages -------------------------------------------------------------------------------------
 
     def messages(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
-        """Return up to ``count`` messages, of which ``at_most`` are judged together, after ``timeout`` seconds at most (None, -1: no limit).
+        """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
 
-        Raises `RuntimeError` after `DedupConsumer.close`, and while another thread is in such a call.
+        ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
+        while another thread is in this method.
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me = get_ident()
@@ -141,7 +143,7 @@ class FetchLoop:
         try:
             try:
                 while True:
-                    # Whatever has come by then is judged and handed out.
+                    # In the last round all fetched messages are judged, be they fewer than asked for.
                     last = time.monotonic() >= until
                     try:
                         got = self._round(count, until, at_most)
@@ -161,15 +163,15 @@ class FetchLoop:
             self._interruption.note()
             raise
         if not got and self._callback_errors.kept is not None:
-            # A callback's error is no interruption: every partition is whole.
+            # A callback's error is no interruption: no partition is half changed.
             self._callback_errors.raise_kept()
         return got
 
     def _survives(self, error: StoreError) -> bool:
-        """Whether to go on after an error of a store: the next round reads from what is completed.
+        """Whether to go on after an error of a store: the next round opens all partitions again.
 
-        Its recovery waits for a store that cannot be written now, and sets a damaged one aside; false when nothing was set aside since the last
-        damage: then it would go on for ever.
+        Recovery waits for a store that cannot be written now, and sets a damaged one aside. False if the last damage
+        set no store aside: it would come again for ever.
         """
         self._interruption.note()
         if isinstance(error, StoreUnavailableError):
@@ -180,10 +182,10 @@ class FetchLoop:
         return before != self._survived
 
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
-        """Complete what was handed out, do what is due, and hand out what is left of the last batch; or else fetch and judge the next one."""
+        """Complete delivered messages; do the upkeep if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
         if interruption.happened:
-            # Also what another thread was interrupted in meanwhile.
+            # Also if the interrupted step was another thread's.
             self.reopen()
         with self._mutex:
             try:
@@ -209,10 +211,10 @@ class FetchLoop:
         return [] if self._callback_errors.kept is not None else self._fetch_and_judge(count, until, at_most)
 
     def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
-        """Fetch what is there at once, or what comes in time; judge it, and hand out."""
+        """Fetch the messages that are there, or that come in time; judge and deliver them."""
         fetcher, delivery = self._fetcher, self._delivery
         if not fetcher.ran_dry:
-            # A batch may be ready. A few messages are no work for the collector.
+            # A whole batch may be ready. For a few messages the pause is not worth its price.
             self._collector.pause()
         fetcher.fetch(at_most, 0)
         self._heard_at = now = time.monotonic()
@@ -233,7 +235,7 @@ class FetchLoop:
                 raise
 
     def _listen_and_hand_over(self, count: int) -> list[Any]:
-        """Let the group hear from us, also while there is enough to hand out: handlers are slow."""
+        """Serve the client, then deliver: with slow handlers a batch lasts long, and the group must hear from it."""
         self._heard_at = time.monotonic()
         self._fetcher.listen(0)
         with self._mutex:
@@ -241,7 +243,7 @@ class FetchLoop:
             return handed
 
     def _wait_for(self, enough: int, left_s: float, at_most: int) -> bool:
-        """Fetch what comes within the time that is left (or until there is something to look after); return whether that is ``enough``."""
+        """Fetch messages in the time that is left, or until the upkeep is due; return whether there are ``enough``."""
         fetcher = self._fetcher
         self._collector.resume()
         now = self._heard_at
@@ -263,12 +265,12 @@ class FetchLoop:
             self._ask(gatekeeper)
         got = self._delivery.take(count)
         if self._delivery.individual:
-            # The next call comes here again: individual messages come before what is ready.
+            # The next call must come here again: individual messages are delivered before the ready ones.
             self._interruption.look_soon()
         return got
 
     def reopen(self) -> None:
-        """After an interruption: open every partition again, from its store and from what is completed."""
+        """After an interruption: open every partition again, from its store and its completed offsets."""
         with self._mutex:
             if self._interruption.happened:
                 self._unwritten.clear()
@@ -277,7 +279,7 @@ class FetchLoop:
     # --- judging -------------------------------------------------------------------------------------------------
 
     def _judge_first(self, batch: list[Any]) -> None:
-        """Judge the messages before the first event; or take the event in front, which goes to the application untouched, in its place."""
+        """Judge the messages before the client's first event; if the event is first, handle it instead."""
         is_event = map(is_not, map(Message.error, batch), repeat(None))
         first = next(compress(range(len(batch)), is_event), len(batch))
         if first == 0:
@@ -288,7 +290,7 @@ class FetchLoop:
             raise judged.error
         self._since_upkeep += first
         if self._since_upkeep > UPKEEP_RECORDS and self._unwritten:
-            # A crash repeats no more than that.
+            # So a crash repeats no more records than that.
             self._write_completed()
         self._delivery.fill(judged)
         for partition in self._engine.partitions.values():
@@ -302,7 +304,7 @@ class FetchLoop:
             self._callback_errors.keep(judged.error)
 
     def _take_event(self, batch: list[Any]) -> None:
-        """Deal with the client's event in front, or give it to the application; keep it where a broker does not answer now."""
+        """Handle the event in front, or queue it for the application; keep it if a broker does not answer now."""
         event = batch[0]
         try:
             absorbed = self._session.absorbs(event)
@@ -318,7 +320,7 @@ class FetchLoop:
         else:
             self._assignment.forget_if_it_recovers((event.topic(), event.partition()))
         if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
-            # The group has put this member out, and the client calls nobody back: another one may wait for the stores.
+            # The group has removed this member, and the client calls no callback. The next owner may need the stores.
             self._assignment.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
 
     def _offer_due(self) -> None:
@@ -346,7 +348,7 @@ class FetchLoop:
     # --- upkeep --------------------------------------------------------------------------------------------------
 
     def _upkeep(self) -> None:
-        """Write what was completed, and look after recovery, commits and maintenance."""
+        """Write completed records; then recovery, commits, and flushes."""
         self._since_upkeep = 0
         self._write_completed()
         self._engine.trim()
@@ -357,7 +359,7 @@ class FetchLoop:
         session = self._session
         recovers = session.recovering
         if recovers:
-            # A step of a recovery makes messages by the thousand, too.
+            # A step of a recovery allocates thousands of messages, too.
             self._collector.pause()
             self._fetcher.note_stops()
         for coordinates in session.work():
@@ -379,7 +381,7 @@ class FetchLoop:
         self._offer_due()
 
     def _write_completed(self) -> None:
-        """Write what asking for more has completed, or `store_offsets`."""
+        """Write the records that a call for messages, or `store_offsets`, has completed."""
         if self._unwritten:
             unwritten, self._unwritten = self._unwritten, {}
             self._write(unwritten.values())
@@ -388,7 +390,7 @@ class FetchLoop:
             self._write(held for held in open_ if held.started and held.flight.unwritten)
 
     def _write(self, partitions: Iterable[Partition]) -> None:
-        """Write what was completed, unless the next commit does so."""
+        """Write completed records, unless ``durability="commit"`` leaves them to the next commit."""
         for partition in partitions:
             if self._durability != "commit" or partition.flight.unwritten >= MOST_UNWRITTEN:
                 partition.persist()
@@ -397,9 +399,9 @@ class FetchLoop:
 
     @contextlib.contextmanager
     def steady(self, *, bears_faults: bool = False) -> Iterator[None]:
-        """Keep other threads out; what fails inside may have left a partition half way (see `dedup_sdk.kafka.guards`).
+        """Keep other threads out; an exception inside is an interruption (see `dedup_sdk.kafka.guards`).
 
-        ``bears_faults``: a damaged store, or a full disk, is no error here: the next call for messages sees to it.
+        ``bears_faults``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
         """
         with self._mutex:
             self._lock.check_open()
@@ -413,7 +415,7 @@ class FetchLoop:
                     raise
 
     def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
-        """Complete messages, and write that, a step for each partition; ``dead_lettered``: count them as such."""
+        """Complete messages, and write each partition's marks; ``dead_lettered``: count them as dead-lettered."""
         with self.steady(bears_faults=True):
             ended: dict[int, tuple[Partition, list[int]]] = {}
             for message in messages:
@@ -428,7 +430,7 @@ class FetchLoop:
                     self._interruption.look_soon()
 
     def release(self, message: Any) -> None:
-        """Hand a message back, to be delivered again before new ones."""
+        """Release a message: it is delivered again before new ones."""
         with self.steady():
             if message.error() is None and self._delivery.waits(message):
                 self._engine.counters.stale += 1
@@ -444,13 +446,13 @@ class FetchLoop:
             self._taken_out(message)
 
     def release_quietly(self, message: Any) -> list[Any]:
-        """Release a message, and leave its delivery to the caller; return it, or nothing if it is not in flight. With the lock."""
+        """Release a message without queueing it; return it, or nothing if it is not in flight. With the lock."""
         partition = self._taken_out(message)
         places = [] if partition is None else partition.release([message.offset()])
         return [place.chunk.items[place.row] for place in places]
 
     def holds(self, message: Any) -> bool:
-        """Whether a message that was handed out is still ours to handle."""
+        """See `DedupConsumer.holds`."""
         with self._mutex:
             if self._lock.closed or message.error() is not None:
                 return False
@@ -471,7 +473,10 @@ class FetchLoop:
             return False
 
     def _taken_out(self, message: Any) -> Partition | None:
-        """Take a message out of implicit completion; None (and counted) for an event, or a partition not ours any more."""
+        """Exclude a message from implicit completion, and return its partition.
+
+        None, and counted as stale, for an event, and for a partition that is not assigned any more.
+        """
         partition = None
         if message.error() is None and self._session.gave(message):
             self._delivery.take_out(message)
@@ -480,7 +485,7 @@ class FetchLoop:
         return partition
 
     def complete_below(self, below: dict[Coordinates, int] | None, *, write: bool = True) -> None:
-        """Complete what was handed out below these offsets; None: all of it that counts without being named."""
+        """Complete delivered messages below these offsets; None: all that a commit completes without naming them."""
         if self._interruption.happened:
             return
         delivery = self._delivery
@@ -500,12 +505,12 @@ class FetchLoop:
             self._write(delivery.finish().values())
 
     def store_below(self, below: dict[Coordinates, int]) -> None:
-        """Complete what was handed out below these offsets; it is written by the batch, unless every message counts."""
+        """Complete delivered messages below these offsets, as `DedupConsumer.store_offsets` does."""
         by_commit = self._delivery.completed_by is CompletedBy.COMMIT
         self.complete_below(below, write=self._durability == "record" or not by_commit)
 
     def verdict(self, message: Any) -> Verdict | None:
-        """Return the verdict of a message that was handed out; None when it is not known any more."""
+        """See `DedupConsumer.verdict`."""
         if message.error() is not None:
             return None
         with self._mutex:
@@ -518,7 +523,7 @@ class FetchLoop:
     # --- while no message is asked for ---------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
-        """Do what is due and let the group hear from us, without handing a message out."""
+        """Do the upkeep and serve the client, without delivering a message."""
         self._interruption.whole(self._look_after)
         self._callback_errors.raise_kept()
 
@@ -534,7 +539,7 @@ class FetchLoop:
         self._fetcher.listen(0)
 
     def fetch_again(self) -> None:
-        """Let the client fetch again, where `heartbeat` had to stop it."""
+        """Have the client fetch again if `heartbeat` had to pause it."""
         if self._holds_back:
             with self._mutex:
                 self._holds_back = False
@@ -542,10 +547,10 @@ class FetchLoop:
 
 
 class IdleClock:
-    """Counts how long one loop has been without messages; it ends after ``limit_s`` seconds (None: never).
+    """Counts how long a loop has had no message; the limit is ``limit_s`` seconds (None: no limit).
 
-    What counts is time in which a message could have come: not while the group has given nothing yet, and not while partitions recover. A group
-    that gives nothing for `JOINING_S` counts as silent, so that a loop ends where no broker answers.
+    Only time in which a message could have come counts: not before the first assignment, and not while partitions
+    recover. A group that assigns nothing for `JOINING_S` counts as silent, so that a loop ends if no broker answers.
     """
 
     def __init__(self, session: Session, limit_s: float | None) -> None:
@@ -554,12 +559,12 @@ class IdleClock:
         self._began_s = self._heard_s = time.monotonic()
 
     def heard(self) -> None:
-        """Start again: something came, or is being worked on."""
+        """Start again: a message came, or is being handled."""
         self._heard_s = time.monotonic()
 
     @property
     def is_up(self) -> bool:
-        """Whether the silence has been too long; to be asked after every call that brought nothing."""
+        """Whether the limit is reached; ask after every call that brought no message."""
         if self._limit_s is None:
             return False
         now_s = time.monotonic()
