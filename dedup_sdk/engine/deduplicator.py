@@ -42,24 +42,25 @@ RECENT_MARKS = 500_000
 
 
 class Deduplicator:
-    """Gives each record a verdict, and remembers what is completed.
+    """Gives each record a verdict, and remembers the IDs of completed ones.
 
-    Records of a partition are admitted in offset order. A record that is to be delivered is *in flight* until
-    `complete`, `release` or `dead_letter` says how it ended; only then is it remembered. What `complete` was told is in
-    the store when it returns.
+    Admit the records of a partition in offset order. A record that you must deliver is *in flight* until `complete`,
+    `release` or `dead_letter` ends it; only a completed one is remembered. Completed IDs are in the store when
+    `complete` returns.
 
     Args:
         strategy: how duplicates are recognised.
-        store: where it is remembered; in memory by default. Several engines may share one, each with partitions of its own.
-        cluster, group, isolation: whose memory it is, and at which isolation level it reads; part of the store's identity.
-        observers: called with every final verdict.
-        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. Sources of `LastId` that remember many IDs
-            count as more of them.
-        clock: seconds since the epoch; only decides what may be forgotten and which units are overdue, never a verdict.
-        bears_full_disk: where the store's disk is full, keep what is completed in memory and go on (`write_again` tries to write
-            it) instead of raising `StoreUnavailableError`; then what `complete` was told outlives the process only once it is written.
-        forgets_unwritten: bound the memory that takes: above four times ``recent_marks`` they are given up, and what hangs on them is
-            unverified. False for an owner that admits no more while the engine is `disk_full`.
+        store: where IDs are kept; in memory by default. Several engines may share one, each with its own partitions.
+        cluster, group, isolation: the owner of the marks, and its isolation level; part of the store's identity.
+        observers: functions called with every final verdict.
+        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. A source of `LastId`
+            that remembers many IDs counts as several.
+        clock: returns seconds since the epoch. It decides which marks may be dropped and which units are overdue, never
+            a verdict.
+        bears_full_disk: if the store's disk is full, keep completed IDs in memory and go on, instead of raising
+            `StoreUnavailableError`. They survive a crash only after `write_again` has written them.
+        forgets_unwritten: bound the memory of such IDs: above four times ``recent_marks`` they are dropped, and records
+            that depend on them are unverified. Set it to False if you admit no record while `disk_full`.
 
     Not thread-safe.
     """
@@ -90,7 +91,7 @@ class Deduplicator:
         self._forgets_unwritten = forgets_unwritten
         self._observers = list(callables("observers", observers))
         self.keys = GroupKeys(strategy.keys, group)
-        """Reads the keys of records, redrives of this group's dead letters among them."""
+        """Reads the keys of records, including dead letters of this group that are sent again."""
         self._cluster = cluster
         self._group = group
         self._isolation = isolation
@@ -98,7 +99,7 @@ class Deduplicator:
         self._bears_full_disk = bears_full_disk
         self._late: StoreError | None = None
         self._opened: dict[tuple[str, int], PartitionStore] = {}
-        """The store of each partition as it was opened last."""
+        """The store that was opened last for each partition."""
         self.gatekeeper: Gatekeeper | None = None
         """See `share`."""
         self.waits_for_time = strategy.waits_for_time
@@ -124,7 +125,7 @@ class Deduplicator:
         return self._store.lock_wait_s
 
     def terms_of(self, topic: str) -> Terms:
-        """Return what the strategy means for a topic: the same object for all that have one window."""
+        """Return the strategy's terms for a topic; topics with the same window have the same object."""
         if self._everywhere is not None:
             return self._everywhere
         window = self.strategy.window_of(topic)
@@ -135,7 +136,7 @@ class Deduplicator:
         return terms
 
     def share(self, gatekeeper: Gatekeeper) -> None:
-        """Have partitions pass what they hand out by this gatekeeper; only before anything is opened."""
+        """Have partitions ask this gatekeeper before records are delivered; only before a partition is opened."""
         self.gatekeeper = gatekeeper
 
     # --- partitions ----------------------------------------------------------------------------------------------
@@ -148,11 +149,11 @@ class Deduplicator:
         topic_id: str = "",
         cluster: str | None = None,
     ) -> Partition:
-        """Open the partition's store without deciding yet how it starts; see `dedup_sdk.core.reach`.
+        """Open a partition's store; how it starts is decided later, see `dedup_sdk.core.reach`.
 
         Several engines may share one store object; a partition that one of them has open is refused to the others, as
-        to another process. A signal's exception may strike between opening a store and noting that it is open. So the
-        engine keeps every store that it opened, and the next opening of a partition closes the one before.
+        to another process. An exception of a signal may come between opening a store and noting that it is open. So the
+        engine keeps the last store of every partition, and closes it before it opens the partition again.
 
         Raises the errors of `dedup_sdk.store.protocol.KeyStore.open`.
         """
@@ -163,7 +164,7 @@ class Deduplicator:
         identity = self._identity(topic, partition, topic_id, cluster, terms)
         left = self._opened.get((topic, partition))
         if left is not None:
-            # Its closing was interrupted: nobody else lets it go.
+            # Its closing was interrupted.
             left.close()
         gate: Gate | None = None
         if self.gatekeeper is not None:
@@ -192,9 +193,9 @@ class Deduplicator:
         return held
 
     def set_aside(self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None) -> str:
-        """Put a partition's damaged store out of the way (`StoreCorruptError`), and return where it is kept.
+        """Move a partition's damaged store (`StoreCorruptError`) away, and return where it is kept.
 
-        The next `open` begins with an empty one: tell it ``low`` and ``committed``, so that what is missing is known to be.
+        The next `open` begins with an empty one: give it ``low`` and ``committed``, so that it knows its missing part.
         Raises the errors of `dedup_sdk.store.protocol.KeyStore.set_aside`.
         """
         identity = self._identity(topic, partition, topic_id, cluster, self.terms_of(topic))
@@ -206,27 +207,33 @@ class Deduplicator:
         self, topic: str, partition: int, topic_id: str, cluster: str | None, terms: Terms
     ) -> Identity:
         return Identity(
-            cluster=self._cluster if cluster is None else cluster, group=self._group, topic=topic, partition=partition, topic_id=topic_id,
-            id_spec=terms.id_spec, isolation=self._isolation,
-        )  # fmt: skip
+            cluster=self._cluster if cluster is None else cluster,
+            group=self._group,
+            topic=topic,
+            partition=partition,
+            topic_id=topic_id,
+            id_spec=terms.id_spec,
+            isolation=self._isolation,
+        )
 
     def open(
         self, topic: str, partition: int, *, low: int | None = None, committed: int | None = None
     ) -> Coverage:
-        """Open a partition and return what is known of it.
+        """Open a partition and return its coverage.
 
         Args:
-            topic: which topic.
-            partition: which partition of it.
-            low: the offset where the group's history without a gap begins; None: as the store says, else ``committed``.
-            committed: the offset that the group committed last (the next one to read); None: as the store says. Without
-                either, and with a store that is new, the group is new: its history begins with the first record.
+            topic: the name of the topic.
+            partition: the number of the partition.
+            low: the offset at which the group's history begins, without a gap since; None: the store's, else
+                ``committed``.
+            committed: the last committed offset of the group (the next one to read); None: the store's. Without both,
+                and with a new store, the group is new: its history begins with the first record.
 
-        Marks of ``[low, committed)`` that the store does not have are not made up: the coverage says what is missing.
+        Marks of ``[low, committed)`` that the store does not have stay missing, and the coverage says so.
         """
         for name, offset in (("low", low), ("committed", committed)):
             if offset is not None:
-                advice = "an offset is a whole number, and not negative; leave out what is unknown"
+                advice = "an offset is a whole number, and not negative; leave it out if it is unknown"
                 whole(name, offset, least=0, most=MOST_OFFSET, advice=advice)
         held = self.attach(topic, partition)
         stored = held.loaded.progress if held.loaded else None
@@ -238,7 +245,7 @@ class Deduplicator:
             low = stored.low if stored is not None else committed
         plan = plan_start(stored, committed=committed, low=low, era=stored.era if stored else "", new=new)
         if not told:
-            # Nobody said that anything is committed, and what is not known to be committed may come again.
+            # Nobody told a committed offset, so that records above the store's own may come again.
             known = stored.committed if stored is not None else None
             plan = replace(plan, progress=replace(plan.progress, committed=known))
         held.start(plan, begun=begun)
@@ -247,25 +254,25 @@ class Deduplicator:
         return held.coverage
 
     def close(self, topic: str, partition: int) -> None:
-        """Write what is completed and close the partition; what is in flight is forgotten and will come again."""
+        """Write completed records and close the partition; records in flight are forgotten and must come again."""
         held = self.partitions.pop((topic, partition), None)
         if held is not None:
             held.close()
 
     def lose(self, topic: str, partition: int) -> None:
-        """Close a partition that belongs to somebody else now, without writing anything."""
+        """Close a partition that has another owner now, without writing."""
         held = self.partitions.pop((topic, partition), None)
         if held is not None:
             held.abandon()
 
     def shut(self) -> None:
-        """Close every partition, all of them, and then raise the first error there was.
+        """Close all partitions, then raise the first error, if there was one.
 
-        The store stays as open as others have it: they may use the same one for other partitions.
+        The store object stays open: other engines may use it for other partitions.
         """
         with contextlib.ExitStack() as closing:
             for store in self._opened.values():
-                # One whose closing was interrupted is open still.
+                # A store is open still if its closing was interrupted.
                 closing.callback(store.close)
             for topic, partition in list(self.partitions):
                 closing.callback(self.close, topic, partition)
@@ -273,14 +280,16 @@ class Deduplicator:
     # --- records -------------------------------------------------------------------------------------------------
 
     def admit(self, records: Sequence[Record]) -> list[Verdict]:
-        """Judge records; the verdicts have their length and order.
+        """Judge records; return their verdicts, in the same order.
 
-        A partition that is not open is opened as that of a new group. A record that is in flight already is `PARKED`
-        and ends with the first of it. All of them are admitted, or none: raises `ConfigurationError` for an offset or a timestamp that
-        is no number of 64 bits, `MissingIdError` when the strategy says ``on_missing_id="fail"`` and a record has no ID, and
-        `StoreError` when a store cannot be opened, read or written. What is found out too late for that, because it fails after the
-        verdicts are known, is raised by the next call. A record whose unit is not whole yet is `PARKED` (reason ``unit``): see
+        A partition that is not open is opened as that of a new group. A record whose ID is in flight is `PARKED`, and
+        gets its verdict when that one ends. So is a record whose unit is not whole (reason ``unit``): see
         `settle_units`.
+
+        All records are admitted, or none. Raises `ConfigurationError` for an offset or a timestamp that does not fit
+        into 64 bits, `MissingIdError` if the strategy says ``on_missing_id="fail"`` and a record has no ID, and
+        `StoreError` if a store cannot be opened, read or written. An error that comes after the verdicts are known is
+        raised by the next call.
         """
         self._raise_late()
         offsets, timestamps = columns_of(records)
@@ -306,7 +315,7 @@ class Deduplicator:
                 )
                 for index, verdict in zip(indexes[run], judged, strict=True):
                     verdicts[index] = verdict
-        # Duplicates complete by themselves, and what may be committed has to be in the store.
+        # Duplicates complete by themselves; their marks must be in the store before a commit passes them.
         self._late = self._written(held for held, _ in ready)
         return [verdict for verdict in verdicts if verdict is not None]
 
@@ -327,12 +336,12 @@ class Deduplicator:
         offsets = [record.offset for record in batch]
         chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
         verdicts = [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
-        # Not before: what is settled by that is told once.
+        # After the verdicts were read, so that a record that this settles is not reported twice.
         self.look_across(held)
         return verdicts
 
     def _written(self, ended: Iterable[Partition]) -> StoreError | None:
-        """Write what was completed; return what failed."""
+        """Write completed records; return the error, None without one."""
         try:
             for held in ended:
                 held.persist()
@@ -347,7 +356,7 @@ class Deduplicator:
             raise late
 
     def refuse_missing(self, ids: Ids, topic: str, partition: int, offsets: Sequence[int]) -> None:
-        """Raise `MissingIdError` for the first record without an ID where the strategy says so."""
+        """Raise `MissingIdError` for the first record without an ID, if the strategy says ``on_missing_id="fail"``."""
         if (
             ids.missing
             and self.strategy.on_missing_id == "fail"
@@ -355,22 +364,24 @@ class Deduplicator:
         ):
             index, reason = min(ids.missing.items())
             raise MissingIdError(
-                f"{topic}[{partition}]@{offsets[index]} has no ID ({reason}) by {self.strategy.id}; correct the ID spec, or "
-                "choose on_missing_id='process' or 'discard'"
+                f"{topic}[{partition}]@{offsets[index]} has no ID ({reason}) by {self.strategy.id}; correct the ID "
+                "spec, or choose on_missing_id='process' or 'discard'"
             )
 
     def look_across(self, held: Partition) -> None:
-        """Have the gates of a partition look at others, after records of it came."""
+        """Have the gates of a partition look at the other partitions, after records of it came."""
         for gate in held.gates:
             for event in gate.look_across():
                 self.count(event)
 
     def settle_units(self, *, at_end: bool = True) -> list[Settled]:
-        """Return the records of earlier calls whose unit became whole, was rejected or failed since; those that took too long fail now.
+        """Return the records of earlier calls whose unit became whole, was rejected, or failed since.
 
-        ``at_end``: whether there is nothing more to admit; false where you know of records to come. Only while it is true, in two calls one
-        after the other, time goes by for units. Ask after each `admit`, and now and then while nothing comes. Sorted by offset in each partition; those whose verdict says
-        ``deliver`` are to be delivered. Raises `StoreError` where what they complete cannot be written, and there is nothing to return.
+        Call it after each `admit`, and now and then while no record comes: a unit that waits too long fails in here.
+        ``at_end``: there is no more record to admit now; pass False if you know of records to come. Time counts for
+        units only between two successive calls with True. The records are ascending by offset in each partition;
+        deliver those whose verdict says ``deliver``. Raises `StoreError` if completed ones cannot be written, and there
+        is no record to return; if there is one, the next `admit` raises it.
         """
         for held in self.partitions.values():
             for name in held.tick(at_end=at_end):
@@ -388,19 +399,19 @@ class Deduplicator:
         return settled
 
     def complete(self, records: Iterable[Record]) -> list[Settled]:
-        """Remember records as done; return the parked ones that are judged now, ascending by offset in each partition.
+        """Complete records; return the waiting ones that get their verdict now, ascending by offset in each partition.
 
-        Those whose verdict says ``deliver`` are to be delivered before new ones; the others were duplicates after all. Raises
-        `StoreError` where it cannot be written; where there is something to return, the next `admit` does so.
+        Deliver those whose verdict says ``deliver`` before new ones; the others are duplicates. Raises `StoreError` if
+        it cannot be written, and there is no record to return; if there is one, the next `admit` raises it.
         """
         return self._end(records, Partition.complete)
 
     def release(self, records: Iterable[Record]) -> list[Settled]:
-        """Hand records back (their handler failed): each is returned to be delivered again, attempt + 1."""
+        """Release records (e.g. their handler failed): each is returned, to be delivered again, with attempt + 1."""
         return self._end(records, Partition.release)
 
     def dead_letter(self, records: Iterable[Record]) -> list[Settled]:
-        """Remember records as done that were sent to a dead-letter topic; as `complete`, and counted as dead-lettered."""
+        """Complete records that were sent to a dead-letter topic; as `complete`, and counted as dead-lettered."""
         return self._end(records, partial(Partition.complete, dead_lettered=True))
 
     def _end(
@@ -423,14 +434,14 @@ class Deduplicator:
         failed = self._written(touched)
         if failed is not None and not settled:
             raise failed
-        # Else it waits: with it what settled would be gone.
+        # Raised later: an exception now would lose the settled records.
         self._late = failed or self._late
         return settled
 
     def next_offset(self, topic: str, partition: int) -> int | None:
-        """Return the offset that may be committed: everything before it is completed.
+        """Return the offset that you may commit: all records before it are completed.
 
-        None for a partition that is not open, or whose history begins with a record that has not come yet.
+        None if the partition is not open, or if no record of a new group has come yet.
         """
         held = self.partitions.get((topic, partition))
         return held.flight.high if held is not None and held.begun else None
@@ -438,7 +449,7 @@ class Deduplicator:
     # --- upkeep --------------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Flush partitions to sorted files while too many marks are in memory, or a journal is too long."""
+        """Flush partitions to sorted files if too many marks are in memory, or a journal is too long."""
         for held in self.partitions.values():
             if held.started and held.writer.flush_due(self._recent_marks):
                 held.flush()
@@ -459,10 +470,10 @@ class Deduplicator:
             self._relieve()
 
     def _relieve(self) -> None:
-        """While the store takes more room than it may, drop the oldest marks of the partition that remembers longest.
+        """While the store is too large, drop the oldest file of the partition with the longest history.
 
-        "Longest" is by its own clock. To drop the oldest timestamps of all partitions would empty a partition that
-        lags.
+        Length is measured by the partition's own newest record. Dropping the oldest timestamps of all partitions would
+        empty a partition that lags.
         """
         while self._store.excess_bytes():
             held = max(self.partitions.values(), key=lambda held: held.writer.reach_ms, default=None)
@@ -471,15 +482,15 @@ class Deduplicator:
 
     @property
     def disk_full(self) -> bool:
-        """Whether some partition's disk is full, so that what is completed is in memory only."""
+        """Whether the disk of a partition is full, so that completed IDs are in memory only."""
         return any(map(_disk_full, self.partitions.values()))
 
     def write_again(self) -> bool:
-        """Try to write what full disks refused; True when everything is written.
+        """Try to write the steps that full disks refused; True when all are written.
 
-        Raises `StoreError` when a store cannot be opened again.
+        Raises `StoreError` if a store cannot be opened again.
         """
-        # All of them are tried: one that is still full says nothing of another's disk.
+        # All partitions, although one disk is still full: they may be on different disks.
         written = [held.writer.write_again() for held in self.partitions.values() if held.writer.disk_full]
         return all(written)
 
@@ -492,19 +503,19 @@ class Deduplicator:
     # --- events --------------------------------------------------------------------------------------------------
 
     def tell(self, event: PartitionEvent) -> None:
-        """Count an event, write it to the log, and tell the observers that want to know."""
+        """Count an event, log it, and call the observers that take events."""
         logger.warning(
             "%s[%d]: %s: %s; going on at %d", event.topic, event.partition, event.name, event.detail, event.offset
         )  # fmt: skip
         self.count(event)
 
     def count(self, event: PartitionEvent) -> None:
-        """Count an event, and tell the observers that want to know."""
+        """Count an event, and call the observers that take events."""
         self.counters.events[event.name] = self.counters.events.get(event.name, 0) + 1
         self.inform(event)
 
     def inform(self, event: PartitionEvent) -> None:
-        """Tell the observers that want to know, and nobody else."""
+        """Call the observers that take events; do not count it."""
         for observer in self._observers:
             listen: Callable[[PartitionEvent], None] | None = getattr(observer, "partition_event", None)
             if listen is not None:
@@ -516,6 +527,6 @@ class Deduplicator:
 
 
 def _ascending(batch: list[Record]) -> list[slice]:
-    """Cut records sorted by offset where an offset repeats: a partition is fed strictly ascending."""
+    """Return slices without a repeated offset, of records sorted by offset: a partition admits ascending ones only."""
     cuts = [0, *(i for i in range(1, len(batch)) if batch[i].offset == batch[i - 1].offset), len(batch)]
     return [slice(start, end) for start, end in pairwise(cuts) if end > start]

@@ -1,6 +1,7 @@
-"""Gates: what may hold records of a partition back after they were judged, and be told of those that end. None by default.
+"""Gates: optional steps between the verdict of a record and its delivery. A gate may hold records back.
 
-A record that a gate holds back is not completed, so that its copies wait behind it, and the watermark before it.
+A record that a gate holds back is not completed: its duplicates wait behind it, and the watermark stays before it.
+Units and shared memories are gates. A partition has none by default.
 """
 
 from __future__ import annotations
@@ -17,100 +18,100 @@ if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
 
 Unseen = Callable[[Callable[["Partition", RecordRef], bool]], list[tuple["Partition", RecordRef]]]
-"""Takes what the application has not been given yet out of the queues, as far as the function says so of it."""
+"""Takes the undelivered records out of the queues for which the function is true, and returns them."""
 
 
 class Gate:
     """A gate of one partition. By default it lets every record through; a gate overrides the steps that it needs.
 
-    ``enter`` is called first, with the partition, and a function that returns all partitions of its engine.
+    `enter` is called first.
     """
 
     def enter(self, partition: Partition, all_partitions: Callable[[], Iterable[Partition]]) -> None:
-        """Belong to a partition from here on."""
+        """Belong to this partition from here on. The function returns all partitions of its engine."""
 
     # --- records ---------------------------------------------------------------------------------------------
 
     def takes(self, chunk: Chunk) -> bool:
-        """Take a chunk that was judged; True where its verdicts are not final, so that they are counted later."""
+        """Take a judged chunk; True if its verdicts are not final, so that they are counted later."""
         del chunk
         return False
 
     def before_offer(self, offered: list[RecordRef]) -> list[RecordRef]:
-        """Return the records among those whose turn has come that may be offered now."""
+        """Return the records of those whose turn has come that may be delivered now; hold the others back."""
         return offered
 
     def before_persist(self, marks: Marks) -> None:
-        """Take note of completed records, before they are written."""
+        """Take the marks of completed records before they are written to the store."""
 
     def look_across(self) -> Sequence[PartitionEvent]:
-        """Look at other partitions, after records of this one came; return what happened."""
+        """Look at the other partitions after records of this one came; return events to report."""
         return ()
 
     # --- time ------------------------------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
-        """Whether time matters to it: `tick` is to be called now and then."""
+        """Whether it waits for time, so that `tick` must be called now and then."""
         return False
 
     def tick(self, now_ms: int, *, at_end: bool) -> list[bytes]:
-        """Say what time it is, and whether there is nothing more to read; return the names of what was waited for too long."""
+        """Learn the time, and whether the log is read to its end; return the names that it has waited for too long."""
         del now_ms, at_end
         return []
 
     def give_up(self, name: bytes, reason: str, now_ms: int) -> None:
-        """Wait no longer for something of this name; ``reason`` is empty where that is the gate's own."""
+        """Stop waiting for a name; ``reason`` is empty for the gate's default reason."""
 
-    # --- what its owner asks -----------------------------------------------------------------------------------
+    # --- questions of its partition ----------------------------------------------------------------------------
 
     @property
     def needs_more(self) -> bool:
-        """Whether more has to be read before the watermark can move."""
+        """Whether more records must be read before the watermark can move."""
         return False
 
     @property
     def stands_still(self) -> bool:
-        """Whether nothing behind what it holds back may be handed out."""
+        """Whether no record behind the held-back ones may be delivered."""
         return False
 
     def hindrances(self) -> Iterable[Hindrance]:
-        """Return what keeps it closed, for people."""
+        """Return the reasons why it holds records back, for the status."""
         return ()
 
     def resumes_at(self, offset: int, queued: int | None) -> int:
-        """Return where to read on, so that no record is passed which the application does not know of, where it wants to begin at ``offset``.
+        """Return where to read on when the application seeks to ``offset``, so that no held-back record is skipped.
 
-        ``queued``: the first offset that was offered and that it has not been given.
+        ``queued``: the lowest offset that is queued and not delivered, None without one.
         """
         del queued
         return offset
 
     def leave(self) -> None:
-        """Let the partition go."""
+        """End, with the partition."""
 
 
 class Gatekeeper(Protocol):
-    """Makes the gates of an engine's partitions to what other processes share with it, and asks for all of them at once."""
+    """Makes gates to a resource that other processes share, and asks for all partitions of an engine at once."""
 
     def gate(self, topic: str, partition: int, window: Window, *, cluster: str, id_spec: str) -> Gate | None:
-        """Return the gate of a partition that is about to open; None where it needs none."""
+        """Return the gate of a partition that is about to open, None if it needs none."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody else can have what was let through."""
+        """Whether no other process can have a record that was let through."""
 
     def admit(self, partitions: Sequence[Partition]) -> None:
-        """Let what was judged through, by one question; what may not be handed out now is kept back."""
+        """Ask for the judged records by one question; records that may not be delivered now are held back."""
 
     def settle(self, partitions: Sequence[Partition]) -> None:
-        """Ask again for what is kept back. What may be handed out is due."""
+        """Ask again for the held-back records; those that may be delivered now are due."""
 
     def keep(self, unseen: Unseen) -> None:
-        """Renew the claims of messages in flight; claim again those that wait to be handed out and that another consumer may have by now."""
+        """Renew the claims of records in flight; claim undelivered ones again that another process may have by now."""
 
     def holds(self, partition: Partition, place: RecordRef) -> bool:
-        """Whether nobody else can have a message that was given out; else it is asked for again."""
+        """Whether no other process can have a delivered record; else it is held back, and asked for again."""
 
     def rewound(self, topic: str, partition: int) -> None:
         """Take note that the group reads a partition again from an earlier offset than it had committed."""

@@ -1,10 +1,12 @@
-"""One open partition: its state (what is decided) joined to its store (what survives), and the gates that records pass on their way out.
+"""One open partition: its state in memory (verdicts), its store on disk (marks), and the gates that records pass.
 
-What survives are steps in the store's journal, and marks in its sorted files (`Writer`).
-
+step
+    the marks of newly completed records, and the progress that belongs to them: one atomic write to the store's journal
+flush
+    recent marks become a sorted file of the store, and the journal begins anew (`Writer`)
 disk_full
-    the store's disk is full: what is completed stays in memory, and is written when there is room (`Writer.write_again`). Commits
-    may go on meanwhile, because what a store lacks up to the committed offset is read from the topic again.
+    the store's disk is full: steps stay in memory, and are written when there is room (`Writer.write_again`). Commits
+    may go on meanwhile: records that a store lacks, up to the committed offset, are read from the topic again.
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ _stands_still = attrgetter("stands_still")
 
 
 class Partition:
-    """The engine's hold on one partition. Not thread-safe; its owner takes care of that.
+    """One open partition of an engine. Not thread-safe.
 
-    ``flight`` and ``memory`` are there once it has ``started``. ``judged`` are the records that were held back and got their verdict in the last
-    completion, duplicates included. ``due`` are those that got it by other ways, until they are taken (`take_due`). ``begun``: its history has a
-    beginning. ``has_failed``: an error that nobody expects left it half-changed; see `note_failure`.
+    ``flight`` and ``memory`` exist once it has ``started``. ``judged`` are the held-back records that got their verdict
+    in the last completion, duplicates included. ``due`` are those that got it in another way, until `take_due`.
+    ``begun``: the group's history has a first offset. ``has_failed``: see `note_failure`.
     """
 
     flight: Flight
@@ -86,11 +88,16 @@ class Partition:
         self.hangs_on_order, self.tells_of_singles = terms.hangs_on_order, terms.tells_of_singles
         self.gates: list[Gate] = list(gates)
         self.writer = Writer(
-            store, self.window, counters, where=f"{topic}[{partition}]", gates=self.gates, bears_full_disk=bears_full_disk,
-        )  # fmt: skip
+            store,
+            self.window,
+            counters,
+            where=f"{topic}[{partition}]",
+            gates=self.gates,
+            bears_full_disk=bears_full_disk,
+        )
         self.verdicts = VerdictCounter(topic, partition, counters, observers)
         self.loaded: Loaded | None = store.load()
-        """What the partition begins with; see `begin_with`."""
+        """The content of the store that the partition begins with; see `begin_with`."""
         self._stored = self.loaded
         self.started = False
         self.begun = True
@@ -101,31 +108,30 @@ class Partition:
         self._clock = clock
         self._own_gates = list(self.gates)
         self._all_partitions = all_partitions
-        self._fenced = False
         self._handled_from = self._handled_end = -1
         self._read_to = 0
 
     # --- opening -------------------------------------------------------------------------------------------------
 
     def begin_with(self, loaded: Loaded | None) -> None:
-        """Begin with this part of what the store has, or with nothing of it: the rest is of another log."""
+        """Begin with this part of the store's content, or with nothing: the rest belongs to another log."""
         self.loaded = loaded
 
     def start(self, plan: StartPlan, *, begun: bool = True) -> None:
-        """Begin as planned: with the store's marks, or with none.
+        """Start as planned: with the store's marks, or with none.
 
-        ``begun`` false: the group is new, and its history begins with the first record that comes.
+        ``begun``: False for a new group, whose history begins with the first record that comes.
         """
         loaded, stored = self.loaded, self._stored
         self.loaded = self._stored = None
         self.begun = begun
         if self.forgets:
-            # To begin without marks is what is wanted, so that nothing is in doubt for it.
+            # Without marks by design, so that no verdict is in doubt for their absence.
             progress = replace(plan.progress, since_ms=None, since_number=None, floor_number=0)
             plan = replace(plan, keep=False, progress=progress)
         if plan.keep and loaded is not None:
             self._begin(plan.progress, loaded.recent)
-            # A store that says the same already need not be written to.
+            # No write if the store has the same progress already.
             if (progress := self.state.progress) != loaded.progress or loaded is not stored:
                 self.store.append(progress, NO_MARKS)
         else:
@@ -133,14 +139,14 @@ class Partition:
             self._begin(plan.progress)
 
     def install(self, snapshot: str, plan: StartPlan, *, move: bool = False) -> Iterator[None]:
-        """Begin with the marks of a snapshot folder instead, a few milliseconds a step; raises `SnapshotError` if it does not check.
+        """Start with the marks of a snapshot folder instead; each step takes a few milliseconds.
 
-        ``move``: its files are ours and were checked.
+        ``move``: move its files instead of copying them; they were checked. Raises `SnapshotError` for a damaged one.
         """
         yield from self.store.installing(snapshot, plan.progress, move=move)
         self.loaded = self._stored = None
         self._begin(plan.progress)
-        # What was left out of the snapshot for its age, its maker knows.
+        # The snapshot's maker left out marks for their age.
         self.memory.reach.note_dropped(self.flight.high)
 
     def _begin(self, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -156,17 +162,17 @@ class Partition:
         self.started = True
 
     def begin(self, offset: int) -> None:
-        """Let a new group's history begin here."""
+        """Begin a new group's history at this offset."""
         self.flight.begin(offset)
         self.begun = True
-        # Written before anything can be committed: what the store does not know of would look like a jump.
+        # Written before any commit: a commit that the store does not know of would look like a jump of the group.
         self.writer.persist()
 
     def gate(self, kind: type[G]) -> G | None:
-        """Return the gate of a kind, None where it has none."""
+        """Return the gate of a class, None if it has none."""
         return next((gate for gate in self.gates if isinstance(gate, kind)), None)
 
-    # --- what is known -------------------------------------------------------------------------------------------
+    # --- coverage and progress -----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
         """Return the engine's clock, in ms since the epoch."""
@@ -174,32 +180,32 @@ class Partition:
 
     @property
     def coverage(self) -> Coverage:
-        """What is known of the partition."""
+        """The part of the log that the marks cover."""
         return self.state.coverage
 
     @property
     def covered(self) -> bool:
-        """Whether the marks know all that the window of the next record could hold, so that a new ID is fresh."""
+        """Whether the marks cover the whole window of the next record, so that an unknown ID is fresh."""
         stream_time_ms = self.state.stream_time_ms
         return self.memory.reach.covers(stream_time_ms if stream_time_ms >= 0 else self.now_ms())
 
     @property
     def committable(self) -> int:
-        """The offset that the group may commit: everything before it is completed, and was read by this owner or committed before.
+        """The offset that the group may commit: all records before it are completed, and read by this owner.
 
-        A store may know more than the group has committed, of a log that is another one by now: a broker that was restored from a backup
-        has other records there. They have to be read, and compared with the marks, before the group passes them.
+        A store may be ahead of the committed offset. If the log was replaced since (a broker restored from a backup),
+        other records are at these offsets. They must be read and compared with the marks before the group passes them.
         """
         return min(self.flight.high, self._read_to)
 
     def read_from(self, offset: int) -> None:
-        """Take note that records are read from here on: only those that came since are known to be the ones that were completed."""
+        """Set the offset from which this owner reads; see `committable`."""
         self._read_to = offset
 
     def contradiction(self, offsets: list[int], timestamps: Int64s, ids: Ids) -> int | None:
-        """Return the first of some offsets (ascending) that counts as completed and has another record by now; None as a rule.
+        """Return the first of some offsets (ascending) that was completed, but holds another record now; usually None.
 
-        Then the log is another one from there on, e.g. that of a broker which was restored from a backup.
+        From there on the log is another one, e.g. because a broker was restored from a backup.
         """
         if self.forgets or (offsets[0] >= self.flight.position and not self.flight.restored):
             return None
@@ -208,7 +214,7 @@ class Partition:
         )
 
     def handled_since(self, committed: int) -> int | None:
-        """Return the first offset, from ``committed`` on, that the application may have ended, None where it ended none there."""
+        """Return the first offset from ``committed`` on that the application may have completed, None without one."""
         if self._handled_end <= committed:
             self._handled_from = self._handled_end = -1
             return None
@@ -230,7 +236,8 @@ class Partition:
     ) -> list[Chunk]:
         """Judge records, ascending by offset; return their chunks in the same order.
 
-        ``shows_duplicates``: nothing is hidden from here on. ``find`` takes the place of the store's own. When a look-up raises, nothing was admitted.
+        ``shows_duplicates``: nothing is hidden from here on. ``find`` replaces the store's look-up. If it raises, no
+        record is admitted.
         """
         if not self.begun:
             self.begin(offsets[0])
@@ -262,7 +269,7 @@ class Partition:
         return [*late, chunk]
 
     def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
-        """Judge records below the position: completed ones, ones still in flight, and ones that came out of order."""
+        """Judge records below the position: completed ones, ones in flight, and ones out of order."""
         flight = self.flight
         chunk = Chunk(offsets, timestamps, [None] * len(offsets), items)
         chunk.unmarked.update(range(len(offsets)))
@@ -279,12 +286,12 @@ class Partition:
         return chunk
 
     def take_due(self) -> list[RecordRef]:
-        """Return what got its verdict later than it came, ascending by offset; those offered are to be delivered."""
+        """Return the due records, ascending by offset, and forget them; deliver those that are offered."""
         due, self.due = self.due, []
         return sorted(due, key=lambda place: place.offset)
 
     def _note_due(self) -> None:
-        """Count what got its verdict by other ways than a completion; it is due."""
+        """Count held-back records that got their verdict without a completion; they are due."""
         if self.flight.waits_to_hide:
             self._hide([], None)
         if self.flight.settled:
@@ -293,36 +300,37 @@ class Partition:
             self.due += self.judged
             self.judged = judged
 
-    # --- what the group completed elsewhere ------------------------------------------------------------------------
+    # --- records that another owner completed ----------------------------------------------------------------------
 
     def tell_completed(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
-        """Hide what the group completed elsewhere above the watermark, as half-open ranges; only before the first record is admitted.
+        """Hide records that another owner completed above the watermark; call it before the first record is admitted.
 
-        ``epoch``: the leader epoch of the last of these records; one of a later epoch is another record. None where nobody says.
-        Records that end together (a unit) are hidden where all of them are in the ranges; else all are delivered.
+        ``ranges``: half-open offset ranges. ``epoch``: the leader epoch of the last of these records, None if unknown;
+        a record of a later epoch is another one. Records that end together (a unit) are hidden if all of them are in
+        the ranges; else all are delivered.
 
-        Such a record is judged like any other when it is read, and completed at once instead of being delivered. So it
-        leaves its mark in either kind of memory, and until then the watermark stays before it. To take it for done at
-        once would let the next owner start behind it without the mark.
+        Such a record is judged when it is read, like any other, and completed at once instead of being delivered. So it
+        leaves its mark in memory, and until then the watermark stays before it. If it counted as completed before, the
+        next owner would start behind it without the mark.
         """
         self.flight.tell(ranges, epoch)
 
     def completed_above(self, offset: int) -> tuple[Range, ...]:
-        """Return what the group has completed at or above an offset, as half-open ranges, ascending.
+        """Return the completed offsets from ``offset`` on, as half-open ranges, ascending.
 
-        Of what was completed here only records that were read since the partition was taken; see `committable`.
+        Of this owner's completions only those of records that it read; see `committable`.
         """
         here = [(start, min(end, self._read_to)) for start, end in self.flight.completed_above(offset)]
         ranges = merged([*(each for each in here if each[0] < each[1]), *self.flight.told])
         return tuple((max(start, offset), end) for start, end in ranges if end > offset)
 
     def _hide_told(self, chunk: Chunk, rows: list[int]) -> None:
-        """Complete the records of a chunk that the group completed elsewhere, instead of delivering them."""
+        """Complete the records of a chunk that another owner completed, instead of delivering them."""
         self._hide([RecordRef(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
         self.flight.told_is_over(chunk.offsets[row] for row in rows if chunk.states[row] != PARKED)
 
     def _hide(self, offered: Iterable[RecordRef], admitted: Chunk | None) -> None:
-        """Complete those of the records in hand now that the group completed elsewhere: of a chunk that is admitted, and settled ones."""
+        """Complete records that another owner completed: of a chunk that is admitted, and of the settled ones."""
         flight = self.flight
         earlier = flight.take_settled()
         apart = [place for place in earlier if place.chunk.states[place.row] == INDIVIDUAL]
@@ -337,7 +345,7 @@ class Partition:
         flight.settle(earlier)
 
     def _complete_as_redelivered(self, places: Iterable[RecordRef]) -> list[RecordRef]:
-        """Complete records that were offered, and that nobody was given; return what waited for them."""
+        """Complete offered records that were not delivered; return the records that waited for them."""
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for chunk, row in places:
             chunk.kinds[row] = REDELIVERED
@@ -346,7 +354,7 @@ class Partition:
         return [place for chunk, each in rows.values() for place in self.state.complete(chunk, each)]
 
     def _without_told(self, offered: list[RecordRef]) -> list[RecordRef]:
-        """Complete those of the records that the group completed elsewhere; return the others, and what waited for these."""
+        """Complete the records that another owner completed; return the rest, and records that waited for these."""
         left: list[RecordRef] = []
         while offered:
             place = offered.pop(0)
@@ -360,8 +368,8 @@ class Partition:
     # --- records that end ----------------------------------------------------------------------------------------
 
     def complete_chunk(self, chunk: Chunk) -> list[RecordRef]:
-        """Complete all of a chunk that the application has; return what is to be delivered next."""
-        if self._fenced:
+        """Complete all delivered records of a chunk; return the records to deliver next."""
+        if self.writer.fenced:
             self._counters.stale += chunk.open
             return []
         if self._handled_from < 0 or chunk.offsets[0] < self._handled_from:
@@ -381,10 +389,10 @@ class Partition:
         quietly: bool = False,
         dead_lettered: bool = False,
     ) -> list[RecordRef]:
-        """Complete single records that are in one of ``states``; return what is to be delivered next.
+        """Complete single records that are in one of ``states``; return the records to deliver next.
 
-        ``quietly``: a record that is not in flight any more is no news. ``dead_lettered``: count them as such; they are completed like any
-        other.
+        ``quietly``: do not count records that are not in flight as stale. ``dead_lettered``: count them as
+        dead-lettered; they are completed like any other.
         """
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for offset in offsets:
@@ -399,14 +407,14 @@ class Partition:
             rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
         offered: list[RecordRef] = []
         for chunk, indexes in rows.values():
-            # One that is named twice ends once.
+            # A record that is named twice counts once.
             self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
             self._note_handled(chunk.offsets[min(indexes)], chunk.offsets[max(indexes)])
             offered += self.state.complete(chunk, indexes)
         return self._settled(offered)
 
     def release(self, offsets: Iterable[int]) -> list[RecordRef]:
-        """Hand records back: each is to be delivered again, its attempt counted up."""
+        """Release records: each is to be delivered again, with its attempt counted up."""
         self.judged = []
         offered: list[RecordRef] = []
         for offset in dict.fromkeys(offsets):
@@ -420,30 +428,30 @@ class Partition:
         return offered
 
     def _settled(self, offered: list[RecordRef]) -> list[RecordRef]:
-        """Count what got its verdict; return what of ``offered`` may be offered now."""
+        """Count the settled records; return the ones of ``offered`` that gates let through now."""
         if self.flight.waits_to_hide:
             offered = self._without_told(offered)
         self.judged = self.flight.take_settled()
         for gate in self.gates if offered else ():
             offered = gate.before_offer(offered)
-            # What a gate holds back is counted, and told of, when it is through.
+            # A record that a gate holds back is counted, and reported to observers, when it is let through.
             self.judged = [place for place in self.judged if place.chunk.states[place.row] != PARKED]
         self.verdicts.count_settled(self.judged)
         return offered
 
     def settle(self, place: RecordRef, *, due: bool) -> None:
-        """Count a record that a gate held back, and that has its verdict; ``due``: it is to be delivered."""
+        """Count a record that a gate held back, and that has its verdict now; ``due``: it is to be delivered."""
         self.flight.settle([place])
         self._settled([])
         if due:
             self.due.append(place)
 
     def complete_hidden(self, chunk: Chunk, rows: list[int]) -> None:
-        """Complete records that a gate hides: nobody is given them."""
+        """Complete records that a gate hides; they are not delivered."""
         self._settled(self.state.complete(chunk, rows))
 
     def _note_handled(self, first: int, last: int) -> None:
-        """Note what the application ends, as one range: what lies between counts as handled, too."""
+        """Extend the range of offsets that the application has completed; offsets between count as handled, too."""
         self._handled_from = first if self._handled_from < 0 else min(self._handled_from, first)
         self._handled_end = max(self._handled_end, last + 1)
 
@@ -451,48 +459,48 @@ class Partition:
 
     @property
     def waits(self) -> bool:
-        """Whether time matters to a gate: `tick` is to be called now and then."""
+        """Whether a gate waits for time: call `tick` now and then."""
         return self.started and any(gate.waits for gate in self.gates)
 
     def tick(self, *, at_end: bool) -> list[bytes]:
-        """Tell gates the time, and whether there is nothing more to read; return the names of what was waited for too long."""
-        if not self.started or self._fenced:
+        """Tell the gates the time, and whether the log is read to its end; return the names that are overdue."""
+        if not self.started or self.writer.fenced:
             return []
         now_ms = self.now_ms()
         return [name for gate in self.gates for name in gate.tick(now_ms, at_end=at_end)]
 
     def give_up(self, name: bytes, reason: str = "") -> None:
-        """Wait no longer for something of this name; what is delivered for that is due."""
-        if self.started and not self._fenced:
+        """Have the gates stop waiting for this name; records that they let through are due."""
+        if self.started and not self.writer.fenced:
             for gate in self.gates:
                 gate.give_up(name, reason, self.now_ms())
             self._note_due()
 
     @property
     def needs_more(self) -> bool:
-        """Whether more has to be read before the watermark can move."""
+        """Whether more records must be read before the watermark can move."""
         return any(gate.needs_more for gate in self.gates)
 
     @property
     def stands_still(self) -> bool:
-        """Whether nothing that comes now may be handed out, because of what a gate holds back."""
+        """Whether no record that comes now may be delivered, because a gate keeps the order."""
         return any(map(_stands_still, self.gates))
 
     def resumes_at(self, offset: int, queued: int | None) -> int:
-        """Return where to read on instead of ``offset``; see `Gate.resumes_at`."""
+        """Return the offset from which to read on, instead of ``offset``; see `Gate.resumes_at`."""
         for gate in self.gates:
             offset = gate.resumes_at(offset, queued)
         return offset
 
-    # --- what others completed -----------------------------------------------------------------------------------
+    # --- folding -------------------------------------------------------------------------------------------------
 
     def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
-        """Take over ``[high, end)``, completed by the group elsewhere, and write it."""
+        """Fold ``[high, end)``, which the group has completed, into the marks, and write it."""
         step = self.state.fold(offsets, timestamps, digests, self.store.find, end, now_ms=self.now_ms())
         self.writer.append(step.progress, step.marks)
 
     def skip_to(self, offset: int) -> None:
-        """Take everything before ``offset`` for completed without knowing its marks; coverage begins anew, where marks are missed."""
+        """Count all records before ``offset`` as completed, without marks; coverage begins anew if they are needed."""
         if not self.forgets:
             self.memory.pass_uncounted(offset - self.flight.high)
             self.memory.forget_all()
@@ -501,28 +509,27 @@ class Partition:
     # --- ending --------------------------------------------------------------------------------------------------
 
     def note_failure(self) -> None:
-        """Note that an unexpected error (a bug, not a store's) came out of a call, which may have left this partition half-changed."""
+        """Note an unexpected error (a bug, not a store's error), which may have left this partition half changed."""
         self.has_failed = True
 
     def fence(self) -> None:
-        """Refuse marks from here on: the partition has another owner. What still comes is counted as stale."""
-        self._fenced = True
+        """Write nothing from here on: the partition has another owner. Completions are counted as stale."""
         self.writer.fence()
 
     def _refuses(self, count: int) -> bool:
-        self._counters.stale += count if self._fenced else 0
-        return self._fenced
+        self._counters.stale += count if self.writer.fenced else 0
+        return self.writer.fenced
 
     def persist(self) -> None:
-        """Write what was completed since the last call, in one atomic step."""
+        """Write the records completed since the last call, in one atomic step."""
         self.writer.persist()
 
     def flush(self) -> None:
-        """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
+        """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
         self.writer.flush()
 
     def close(self) -> None:
-        """Write what is completed and let the store go."""
+        """Write completed records, and close the store."""
         try:
             if self.started:
                 self.writer.persist()
@@ -530,7 +537,7 @@ class Partition:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let the store go without writing: the partition belongs to somebody else now."""
+        """Close the store without writing: the partition has another owner."""
         try:
             for gate in self.gates:
                 gate.leave()
@@ -539,7 +546,7 @@ class Partition:
 
 
 class VerdictCounter:
-    """Counts the verdicts of one partition in ``counters``; each is told to the observers when it is final."""
+    """Counts the verdicts of one partition, and calls the observers with each when it is final."""
 
     def __init__(self, topic: str, partition: int, counters: Counters, observers: Sequence[Observer]) -> None:
         self._topic = topic
@@ -548,7 +555,7 @@ class VerdictCounter:
         self._observers = observers
 
     def count(self, chunk: Chunk) -> None:
-        """Count the verdicts of a chunk; records that are held back have none."""
+        """Count the verdicts of a chunk, but for records that are held back."""
         totals = np.bincount(np.frombuffer(chunk.kinds, np.uint8), minlength=len(KINDS)).tolist()
         for kind, total in zip(KINDS, totals, strict=True):
             if total and kind is not VerdictKind.PARKED:
@@ -562,7 +569,7 @@ class VerdictCounter:
                     self._tell(chunk, row)
 
     def count_settled(self, settled: Iterable[RecordRef]) -> None:
-        """Count records that were held back and have their verdicts."""
+        """Count records that were held back and have their verdict now."""
         for chunk, row in settled:
             self._counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
             if row in chunk.reasons:
@@ -571,7 +578,7 @@ class VerdictCounter:
                 self._tell(chunk, row)
 
     def uncount(self, place: RecordRef) -> None:
-        """Count a record no more that is held back again."""
+        """Take back the count of a record that is held back again."""
         chunk, row = place
         self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
         if row in chunk.reasons:
@@ -595,20 +602,22 @@ class VerdictCounter:
 
 _LONG_AGO_MS = -(2**62)
 _JOURNAL_STEPS = 20_000
-"""So many steps make a journal worth flushing: each is read back when the store opens."""
+"""Steps after which a journal is flushed: all of them are read when the store opens."""
 _SHARE_OF_WINDOW = 8
 _WORTH_A_FILE = 50_000
-"""Marks that span a share of the window are flushed when there are so many: what is in one file leaves the disk at one time."""
+"""The fewest marks that are flushed because they span a share of the window: they leave the disk as one file."""
 _SLIM_BYTES = 64
 _PAYLOAD_BYTES = 50
-"""So many bytes of payload above the slim ones weigh as much as a mark: in memory the IDs of a source take three times what is stored of them."""
+"""Bytes of payload, beyond the slim ones, that count as one mark.
+
+In memory the IDs of a source take three times their stored size."""
 
 
 class Writer:
-    """Writes what a partition completes to its store, and keeps memory and disk in bounds.
+    """Writes a partition's completed records to its store, and bounds memory and disk.
 
-    ``bears_full_disk``: no room is no error, but makes it `disk_full`. ``unwritten_weight`` is what a full disk refused, in marks without a
-    payload. ``gates`` are told what is completed before it is written.
+    ``bears_full_disk``: a full disk raises no error, but sets ``disk_full``. ``unwritten_weight``: the size of refused
+    steps, in marks without a payload. ``gates`` get the marks before they are written.
     """
 
     def __init__(
@@ -625,9 +634,9 @@ class Writer:
         self.window = window
         self.disk_full = False
         self.unwritten_weight = 0
-        # A quota may refuse again what the free space promised: that is no news.
+        # With a quota, writing may fail again although there is free space: that is logged once.
         self._told = False
-        self._fenced = False
+        self.fenced = False
         self._counters = counters
         self._where = where
         self._gates = gates
@@ -635,7 +644,7 @@ class Writer:
         self._begun: PartitionState | None = None
         self._flushed_ms = self._flushed_number = 0
         self._flushes: deque[tuple[int, int]] = deque()
-        """Of each flush whose marks may be in the store: their newest timestamp (ms), and the offset after their last one."""
+        """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
         self._unwritten: list[Marks] = []
@@ -647,43 +656,43 @@ class Writer:
         return self._begun
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
-        """Write for this state from here on; ``journaled``: the marks of the store's journal. Steps that were refused before do not belong to it."""
+        """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
         self._begun = state
         self._forget_steps()
         if len(journaled.offsets):
             self._note_journaled(journaled)
-        # The store has files of which only this is known: all of their marks are of completed records.
+        # Of the store's existing files only this is known: all of their marks are of completed records.
         self._flushes.clear()
         if self.window.time_ms is not None:
             self._flushes.append((_LONG_AGO_MS, state.flight.high))
         self._note_flush(state)
 
     def fence(self) -> None:
-        """Write nothing from here on: the partition has another owner."""
-        self._fenced = True
+        """Write nothing from here on: the partition has another owner (``fenced``)."""
+        self.fenced = True
 
     def persist(self) -> None:
-        """Write what was completed since the last call, in one atomic step."""
-        if self._fenced:
+        """Write the records completed since the last call, in one atomic step."""
+        if self.fenced:
             return
         step = self._state.take_step()
         if step is not None:
             for gate in self._gates:
-                # First the others, then here: what is known here is asked of nobody any more.
+                # Before the local write: an ID that is known here is never asked for elsewhere again.
                 gate.before_persist(step.marks)
             self.append(step.progress, step.marks)
         elif self._unwritten and not self.disk_full:
             self.append(self._state.progress, NO_MARKS)
 
     def append(self, progress: Progress, marks: Marks) -> None:
-        """Write a step; one that a full disk refuses is kept, and written later."""
-        # A progress must not be written without the marks that belong to it, so that refused ones go with the next.
+        """Write a step; if the disk is full, keep it and write it later."""
+        # A progress must not be written without its marks, so refused marks go with the next step.
         self._unwritten.append(marks)
         self.unwritten_weight += weight_of(marks)
         if self.disk_full:
             return
         if len(self._unwritten) > 1:
-            # What a step that was refused says of completed offsets is missing in the store.
+            # The progress of refused steps is missing in the store, too.
             progress, marks = self._state.progress, join_marks(self._unwritten)
         try:
             self.store.append(progress, marks)
@@ -699,17 +708,17 @@ class Writer:
         self._journaled_weight += weight_of(marks)
 
     def _note_disk_full(self, error: StoreUnavailableError) -> None:
-        """Go on without writing where that is wanted, else raise."""
+        """Go on without writing, if that is configured; else raise."""
         if not self._bears_full_disk:
             raise error
         if not self._told:
             logger.error(
-                "%s: what is completed stays in memory until the store can be written: %s", self._where, error
+                "%s: completed IDs stay in memory until the store can be written: %s", self._where, error
             )
         self.disk_full = self._told = True
 
     def write_again(self) -> bool:
-        """Try to write what the store refused; False when it still cannot be written. Raises `StoreError` for anything else."""
+        """Try to write the refused steps; False if the disk is still full. Raises `StoreError` for anything else."""
         if not self.store.reopen():
             return False
         self.disk_full = False
@@ -717,19 +726,19 @@ class Writer:
         self.persist()
         if not self.disk_full:
             self._told = False
-            logger.warning("%s: the store can be written again, and everything is", self._where)
+            logger.warning("%s: the store can be written again; all completed IDs are in it", self._where)
         return not self.disk_full
 
     @property
     def unwritten(self) -> int:
-        """How many marks a full disk refused, which are in memory only."""
+        """How many marks are in memory only, because the disk is full."""
         return sum(marks.count for marks in self._unwritten)
 
     def forget_unwritten(self) -> None:
-        """Give up the recent marks that a full disk keeps from being written; coverage begins anew."""
+        """Drop the recent marks that a full disk refuses; coverage begins anew."""
         logger.error(
-            "%s: disk full: dropped %d unwritten marks; affected IDs are delivered as unverified until the window has passed",
-            self._where, self.unwritten,
+            "%s: disk full: dropped %d unwritten marks; affected IDs are delivered as unverified until the window has "
+            "passed", self._where, self.unwritten,
         )  # fmt: skip
         self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)
         self._state.memory.forget_all()
@@ -737,7 +746,7 @@ class Writer:
 
     @property
     def recent(self) -> int:
-        """What a flush would take out of memory, in marks without a payload: those of records in flight stay."""
+        """The size of the marks that a flush would take out of memory, in marks without a payload."""
         if self._begun is None:
             return 0
         memory = self._begun.memory
@@ -745,10 +754,10 @@ class Writer:
         return marks * self._journaled_weight // self._journaled if self._journaled else marks
 
     def flush_due(self, budget: int) -> bool:
-        """Whether the journal has grown so long, or spans so much of the window, that it should become a sorted file.
+        """Whether the journal is so long, or spans so much of the window, that it should become a sorted file.
 
-        Marks in one file leave the disk together. So a file must not span much time, and a share of the window is
-        flushed even where memory has room: else the disk holds much more than the window (``benchmarks/growth.py
+        The marks of one file leave the disk together, so a file must not span much time. A share of the window is
+        flushed although memory has room: else the disk holds much more than the window (``benchmarks/growth.py
         --windows 3``).
         """
         if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget:
@@ -758,7 +767,7 @@ class Writer:
     def _spans_a_share(self) -> bool:
         window, count_window = self.window, self._state.memory.reach.count_window
         if self._flushed_ms < 0:
-            # Nothing had come yet when the partition started.
+            # No record had come when the partition started.
             self._note_flush(self._state)
         if (
             window.time_ms is not None
@@ -771,15 +780,16 @@ class Writer:
         )
 
     def _forget_steps(self) -> None:
-        """Note that the journal is empty, and that nothing is to be written to it."""
+        """Note that the journal is empty, and that no step waits to be written."""
         self._steps = self._journaled = self._journaled_weight = 0
         self._unwritten, self.unwritten_weight = [], 0
 
     @property
     def _completed_ms(self) -> int:
-        """By what time marks leave the store: that of what is completed, which is written with them.
+        """The time (ms) by which marks leave the store: the newest one of completed records.
 
-        A process that starts again knows no later time. What it finds gone inside the window by that time, it takes for another log.
+        A restarted process knows no later time. If marks inside the window by that time were gone, it would take the
+        log for another one.
         """
         return min(self._state.memory.reach.newest_ms, self._state.stream_time_ms)
 
@@ -791,7 +801,7 @@ class Writer:
         )
 
     def flush(self) -> None:
-        """Turn recent marks into a sorted file, and drop, in bulk, what left the window."""
+        """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
         self.persist()
         if self.disk_full:
             return
@@ -813,7 +823,7 @@ class Writer:
             self._flushes.append((int(marks.timestamps.max()), int(marks.offsets.max()) + 1))
         before = reach.since_ms, reach.since_number
         if reach.count_window is not None:
-            # By itself, because it makes no difference to this window: what went for its age does, to records that come late.
+            # Separately: marks beyond the count make no difference later, marks beyond the time do for late records.
             self.store.expire(None, reach.count_window.accepted - reach.count_window.size)
         if self.window.time_ms is not None:
             horizon_ms = reach.horizon_ms(self._completed_ms)
@@ -825,42 +835,42 @@ class Writer:
             self.append(state.progress, NO_MARKS)
 
     def _note_dropped(self, before_ms: int) -> None:
-        """Note which offsets had marks in files that were dropped: all of these lie before a timestamp."""
+        """Note the offsets of marks in dropped files, all of which are older than a timestamp (ms)."""
         while self._flushes and self._flushes[0][0] < before_ms:
             self._state.memory.reach.note_dropped(self._flushes.popleft()[1])
 
     @property
     def reach_ms(self) -> int:
-        """How far its oldest sorted file lies behind its own newest records, in ms; -1 when it has none that could be dropped."""
+        """The age of the oldest sorted file in ms, by the partition's newest record; -1 if no file can be dropped."""
         if self._begun is None or self.disk_full:
             return -1
         oldest_ms = self.store.oldest_ms
         return -1 if oldest_ms is None else max(0, self._state.stream_time_ms - oldest_ms)
 
     def evict(self) -> bool:
-        """Drop the oldest marks for want of room, with a line in the log; False when there is nothing to drop."""
+        """Drop the oldest sorted file for lack of room, and log it; False if there is none."""
         if self._begun is not None:
-            # A progress must not be written without the marks that belong to it.
+            # A progress must not be written without its marks.
             self.persist()
         dropped_ms = self.store.evict() if self.reach_ms >= 0 else None
         if dropped_ms is None:
             return False
-        # A record from the future counts as now: it must not make everything to come look unknown.
+        # A timestamp in the future counts as now: it must not make all later records unverified.
         self._state.memory.reach.forgot_before(min(dropped_ms, self._state.stream_time_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
         self._counters.generations_shed += 1
         window_ms = self.effective_window_ms
         logger.warning(
-            "%s: the store is above max_disk, its oldest marks were dropped; the effective window is %s",
+            "%s: the store was above max_disk: dropped its oldest marks; the effective window is %s",
             self._where,
-            "what came since" if window_ms is None else f"{window_ms / 1000:,.0f} s of {self.window}",
+            "the time since then" if window_ms is None else f"{window_ms / 1000:,.0f} s of {self.window}",
         )
         return True
 
     @property
     def effective_window_ms(self) -> int | None:
-        """How far back marks are known, at most the window; None for a window by count alone."""
+        """How far back marks are known in ms, at most the window; None for a window by count alone."""
         if self.window.time_ms is None:
             return None
         since_ms = self._state.memory.reach.since_ms
@@ -869,7 +879,7 @@ class Writer:
 
 
 def weight_of(marks: Marks) -> int:
-    """Return what marks take of memory, in marks without a payload."""
+    """Return the size of marks in memory, in marks without a payload."""
     count = len(marks.offsets)
     if not marks.payloads:
         return count

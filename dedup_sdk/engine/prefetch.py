@@ -1,4 +1,4 @@
-"""What may fail, done before anything is judged: a record that is none, or a store that fails, leaves nothing half admitted."""
+"""Steps that can fail, done before any record is admitted: check the records, look their IDs up in the store."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 def columns_of(records: Sequence[Record]) -> tuple[list[int], Int64s]:
     """Return the offsets and the timestamps (ms, shape ``(n,)``) of records.
 
-    Raises `ConfigurationError` for the first offset that none can have, and the first timestamp that is no number of 64 bits.
+    Raises `ConfigurationError` for the first impossible offset, and the first timestamp that does not fit into 64 bits.
     """
-    # The offset after the last one has to be a number, too.
+    # The next offset must fit, too.
     offsets = _column(records, "offset", 0, _LARGEST - 1)
     return offsets.tolist(), _column(records, "timestamp_ms", _SMALLEST, _LARGEST)
 
@@ -44,14 +44,14 @@ def _number(record: Record, name: str, least: int, most: int) -> int:
         number = None
     if number is None or not least <= number <= most:
         raise ConfigurationError(
-            f"{record.topic}[{record.partition}]@{record.offset}: {name}={value!r} is no whole number from {least} to {most}; give "
-            "the record's own, as Kafka has it"
+            f"{record.topic}[{record.partition}]@{record.offset}: {name}={value!r} is no whole number from {least} to "
+            f"{most}; give the record's own, as Kafka has it"
         )
     return number
 
 
 def looked_up(find: Find, digests: Iterable[bytes | None]) -> Find:
-    """Look all digests up at once, and return a `Find` that answers from that; raises what ``find`` raises."""
+    """Look all digests up at once, and return a `Find` that answers from the result; raises the errors of ``find``."""
     asked = list(dict.fromkeys(digest for digest in digests if digest is not None))
     found = find(b"".join(asked), len(asked))
     rows = {asked[index]: row for row, index in enumerate(found.indexes)}

@@ -182,12 +182,7 @@ class DedupConsumer(Consumer):
         idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
         keys = _key_store(store)
-        sharing: Shared | None = None
-        if shared is not None:
-            # Only a consumer that shares a memory loads its code.
-            from dedup_sdk.shared.settings import shared_for
-
-            sharing = shared_for(shared, dedup, observes=mode == "observe", session_s=settings.session_s)
+        sharing = _sharing(shared, dedup, mode, settings)
         self._settings, self._callback_errors = settings, CallbackErrors()
         super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
@@ -201,9 +196,8 @@ class DedupConsumer(Consumer):
             forgets_unwritten=on_full_disk == "unverified",
         )
         if sharing is not None:
-            self._engine.share(
-                sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
-            )
+            gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
+            self._engine.share(gatekeeper)
         self._client = Client(self, settings)
         chosen = RecoverySettings(
             snapshot=places,
@@ -805,6 +799,17 @@ def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapsho
             f"snapshot={snapshot!r} would never be installed: with persist=False a partition begins without IDs; leave "
             "snapshot out, or choose persist=True"
         )
+
+
+def _sharing(
+    given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode, settings: ClientSettings
+) -> Shared | None:
+    if given is None:
+        return None
+    # Only a consumer that shares a memory loads its code.
+    from dedup_sdk.shared.settings import shared_for
+
+    return shared_for(given, dedup, observes=mode == "observe", session_s=settings.session_s)
 
 
 def _key_store(store: object) -> KeyStore:

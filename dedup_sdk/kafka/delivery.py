@@ -413,7 +413,7 @@ class Delivery:
     ``partition_of`` returns a partition that delivers, by topic and number.
 
     Everything needs the consumer's lock, with one exception: the polling thread takes the first of ``ready`` without
-    it. So nobody iterates over that queue, and messages leave it by ``pop`` only: the thread that popped a message has it.
+    it. So nobody iterates over that queue, and messages leave it by ``pop``: the thread that pops a message owns it.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ def test_a_disk_that_begins_to_fail(
     seen += values(wait_for(consumer, lambda: not waits(consumer)(), "the disk"))
     seen += values(poll_quiet(consumer, 1.0))
     assert seen == BEFORE + DURING
-    assert sum("stays in memory" in record.getMessage() for record in caplog.records) == 1
+    assert sum("stay in memory" in record.getMessage() for record in caplog.records) == 1
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == len(seen)
     send(*BEFORE, *DURING, "after")

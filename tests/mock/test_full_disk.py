@@ -51,7 +51,7 @@ def test_a_consumer_pauses_while_its_disk_is_full(
     seen += values(poll_quiet(consumer, 1.0))
     assert seen == BEFORE + DURING
     said = [record.getMessage() for record in caplog.records]
-    assert sum("stays in memory until the store can be written" in line for line in said) == 1
+    assert sum("stay in memory until the store can be written" in line for line in said) == 1
     assert sum("the store can be written again" in line for line in said) == 1
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == len(seen)

@@ -199,7 +199,8 @@ def test_negative_offsets_are_refused(given_: dict[str, int]) -> None:
     """In one line that names them, and nothing stays open."""
     deduplicator = engine()
     with pytest.raises(
-        ConfigurationError, match="an offset is a whole number, and not negative; leave out what is unknown"
+        ConfigurationError,
+        match="an offset is a whole number, and not negative; leave it out if it is unknown",
     ):
         deduplicator.open("t", 0, **given_)
     deduplicator.open("t", 0)
