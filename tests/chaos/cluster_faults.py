@@ -17,7 +17,7 @@ _LONGEST_PAUSE_S: Final = 20.0
 _LEAST_ROUNDS: Final = 2
 _SHARE_OF_ALL: Final = 0.3
 _SHARE_KILLED: Final = 0.4
-_REFUSED: Final = ("stays in memory until", "waits for its store")
+_REFUSED: Final = ("stay in memory until", "waits for its store")
 
 
 def _broker(stage: Stage) -> None:
