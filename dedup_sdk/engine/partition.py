@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,6 +52,12 @@ G = TypeVar("G", bound=Gate)
 logger = logging.getLogger("dedup_sdk")
 
 _stands_still = attrgetter("stands_still")
+
+
+class AnotherLog(NamedTuple):
+    """A log that was replaced: from ``first_offset`` on its records are others; None if that offset is unknown."""
+
+    first_offset: int | None
 
 
 class Partition:
@@ -202,16 +208,27 @@ class Partition:
         """Set the offset from which this owner reads; see `committable`."""
         self._read_to = offset
 
-    def contradiction(self, offsets: list[int], timestamps: Int64s, ids: Ids) -> int | None:
-        """Return the first of some offsets (ascending) that was completed, but holds another record now; usually None.
+    def another_log(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        ids: Ids,
+        leader_epochs: Callable[[], Iterable[int | None]],
+    ) -> AnotherLog | None:
+        """Return an `AnotherLog` if records (ascending) are others than the ones completed at their offsets; else None.
 
-        From there on the log is another one, e.g. because a broker was restored from a backup.
+        Then the log was replaced, e.g. by a broker that was restored from a backup. ``leader_epochs`` returns those in
+        which the records were written, and is called only if they can matter.
         """
-        if self.forgets or (offsets[0] >= self.flight.position and not self.flight.restored):
+        flight = self.flight
+        if flight.is_another_log(offsets, leader_epochs):
+            return AnotherLog(None)
+        if self.forgets or (offsets[0] >= flight.position and not flight.restored):
             return None
-        return self.memory.contradiction(
+        at = self.memory.contradiction(
             offsets, timestamps, ids.digests, self.store.find, now_ms=self.now_ms()
         )
+        return None if at is None else AnotherLog(at)
 
     def handled_since(self, committed: int) -> int | None:
         """Return the first offset from ``committed`` on that the application may have completed, None without one."""

@@ -42,6 +42,7 @@ from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assignment import Coordinates, Pause, State
 from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.guards import ClientLock
+from dedup_sdk.kafka.missing_ids import MissingIds
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.marks import Int64s
 
@@ -263,6 +264,7 @@ class BatchClassifier:
         self._spec = engine.keys
         self._discard = engine.strategy.on_missing_id == "discard"
         self._fail = engine.strategy.on_missing_id == "fail"
+        self._missing_ids = MissingIds(str(engine.strategy.id), engine.strategy.window_of)
 
     def classify(self, batch: list[Any]) -> Classified:
         """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
@@ -273,6 +275,8 @@ class BatchClassifier:
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
+        if ids.missing or self._missing_ids.counting:
+            self._missing_ids.note(topics, batch, ids)
         one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
         runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
         if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
@@ -288,12 +292,9 @@ class BatchClassifier:
             if held is None:
                 continue
             part = columns if one else columns.cut(run.rows)
-            flight = held.flight
-            other, at = flight.is_another_log(part.offsets, part.leader_epochs), None
-            if not other:
-                at = held.contradiction(part.offsets, part.timestamps, part.ids)
-            if other or at is not None:
-                self._session.doubt(run.topic, run.partition, contradicted_at=at)
+            other = held.another_log(part.offsets, part.timestamps, part.ids, part.leader_epochs)
+            if other is not None:
+                self._session.doubt(run.topic, run.partition, contradicted_at=other.first_offset)
                 doubted.add((run.topic, run.partition))
                 continue
             try:
@@ -306,7 +307,7 @@ class BatchClassifier:
                 break
             if held.gates:
                 self._engine.look_across(held)
-            flight.note_epoch(part.messages[-1].leader_epoch())
+            held.flight.note_epoch(part.messages[-1].leader_epoch())
             admitted.append(_Admitted(held, part.messages, chunks))
         if self._engine.gatekeeper is not None and admitted:
             # One question for all messages that the batch would deliver.

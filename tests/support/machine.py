@@ -113,9 +113,9 @@ class Machine:
             offsets = list(range(start, end))
             ids = ids_of(self.cluster, start, end)
             timestamps = self.cluster.timestamps(start, end)
-            other = held.contradiction(offsets, timestamps, ids)
+            other = held.another_log(offsets, timestamps, ids, lambda: [None] * len(offsets))
             if other is not None:
-                self.session.doubt(TOPIC, 0, contradicted_at=other)
+                self.session.doubt(TOPIC, 0, contradicted_at=other.first_offset)
                 return self.handle_all()
             chunks: list[Any] = held.admit(offsets, timestamps, ids, offsets, discard_unkeyed=False)
             for chunk in chunks:
