@@ -2,6 +2,7 @@
 # Everything that is installed or downloaded stays in .venv and .cache; `make clean` takes it away.
 
 PYTHON ?= python3
+SHELL := bash
 ARGS ?=
 SEED := $(shell date +%j)
 
@@ -33,7 +34,7 @@ PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test $(PARTS) check format bench chaos chaos-once ci clean
+.PHONY: help setup packages demo test $(PARTS) check format bench chaos chaos-once ci dist clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -53,6 +54,9 @@ $(UV):
 $(READY): pyproject.toml uv.lock | $(UV)
 	@$(UV) sync --quiet --locked --all-extras --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 	@touch $@
+
+packages: $(READY) ## other versions of dependencies in .venv (PACKAGES="confluent-kafka==2.13.0"; without a version the newest)
+	@$(UV) pip install --quiet --python .venv/bin/python --upgrade $(PACKAGES)
 
 demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20000 --json")
 	@$(BIN)/dedup demo $(ARGS)
@@ -83,12 +87,14 @@ test-logic: $(READY)
 test-rest: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(APART:%=--ignore=%)
 
-check: $(READY) ## ruff, its formatter, mypy, and pyright on programs as users write them
+check: $(READY) ## ruff, its formatter, mypy, pyright on programs as users write them, and the workflows
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "make: files are not formatted; run: make format" >&2; exit 1; }
 	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks examples)
 	@$(BIN)/basedpyright --level error > .cache/pyright.txt || { cat .cache/pyright.txt; exit 1; }
-	@echo "check: ruff, mypy and pyright have nothing to say"
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/zizmor --quiet --offline --no-progress .github/workflows
+	@echo "check: ruff, mypy, pyright and the workflows' linters have nothing to say"
 
 format: $(READY) ## formats the code and applies ruff's safe fixes
 	@$(BIN)/ruff check --quiet --fix-only
@@ -105,6 +111,14 @@ ci: chaos-once test ## everything that must hold: the suite, then every chaos sc
 
 chaos-once: $(READY)
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3
+
+dist: $(READY) ## the wheel and the source distribution in dist, and a look at their contents
+	@rm -rf dist
+	@$(UV) build --quiet
+	@$(BIN)/python -m zipfile -l dist/*.whl | awk '{print $$1}' | grep / | cut -d/ -f1 | sort -u | grep -v dist-info | tr '\n' ' ' \
+	  | diff - <(printf 'dedup_adapters dedup_sdk spark_backfill ') \
+	  || { echo "make: the wheel has other top-level packages" >&2; exit 1; }
+	@ls dist
 
 clean: ## removes .venv, .cache and the tools' own caches
 	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -16,6 +16,8 @@ What is not exported here may change between versions.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+__version__: str
+
 if TYPE_CHECKING:
     from dedup_sdk.bridge.bridge import Bridge
     from dedup_sdk.bridge.counters import BridgeCounters
@@ -184,7 +186,11 @@ _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name
 if not TYPE_CHECKING:  # a type checker reads the imports above, and would take any name for one of these
 
     def __getattr__(name: str) -> Any:
-        """Load a public name from its module, and keep it here."""
+        """Load a public name from its module, and keep it here; ``__version__`` is that of the installed package."""
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("dedup-sdk")
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(_MODULE_OF[name]), name)

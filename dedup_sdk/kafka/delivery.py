@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import chain, compress, repeat
 from operator import itemgetter, ne
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
@@ -42,9 +42,11 @@ from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.assignment import Coordinates, Pause, State
 from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.kafka.guards import ClientLock
-from dedup_sdk.kafka.missing_ids import MissingIds
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.marks import Int64s
+
+if TYPE_CHECKING:
+    from dedup_sdk.kafka.missing_ids import MissingIds
 
 T = TypeVar("T")
 
@@ -264,7 +266,8 @@ class BatchClassifier:
         self._spec = engine.keys
         self._discard = engine.strategy.on_missing_id == "discard"
         self._fail = engine.strategy.on_missing_id == "fail"
-        self._missing_ids = MissingIds(str(engine.strategy.id), engine.strategy.window_of)
+        self._missing_ids: MissingIds | None = None
+        """There since the first record without an ID."""
 
     def classify(self, batch: list[Any]) -> Classified:
         """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
@@ -275,8 +278,8 @@ class BatchClassifier:
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
-        if ids.missing or self._missing_ids.counting:
-            self._missing_ids.note(topics, batch, ids)
+        if ids.missing or (self._missing_ids is not None and self._missing_ids.counting):
+            self._note_missing(topics, batch, ids)
         one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
         runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
         if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
@@ -321,6 +324,13 @@ class BatchClassifier:
             whole = self._observing or states.count(OFFERED) == len(states)
             messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
         return Classified(messages, judged, rest, error, frozenset(doubted))
+
+    def _note_missing(self, topics: list[str], batch: list[Any], ids: Ids) -> None:
+        if self._missing_ids is None:
+            from dedup_sdk.kafka.missing_ids import MissingIds
+
+            self._missing_ids = MissingIds(str(self._engine.strategy.id), self._engine.strategy.window_of)
+        self._missing_ids.note(topics, batch, ids)
 
     def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
         """Return the first message without an ID in a topic where IDs are looked up, None without one."""

@@ -6,6 +6,7 @@ import pickle
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -225,3 +226,9 @@ def test_walking_finds_the_modules() -> None:
 def test_the_hints_of_a_value_can_be_resolved(name: str) -> None:
     """Tools that read dataclasses (validators, injectors) ask for them."""
     assert get_type_hints(getattr(dedup_sdk, name))
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """As the metadata of the installed package has it."""
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["version"]
+    assert dedup_sdk.__version__ == declared

@@ -74,7 +74,7 @@ class Keeper:
     def admit(self, *_: Any) -> None:
         """See `Gatekeeper`."""
 
-    settle = keep = admit
+    settle = keep = rewound = admit
 
     def holds(self, *_: Any) -> bool:
         """See `Gatekeeper`."""
