@@ -86,6 +86,10 @@ _CHOICES = {
     "on_full_disk": ("pause", "unverified"),
 }
 
+_DESERIALIZE: Final = (
+    "call the deserializer in the loop, e.g. deserializer(message.value(), SerializationContext(message.topic(), "
+    "MessageField.VALUE)), so that hidden records are never deserialized"
+)
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -147,6 +151,16 @@ class DedupConsumer(Consumer):
     nothing.
     """
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Refuse a class that mixes in another consumer: each would read what the other one has read."""
+        super().__init_subclass__(**named)
+        others = [
+            each.__name__ for each in cls.__mro__ if issubclass(each, Consumer) and each is not Consumer
+            if not issubclass(each, DedupConsumer)
+        ]  # fmt: skip
+        if others:
+            raise TypeError(f"{cls.__name__} mixes {others[0]} into DedupConsumer: {_DESERIALIZE}")
+
     def __init__(
         self,
         config: Mapping[str, Any] = _NOTHING,
@@ -177,6 +191,7 @@ class DedupConsumer(Consumer):
         _refuse_dead_letters(dead_letters)
         refuse_unknown(client_arguments, _OURS, _OF_STRATEGIES)
         settings = client_settings(config, client_arguments)
+        _refuse_deserializers(settings.client)
         if revoke_deadline is not None:
             settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
         idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
@@ -760,6 +775,12 @@ class DedupConsumer(Consumer):
 def _refuse_choices(**chosen: str) -> None:
     for name, value in chosen.items():
         choice(name, value, _CHOICES[name])
+
+
+def _refuse_deserializers(names: Collection[str]) -> None:
+    for name in ("key.deserializer", "value.deserializer"):
+        if name in names:
+            raise ConfigurationError(f"{name} is no setting of DedupConsumer: {_DESERIALIZE}")
 
 
 def _refuse_dead_letters(topic: str | None) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import DeserializingConsumer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -271,3 +272,18 @@ def test_what_is_no_message_is_refused() -> None:
                 call(other)
         with pytest.raises(TypeError, match="a str is no message"), consumer.once(other):
             raise AssertionError("the block ran")
+
+
+def test_deserializers_are_called_in_the_loop() -> None:
+    """They are settings of another consumer, which cannot be mixed in: each would read the records of the other one."""
+    for name in ("key.deserializer", "value.deserializer"):
+        with pytest.raises(
+            ConfigurationError,
+            match=f"^{name} is no setting of DedupConsumer: call the deserializer in the loop",
+        ):
+            DedupConsumer(
+                {**LEAST, name: bytes.decode}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore()
+            )
+    with pytest.raises(TypeError, match=r"^Both mixes DeserializingConsumer into DedupConsumer: call"):
+        type("Both", (DedupConsumer, DeserializingConsumer), {})
+    assert issubclass(type("Mine", (DedupConsumer,), {}), DedupConsumer)
