@@ -123,6 +123,10 @@ class CountWindow:
         """Forget the numbers of other marks than these."""
         self.numbers = {digest: number for digest, number in self.numbers.items() if digest in digests}
 
+    def know(self, digest: bytes, number: int) -> None:
+        """Note the number that the store has of an ID, where no other is known."""
+        self.numbers.setdefault(digest, number)
+
     def put_back(self, numbers: dict[bytes, int]) -> None:
         """Take back the numbers of marks that nobody could store; where there are others since, those count."""
         self.numbers = numbers | self.numbers

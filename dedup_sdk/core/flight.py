@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final, NamedTuple
 
@@ -41,18 +41,26 @@ PARKED: Final = 2
 """Held back."""
 INDIVIDUAL: Final = 3
 """With the application (or on its way to it), and ended one by one: never together with its chunk."""
+ENDED: Final = 4
+"""The application has ended it; it is completed later, together with other records (those of its unit)."""
 
 _DELIVERED: Final = frozenset({VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED})
 _COMPLETE_OFFERED: Final = bytes([DONE, DONE]) + bytes(range(2, 256))
 
 
 class Chunk:
-    """Columns of ``n`` records, ascending by offset.
+    """Columns of ``n`` records, ascending by offset. All may read them; only the methods here write.
 
-    ``kinds[i]`` is an index into `KINDS`, ``states[i]`` one of `DONE`, `OFFERED`, `PARKED`, `INDIVIDUAL`; ``saved[i]`` is 1 when the
-    completion of record ``i`` is in the key store. ``column`` is ``offsets`` as an array. ``items`` are the caller's own objects (records or messages),
-    parallel to the columns. ``unmarked`` are records that leave no mark when completed; ``withheld`` are records without
-    an ID that the policy keeps from the application. ``notes`` belongs to the memory that judges: what it keeps with its records.
+    - ``offsets``: a list of ``n`` integers; ``column``: the same as an array, shape ``(n,)``.
+    - ``timestamps``: milliseconds since the epoch, shape ``(n,)``; ``digests``: the ID of each record, None without one.
+    - ``items``: the caller's own objects (records or messages), parallel to the columns.
+    - ``kinds[i]``: the verdict, an index into `KINDS`; ``reasons``, ``seen``: its reason, and the offset and timestamp
+      of the earlier record, by row.
+    - ``states[i]``: `DONE`, `OFFERED`, `PARKED`, `INDIVIDUAL` or `ENDED`; ``open``: how many are not `DONE`.
+    - ``saved[i]``: 1 when the completion of record ``i`` is in the key store.
+    - ``unmarked``: rows that leave no mark when completed; ``withheld``: rows without an ID that the policy hides.
+    - ``joined``: all digests in one ``bytes``, once `join_digests` was called.
+    - ``notes``: belongs to the memory that judges the records (`attach_notes`).
     """
 
     __slots__ = (
@@ -81,38 +89,118 @@ class Chunk:
         self.attempts: dict[int, int] = {}
         self.notes: Any = None
 
+    # --- verdicts ------------------------------------------------------------------------------------------
+
+    def judge(self, row: int, kind: int, reason: str = "", *, seen: tuple[int, int] | None = None) -> None:
+        """Give a record its verdict, an index into `KINDS`; its state stays.
+
+        ``seen``: offset and timestamp (ms) of the earlier record that a duplicate repeats.
+        """
+        self.kinds[row] = kind
+        if reason:
+            self.reasons[row] = reason
+        else:
+            self.reasons.pop(row, None)
+        if seen is not None:
+            self.seen[row] = seen
+
+    def judge_rows(self, rows: Iterable[int], kind: int, reason: str) -> None:
+        """Give many records one verdict with one reason; their states stay."""
+        for row in rows:
+            self.kinds[row] = kind
+            self.reasons[row] = reason
+
+    def judge_unkeyed(self, missing: dict[int, str], *, discard: bool) -> None:
+        """Give records without an ID (row -> reason) their verdict; they leave no mark. ``discard``: complete them."""
+        for row, reason in missing.items():
+            if row in self.unmarked:
+                continue
+            self.unmarked.add(row)
+            self.judge(row, UNKEYED, reason)
+            if discard:
+                self.withheld.add(row)
+                self.finish(row)
+
+    def give_reason(self, row: int, reason: str) -> None:
+        """Set the reason of a record whose verdict stays."""
+        self.reasons[row] = reason
+
+    def withhold(self, row: int) -> None:
+        """Keep a record from the application, whatever its verdict."""
+        self.withheld.add(row)
+
+    def leave_no_mark(self, rows: Iterable[int]) -> None:
+        """Have records leave no mark when they are completed."""
+        self.unmarked.update(rows)
+
+    # --- states --------------------------------------------------------------------------------------------
+
     def hold(self, row: int, reason: str) -> None:
         """Hold a record back from the application."""
         self.states[row] = PARKED
         self.kinds[row] = PARKED_KIND
         self.reasons[row] = reason
 
-    def free(self, row: int) -> None:
-        """Offer a record, by itself if it was held back."""
+    def offer_with_chunk(self, row: int) -> None:
+        """Offer a record together with its chunk, which is being admitted."""
+        self.states[row] = OFFERED
+
+    def offer_individually(self, row: int) -> None:
+        """Offer a record by itself: from here on it is ended alone."""
+        self.states[row] = INDIVIDUAL
+
+    def unhold(self, row: int) -> None:
+        """Offer a record by itself if it was held back; any other keeps its state."""
         if self.states[row] == PARKED:
             self.states[row] = INDIVIDUAL
 
-    def leave_unkeyed(self, missing: dict[int, str], *, discard: bool) -> None:
-        """Give records without an ID, by row with the reason, their verdict; they leave no mark. ``discard``: complete them."""
-        for row, reason in missing.items():
-            if row in self.unmarked:
-                continue
-            self.unmarked.add(row)
-            self.reasons[row] = reason
-            self.kinds[row] = UNKEYED
-            if discard:
-                self.withheld.add(row)
-                self.finish(row)
+    def offer_again(self, row: int) -> None:
+        """Offer a record by itself once more; its attempt is counted up."""
+        self.states[row] = INDIVIDUAL
+        self.attempts[row] = self.attempts.get(row, 1) + 1
 
-    def finish(self, index: int, kind: int | None = None) -> None:
-        """Complete one record, with the verdict it got if that is only known now."""
+    def end(self, row: int) -> None:
+        """Note that the application has ended a record that is completed later, with others (`ENDED`)."""
+        self.states[row] = ENDED
+
+    def finish(self, row: int, kind: int | None = None) -> None:
+        """Complete one record; ``kind``: its verdict, if that is known only now."""
         if kind is not None:
-            self.kinds[index] = kind
-        self.states[index] = DONE
+            self.kinds[row] = kind
+        self.states[row] = DONE
         self.open -= 1
 
-    def find_duplicates(self, rows: Rows, seen: Int64s, seen_ms: Int64s, *, completed: bool) -> None:
-        """Call records duplicates of marks with these offsets and timestamps, shapes ``(k,)``; complete them if told."""
+    # --- whole columns -------------------------------------------------------------------------------------
+
+    def join_digests(self) -> bytes:
+        """Return the digests of all records in one ``bytes``; each must have one."""
+        digests: list[Any] = self.digests
+        self.joined = joined = b"".join(digests)
+        return joined
+
+    def replace_digests(self, digests: Mapping[int, bytes | None]) -> None:
+        """Set the digests of some rows; the caller's list stays as it is."""
+        self.digests = list(self.digests)
+        for row, digest in digests.items():
+            self.digests[row] = digest
+
+    def replace_timestamps(self, timestamps: Int64s) -> None:
+        """Have the records judged by other timestamps (ms), shape ``(n,)``."""
+        self.timestamps = timestamps
+
+    def attach_notes(self, notes: Any) -> None:
+        """Attach an object of the memory that judges these records."""
+        self.notes = notes
+
+    def mark_saved(self, rows: Rows) -> None:
+        """Note that the completions of these rows are in the key store."""
+        np.frombuffer(self.saved, np.uint8)[rows] = 1
+
+    def judge_duplicates(self, rows: Rows, seen: Int64s, seen_ms: Int64s, *, completed: bool) -> None:
+        """Call records duplicates of marks with these offsets and timestamps (ms), shapes ``(k,)``.
+
+        ``completed``: complete them as well.
+        """
         np.frombuffer(self.kinds, np.uint8)[rows] = DUPLICATE
         if completed:
             np.frombuffer(self.states, np.uint8)[rows] = DONE
@@ -447,7 +535,7 @@ class Flight:
         if self.restored:
             for row in np.flatnonzero(_inside(self.restored, chunk.column)).tolist():
                 chunk.finish(row, REDELIVERED)
-                chunk.unmarked.add(row)
+                chunk.leave_no_mark([row])
 
     def take_in(self, chunk: Chunk, *, shows_duplicates: bool = False) -> None:
         """Note that records have come; what was completed of them in an earlier life is told by the chunk now.
@@ -465,16 +553,36 @@ class Flight:
         self._firsts.append(chunk.offsets[0])
 
     def wait(self, on: Hashable, waiter: Any) -> None:
-        """Have somebody wait, last in line."""
+        """Have a waiter wait on something in flight, last in the queue of it."""
         self.waiting.setdefault(on, deque()).append(waiter)
+
+    @property
+    def waited_on(self) -> KeysView[Any]:
+        """Everything in flight that a waiter waits on."""
+        return self.waiting.keys()
+
+    def first_waiter(self, on: Hashable) -> Any | None:
+        """Return the first waiter of a queue, None where nobody waits."""
+        queue = self.waiting.get(on)
+        return queue[0] if queue else None
+
+    def drop_first_waiter(self, on: Hashable) -> None:
+        """Let the first waiter of a queue wait on this no more; there must be one."""
+        queue = self.waiting[on]
+        queue.popleft()
+        if not queue:
+            del self.waiting[on]
+
+    def take_waiters(self, on: Hashable) -> list[Any]:
+        """Remove a queue; return its waiters, first in line first."""
+        return list(self.waiting.pop(on, ()))
 
     def release(self, place: RecordRef) -> list[RecordRef]:
         """Offer a record again: its handler failed. Its duplicates in flight are held back still: to promote one would double the message."""
         chunk, row = place
         if chunk.states[row] not in (OFFERED, INDIVIDUAL):
             return []
-        chunk.states[row] = INDIVIDUAL
-        chunk.attempts[row] = chunk.attempts.get(row, 1) + 1
+        chunk.offer_again(row)
         return [place]
 
     def take_settled(self) -> list[RecordRef]:
@@ -485,6 +593,10 @@ class Flight:
     def settle(self, places: Iterable[RecordRef]) -> None:
         """Note that records which were held back have their verdict, in this order, after all others."""
         self.settled += places
+
+    def sort_settled(self) -> None:
+        """Put the records that got their verdict in the order of their offsets."""
+        self.settled.sort(key=lambda place: place.offset)
 
     def drop_settled(self, chunk: Chunk) -> None:
         """Forget those of one chunk: their verdicts are told with it."""

@@ -129,7 +129,7 @@ class LastMemory:
     ) -> Compared:
         """See `Memory`."""
         _note(chunk, now_ms)
-        chunk.leave_unkeyed(missing, discard=discard)
+        chunk.judge_unkeyed(missing, discard=discard)
         # Asked before anything changes: an order of the user's may raise.
         compared = Compared(self.rule.order, self.keys.ids_of(keys_of(chunk)))
         self.sources.find(chunk, find)
@@ -144,7 +144,7 @@ class LastMemory:
         asked = [digest for digest in others if digest is not None]
         found = find(b"".join(asked), len(asked)) if asked else NONE_FOUND
         for index, offset, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
-            notes.stored[rows[index]] = Mark(offset, timestamp_ms)
+            notes.note_stored(rows[index], Mark(offset, timestamp_ms))
         notes.know_others(others)
 
     def judge(self, chunk: Chunk, known: Compared) -> None:
@@ -216,14 +216,14 @@ class LastMemory:
                     elif place.offset in flight.waiting:
                         over.append(place.offset)
         flight.advance(chunk)
-        flight.settled.sort(key=lambda place: place.offset)
+        flight.sort_settled()
         return sorted(offered, key=lambda place: place.offset)
 
     def _settle(self, leader: int) -> list[RecordRef]:
         """Judge what waited for a record that is over, and return that of it which waits for no other one."""
         settled: list[RecordRef] = []
         judge, seen = self._judge, self._judge.sighting(leader)
-        for place, token in self.flight.waiting.pop(leader):
+        for place, token in self.flight.take_waiters(leader):
             chunk, row = place
             source = notes_of(chunk).source_of(row)
             blocker: int | None = None
@@ -240,7 +240,7 @@ class LastMemory:
             settled.append(place)
             if chunk.states[row] != INDIVIDUAL:
                 self.flight.note_dirty(chunk)
-        self.flight.settled.extend(settled)
+        self.flight.settle(settled)
         return settled
 
     def together(self, place: RecordRef) -> list[RecordRef]:
@@ -321,7 +321,7 @@ class LastMemory:
         del live, end
         offsets, timestamps, keys = chunk.offsets, chunk.timestamps, chunk.digests
         _note(chunk, now_ms)
-        chunk.unmarked.update(row for row, key in enumerate(keys) if key is None)
+        chunk.leave_no_mark(row for row, key in enumerate(keys) if key is None)
         compared = Compared(self.rule.order, self.keys.ids_of(keys))
         self.sources.find(chunk, find)
         self.sources.take_over(chunk, compared)
@@ -351,9 +351,9 @@ def open_last(
 def _note(chunk: Chunk, now_ms: int) -> None:
     """Have a chunk go by the times that sources go by; what lies in the future has none."""
     timestamps = chunk.timestamps
-    chunk.notes = LastNotes(timestamps, chunk.unmarked)
+    chunk.attach_notes(LastNotes(timestamps, chunk.unmarked))
     if len(timestamps) and int(timestamps.max()) > now_ms:
-        chunk.timestamps = np.where(timestamps > now_ms, NO_TIME_MS, timestamps)
+        chunk.replace_timestamps(np.where(timestamps > now_ms, NO_TIME_MS, timestamps))
 
 
 def _joined(sources: dict[bytes, ActiveSource], looked_up: Marks) -> Marks:

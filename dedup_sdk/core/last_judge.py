@@ -330,11 +330,7 @@ class LastJudge:
             chunk.hold(row, "in-flight")
             self._flight.wait(leader, Waiter(RecordRef(chunk, row), token))
             return
-        chunk.kinds[row] = DUPLICATE
-        chunk.reasons[row] = "in-flight"
-        seen = self.sighting(leader)
-        if seen is not None:
-            chunk.seen[row] = seen
+        chunk.judge(row, DUPLICATE, "in-flight", seen=self.sighting(leader))
 
     # --- verdicts ----------------------------------------------------------------------------------------------
 
@@ -383,32 +379,25 @@ class LastJudge:
     def decide(self, chunk: Chunk, row: int, judgement: Judgement, seen: tuple[int, int] | None) -> None:
         """Give a record its verdict."""
         kind, reason = judgement
-        chunk.kinds[row] = KINDS.index(kind)
-        chunk.reasons.pop(row, None)
-        if reason:
-            chunk.reasons[row] = reason
         if kind is not VerdictKind.DUPLICATE:
-            chunk.free(row)
+            chunk.judge(row, KINDS.index(kind), reason)
+            chunk.unhold(row)
             return
-        if seen is not None:
-            chunk.seen[row] = seen
+        chunk.judge(row, DUPLICATE, reason, seen=seen)
         if not self._flight.shows_duplicates:
             chunk.finish(row)
 
     def _repeat(self, chunk: Chunk, row: int, seen: tuple[int, int]) -> None:
         """Call a record a duplicate of what its source remembers, whose last record had this offset and timestamp (ms)."""
-        chunk.kinds[row] = DUPLICATE
-        chunk.seen[row] = seen
+        chunk.judge(row, DUPLICATE, seen=seen)
         if not self._flight.shows_duplicates:
             chunk.finish(row)
 
 
 def _leave_source(chunk: Chunk, row: int) -> None:
     """Take a record out of the fold: nothing of it will be remembered."""
-    chunk.unmarked.add(row)
-    notes = notes_of(chunk)
-    if notes.sources:
-        notes.sources[row] = None
+    chunk.leave_no_mark([row])
+    notes_of(chunk).leave_source(row)
 
 
 def _of_rows(column: list[Any], rows: Sequence[int]) -> list[Any]:

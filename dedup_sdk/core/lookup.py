@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from operator import is_not
 from typing import Any, Final, NamedTuple
@@ -20,6 +20,7 @@ import numpy as np
 from dedup_sdk.core.count_window import CountWindow
 from dedup_sdk.core.flight import (
     DUPLICATE,
+    FRESH,
     INDIVIDUAL,
     KINDS,
     OFFERED,
@@ -292,7 +293,7 @@ class LookupMemory:
         for digest, offset, timestamp_ms in above:
             self.recent.restore(digest, Mark(offset, timestamp_ms))
         if self.count_window and recent.numbers is not None:
-            self.count_window.numbers.update(zip(digests, recent.numbers[order].tolist(), strict=True))
+            self.count_window.put_back(dict(zip(digests, recent.numbers[order].tolist(), strict=True)))
             self.note_journaled(recent)
 
     @property
@@ -342,16 +343,14 @@ class LookupMemory:
         if self._is_off:
             # A window that holds nothing has no sighting, so that what was not completed before is fresh.
             rows = range(len(chunk.offsets))
-            chunk.reasons.update(dict.fromkeys(set(rows) - chunk.unmarked, "off"))
-            chunk.unmarked.update(rows)
+            chunk.judge_rows(set(rows) - chunk.unmarked, FRESH, "off")
+            chunk.leave_no_mark(rows)
         elif missing:
-            chunk.leave_unkeyed(missing, discard=discard)
+            chunk.judge_unkeyed(missing, discard=discard)
         if not chunk.unmarked:
-            digests: list[Any] = chunk.digests
-            chunk.joined = joined = b"".join(digests)
-            return Asked(None, digests, find(joined, len(digests)))
+            return Asked(None, chunk.digests, find(chunk.join_digests(), len(chunk.digests)))
         keyed = [row for row in range(len(chunk.offsets)) if row not in chunk.unmarked]
-        digests = [chunk.digests[row] for row in keyed]
+        digests: list[Any] = [chunk.digests[row] for row in keyed]
         return Asked(keyed, digests, find(b"".join(digests), len(digests)) if digests else NONE_FOUND)
 
     def judge(self, chunk: Chunk, known: Asked, *, timed: bool = False) -> None:
@@ -399,7 +398,7 @@ class LookupMemory:
             others = sorted([*others, *indexes[~duplicates].tolist()])
             rows, seen, seen_ms = rows[duplicates], seen[duplicates], seen_ms[duplicates]
         shows_duplicates = self.flight.shows_duplicates
-        chunk.find_duplicates(rows, seen, seen_ms, completed=not shows_duplicates)
+        chunk.judge_duplicates(rows, seen, seen_ms, completed=not shows_duplicates)
         hits = rows.tolist()
         known: list[Any] = chunk.digests
         if shows_duplicates:
@@ -435,9 +434,7 @@ class LookupMemory:
             if not late.any():
                 return
             uncovered = [row for row in keyed if late[row]]
-        for row in uncovered:
-            chunk.kinds[row] = UNVERIFIED
-            chunk.reasons[row] = "uncovered"
+        chunk.judge_rows(uncovered, UNVERIFIED, "uncovered")
 
     def _meet(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
         """Judge one record whose ID may be known."""
@@ -457,10 +454,8 @@ class LookupMemory:
         """Call a record whose ID is in flight a duplicate, and offer it."""
         digest, offset = digest_of(chunk, row), chunk.offsets[row]
         leader = self.recent.offsets[digest]
-        chunk.kinds[row] = DUPLICATE
-        chunk.reasons[row] = "in-flight"
-        if leader != offset:
-            chunk.seen[row] = (leader, self.recent.time_index.at(leader))
+        seen = None if leader == offset else (leader, self.recent.time_index.at(leader))
+        chunk.judge(row, DUPLICATE, "in-flight", seen=seen)
         if self.flight.is_open(leader) and leader != offset:
             self.recent.cover(digest, offset)
         else:
@@ -478,15 +473,12 @@ class LookupMemory:
             offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self.window,
             covered=self.reach.covers(timestamp_ms),
         )  # fmt: skip
-        chunk.kinds[row] = KINDS.index(kind)
-        chunk.reasons.pop(row, None)
         if kind is VerdictKind.DUPLICATE and mark is not None:
-            chunk.seen[row] = (max(mark.offset, -1), mark.timestamp_ms)
+            chunk.judge(row, DUPLICATE, seen=(max(mark.offset, -1), mark.timestamp_ms))
             self._repeat(chunk, row, stored)
             return True
-        if kind is VerdictKind.UNVERIFIED:
-            chunk.reasons[row] = "uncovered"
-        chunk.free(row)
+        chunk.judge(row, KINDS.index(kind), "uncovered" if kind is VerdictKind.UNVERIFIED else "")
+        chunk.unhold(row)
         self.recent.begin(digest_of(chunk, row), offset)
         if self.count_window is not None:
             self.count_window.offer(digest_of(chunk, row), offset)
@@ -525,7 +517,7 @@ class LookupMemory:
         if self.count_window is not None:
             self.count_window.forget(offset)
             if stored is not None:
-                self.count_window.numbers.setdefault(digest, stored.number)
+                self.count_window.know(digest, stored.number)
 
     def contradiction(
         self,
@@ -615,27 +607,59 @@ class LookupMemory:
         That is those with the ID of a record that is over, and those that wait for numbers: any end may bring these.
         """
         flight, offered = self.flight, list[RecordRef]()
-        ready: set[Any] = {*ended, *self.undecided}
+        ready: set[Any] = {*ended, *self.take_undecided()}
         while ready:
             progressed = False
-            self.undecided -= ready
-            for digest in ready & flight.waiting.keys():
-                queue = flight.waiting[digest]
-                while queue and self.settle_one(*queue[0]):
-                    chunk, row, _ = queue.popleft()
+            for digest in ready & flight.waited_on:
+                while (waiter := flight.first_waiter(digest)) and self.settle_one(*waiter):
+                    chunk, row, _ = waiter
                     progressed = True
-                    flight.settled.append(RecordRef(chunk, row))
+                    flight.drop_first_waiter(digest)
+                    flight.settle([RecordRef(chunk, row)])
                     if chunk.states[row] == INDIVIDUAL:
                         offered.append(RecordRef(chunk, row))
                     else:
                         flight.note_dirty(chunk)
-                if not queue:
-                    del flight.waiting[digest]
             if progressed:
                 flight.advance()
-            ready = set(self.undecided) if progressed else set()
-        flight.settled.sort(key=lambda place: place.offset)
+            ready = self.take_undecided() if progressed else set()
+        flight.sort_settled()
         return sorted(offered, key=lambda place: place.offset)
+
+    # --- marks of units, which lie at their ends -------------------------------------------------------------
+
+    def note_times(self, chunk: Chunk) -> None:
+        """Note the timestamps of all records of a chunk, before some of them are judged (``timed``)."""
+        self.recent.time_index.extend(chunk.column, chunk.timestamps)
+
+    def shorten_times(self, most: int) -> None:
+        """Forget timestamps, where there are more than ``most``, of offsets of which nothing is remembered nor in flight."""
+        recent, flight = self.recent, self.flight
+        times = len(recent.time_index)
+        if times > most and times > most + 4 * (len(recent) + flight.kept):
+            known = np.fromiter(recent.offsets.values(), np.int64, len(recent))
+            recent.time_index.keep_only(np.concatenate([known, *(chunk.column for chunk in flight.chunks)]))
+
+    def put_in_line(self, digest: bytes, end: int) -> None:
+        """Have later records with an ID wait for a unit that ends at ``end``, where nothing else of the ID is known."""
+        self.recent.offsets.setdefault(digest, end)
+
+    def leave_line(self, digest: bytes, end: int) -> None:
+        """Forget an ID that was put in line at ``end``, and of which no mark is left there."""
+        self.recent.drop(digest, end)
+
+    def begin_id(self, digest: bytes, end: int) -> None:
+        """Note that an ID is in flight with the unit that ends at ``end``."""
+        self.recent.begin(digest, end)
+
+    def move_mark(self, digest: bytes, end: int) -> None:
+        """Move the mark of an ID to the end of a unit that is a duplicate."""
+        self.recent.offsets[digest] = end
+
+    def take_undecided(self) -> set[bytes]:
+        """Return the IDs whose records wait for numbers of the count window; they are judged again now."""
+        undecided, self.undecided = self.undecided, set()
+        return undecided
 
     def together(self, place: RecordRef) -> list[RecordRef]:
         """See `Memory`."""
@@ -677,7 +701,7 @@ class LookupMemory:
             parts.append(self._columns(chunk, rows))
             if count_window is None:
                 done += chunk.ranges_of(rows, flight.high)
-            np.frombuffer(chunk.saved, np.uint8)[rows] = 1
+            chunk.mark_saved(rows)
         if not parts:
             return None
         marks = join_marks(parts)
@@ -755,15 +779,28 @@ class LookupMemory:
         table = np.asarray(list(self._journaled.values()), np.int64).reshape(-1, 3)
         marks = Marks(b"".join(self._journaled), table[:, 0], table[:, 1], table[:, 2])
         # What waits for its number is judged by recent marks only, so that these stay too.
-        waiting: list[Any] = list(self.flight.waiting)
-        waited_for = {digest: self.recent.mark(digest) for digest in waiting}
+        waited_on = self.waited_marks()
         self.recent.keep_from(self.flight.high)
-        for digest, mark in waited_for.items():
-            if mark is not None and digest not in self.recent.offsets:
-                self.recent.restore(digest, mark)
+        self.keep_marks(waited_on)
         count_window.keep(self.recent.offsets)
         self._journaled = {}
         return marks
+
+    def waited_marks(self) -> dict[bytes, Mark]:
+        """Return the marks in memory of IDs on which records wait and of which nothing is in flight."""
+        marks: dict[bytes, Mark] = {}
+        for digest in self.flight.waited_on:
+            offset = self.recent.offsets.get(digest)
+            mark = None if offset is None or self.flight.is_open(offset) else self.recent.mark(digest)
+            if mark is not None:
+                marks[digest] = mark
+        return marks
+
+    def keep_marks(self, marks: Mapping[bytes, Mark]) -> None:
+        """Keep marks in memory that a flush took out: records that wait are judged by them."""
+        for digest, mark in marks.items():
+            if digest not in self.recent.offsets:
+                self.recent.restore(digest, mark)
 
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""
@@ -791,7 +828,7 @@ class LookupMemory:
         """See `Memory`."""
         del find, end, now_ms
         offsets, timestamps, digests = chunk.offsets, chunk.timestamps, chunk.digests
-        chunk.unmarked.update(row for row, digest in enumerate(digests) if digest is None)
+        chunk.leave_no_mark(row for row, digest in enumerate(digests) if digest is None)
         if self.count_window is not None:
             # One record after the other: a count window depends on the order.
             for row, (offset, digest) in enumerate(zip(offsets, digests, strict=True)):
@@ -807,7 +844,7 @@ class LookupMemory:
             )
         else:
             known: list[Any] = digests
-            chunk.joined = b"".join(known)
+            chunk.join_digests()
             self.recent.fold(known, offsets, timestamps)
         chunk.finish_offered()
         return (offsets[-1], int(timestamps[-1]), digests[-1]) if offsets else None

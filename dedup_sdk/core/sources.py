@@ -198,6 +198,15 @@ class LastNotes:
         else:
             self.sources = sources
 
+    def leave_source(self, row: int) -> None:
+        """Note that a record belongs to no source; the caller has it leave no mark."""
+        if self.sources:
+            self.sources[row] = None
+
+    def note_stored(self, row: int, mark: Mark) -> None:
+        """Note the mark that the store has of a record's other ID."""
+        self.stored[row] = mark
+
     def source_of(self, row: int) -> ActiveSource | None:
         """Return the source of one record, None where it belongs to none."""
         if self.source is not None:

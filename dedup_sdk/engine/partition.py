@@ -289,16 +289,15 @@ class Partition:
         """Judge records below the position: completed ones, ones in flight, and ones out of order."""
         flight = self.flight
         chunk = Chunk(offsets, timestamps, [None] * len(offsets), items)
-        chunk.unmarked.update(range(len(offsets)))
+        chunk.leave_no_mark(range(len(offsets)))
         for row, offset in enumerate(offsets):
             if flight.is_completed(offset):
                 chunk.finish(row, REDELIVERED)
             elif flight.place(offset) is not None:
                 chunk.finish(row, PARKED_KIND)
-                chunk.reasons[row] = "in-flight"
+                chunk.give_reason(row, "in-flight")
             else:
-                chunk.kinds[row] = UNVERIFIED
-                chunk.reasons[row] = "out-of-order"
+                chunk.judge(row, UNVERIFIED, "out-of-order")
         self.verdicts.count(chunk)
         return chunk
 
@@ -365,8 +364,7 @@ class Partition:
         """Complete offered records that were not delivered; return the records that waited for them."""
         rows: dict[int, tuple[Chunk, list[int]]] = {}
         for chunk, row in places:
-            chunk.kinds[row] = REDELIVERED
-            chunk.reasons.pop(row, None)
+            chunk.judge(row, REDELIVERED)
             rows.setdefault(id(chunk), (chunk, []))[1].append(row)
         return [place for chunk, each in rows.values() for place in self.state.complete(chunk, each)]
 

@@ -163,11 +163,10 @@ class Claims:
         for each, answer in zip(asked, answers, strict=True):
             gate = each.gate
             if answer is not None and answer.kind is ClaimKind.FRESH:
-                gate.owned[digest_of(each.chunk, each.row)] = OwnedClaim(each.key, answer.token, each.offset)
+                gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, answer.token, each.offset))
                 self._holders.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
-                each.chunk.seen[each.row] = (-1, answer.seen_ms)
-                each.judge(DUPLICATE, "shared")
+                each.judge(DUPLICATE, "shared", seen=(-1, answer.seen_ms))
                 duplicates.append(each)
             elif gate in stopped:
                 too_early.append(each)
@@ -191,7 +190,7 @@ class Claims:
         if answer is None:
             self.acks.count("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
-            each.gate.owned[digest_of(each.chunk, each.row)] = OwnedClaim(each.key, 0, each.offset)
+            each.gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, 0, each.offset))
             self._holders.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
             self.acks.count("foreign")
@@ -199,7 +198,7 @@ class Claims:
         else:
             self.acks.count("claimed")
         each.judge(kind, reason)
-        each.chunk.free(each.row)
+        each.chunk.unhold(each.row)
 
     def _release_early(self, too_early: list[Waiting]) -> None:
         """Give back what stands behind a record that waits: two consumers that keep what the other waits for would wait for ever."""
@@ -263,7 +262,7 @@ class Claims:
                     # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
                     self.acks.pending[owned.key] = PendingAck(owned.token, near(timestamp_ms), gate.window_ms)
                     self._holders.discard(owned.key)
-                    del gate.owned[digest]
+                    gate.disown(digest)
             self.acks.send_pending()
 
     def release(self, gate: ClaimGate, digests: Sequence[bytes]) -> None:
@@ -273,7 +272,7 @@ class Claims:
             # First: of what is interrupted here the partition still knows, and gives it back when it goes.
             self._holders.difference_update([each.key for each in given])
             for digest in digests:
-                del gate.owned[digest]
+                gate.disown(digest)
             given = [each for each in given if each.token and not each.lost]
             if given and self.acks.may_ask():
                 with self.acks.answered():
@@ -369,7 +368,7 @@ def _name(asked: list[Waiting]) -> None:
 def _complete_duplicates(duplicates: list[Waiting]) -> None:
     rows: dict[int, tuple[ClaimGate, Chunk, list[int]]] = {}
     for each in duplicates:
-        each.chunk.free(each.row)
+        each.chunk.unhold(each.row)
         rows.setdefault(id(each.chunk), (each.gate, each.chunk, []))[2].append(each.row)
     for gate, chunk, indexes in rows.values():
         gate.partition.complete_hidden(chunk, indexes)

@@ -80,20 +80,16 @@ class Waiting:
         self.have_wait(now + min(self.pause_s, max(left_s, 0.001)))
         self.pause_s = min(2 * self.pause_s, _LONGEST_RETRY_S)
 
-    def judge(self, kind: int, reason: str | None) -> None:
+    def judge(self, kind: int, reason: str | None, *, seen: tuple[int, int] | None = None) -> None:
         """Give it its verdict."""
-        self.chunk.kinds[self.row] = kind
-        if reason is None:
-            self.chunk.reasons.pop(self.row, None)
-        else:
-            self.chunk.reasons[self.row] = reason
+        self.chunk.judge(self.row, kind, reason or "", seen=seen)
 
     def have_wait(self, retry_at: float) -> None:
         """Hold it back, and ask again at this time (monotonic seconds)."""
         self.retry_at = retry_at
         if not self.is_held_back:
             self.chunk.hold(self.row, "in-flight")
-            self.gate.waiting.append(self)
+            self.gate.wait(self)
 
 
 class ClaimGate(Gate):
@@ -167,6 +163,22 @@ class ClaimGate(Gate):
         waiting = self.waiting_for(place)
         place.chunk.hold(place.row, "in-flight")
         insort(self.waiting, waiting, key=attrgetter("offset"))
+
+    def wait(self, each: Waiting) -> None:
+        """Have a record wait behind all others."""
+        self.waiting.append(each)
+
+    def own(self, digest: bytes, claim: OwnedClaim) -> None:
+        """Note that an ID is claimed."""
+        self.owned[digest] = claim
+
+    def note_lost(self, digest: bytes) -> None:
+        """Note that the lease of a claim was over, and another consumer may have the ID."""
+        self.owned[digest] = self.owned[digest]._replace(lost=True)
+
+    def disown(self, digest: bytes) -> None:
+        """Note that an ID is not claimed any more."""
+        del self.owned[digest]
 
     def waiting_for(self, place: RecordRef) -> Waiting:
         """Return a record as one that may have to wait."""

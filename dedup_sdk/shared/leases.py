@@ -119,9 +119,9 @@ class Leases:
             keys, tokens = [each.key for _, _, each in given], [each.token for _, _, each in given]
             with self._acks.answered() as answered:
                 kept = self._acks.store.renew(keys, tokens, self._acks.owner, self._shared.lease_ms)
-                for (gate, digest, each), is_kept in zip(given, kept, strict=True):
+                for (gate, digest, _), is_kept in zip(given, kept, strict=True):
                     if not is_kept:
-                        gate.owned[digest] = each._replace(lost=True)
+                        gate.note_lost(digest)
                         self._lost = True
                         self._acks.count("lapsed")
                 answered.append(True)

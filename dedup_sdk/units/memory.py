@@ -23,6 +23,7 @@ from dedup_sdk.core.count_window import CountWindow
 from dedup_sdk.core.flight import (
     DONE,
     DUPLICATE,
+    ENDED,
     FRESH,
     INDIVIDUAL,
     KINDS,
@@ -46,7 +47,7 @@ from dedup_sdk.units.assembler import UNFINISHED, Gathered, Standing, UnitAssemb
 from dedup_sdk.units.doubt import Doubt
 from dedup_sdk.units.keys import Member, UnitKeys
 from dedup_sdk.units.ranges import OverUnits
-from dedup_sdk.units.whole import HELD, CompleteUnit, UnitNotes, gathered_of, notes_of, units_of
+from dedup_sdk.units.whole import CompleteUnit, UnitNotes, gathered_of, notes_of, units_of
 from dedup_sdk.window import Window
 
 MOST_OPEN: Final = 100_000
@@ -208,12 +209,10 @@ class UnitMemory:
         members = self.keys.members_of(chunk.digests)
         if not members:
             return self.lookup.look_up(chunk, missing, find, discard=discard, now_ms=now_ms)
-        chunk.digests = list(chunk.digests)
-        for row, member in members.items():
-            chunk.digests[row] = member.digest
-        chunk.notes = UnitNotes()
+        chunk.replace_digests({row: member.digest for row, member in members.items()})
+        chunk.attach_notes(UnitNotes())
         restored = set(chunk.unmarked)
-        chunk.leave_unkeyed(missing, discard=discard)
+        chunk.judge_unkeyed(missing, discard=discard)
         return Members(members, restored, self._find(chunk, members, restored, find))
 
     def _find(
@@ -239,8 +238,9 @@ class UnitMemory:
             self.lookup.judge(chunk, known)
         else:
             # All of them: a unit is remembered at its end, also where that bears no ID.
-            self.lookup.recent.time_index.extend(chunk.column, chunk.timestamps)
-            self._shorten_time_index()
+            self.lookup.note_times(chunk)
+            # Without IDs no flush is ever due, which would forget them.
+            self.lookup.shorten_times(MOST_TIMES)
             self._admitting = chunk
             try:
                 self._judge_all(chunk, known)
@@ -249,17 +249,6 @@ class UnitMemory:
             self._hand_over_with(chunk)
         if self.assembler.open and not self._folding:
             self.assembler.tell_came(len(chunk.offsets), value_bytes(chunk.items))
-
-    def _shorten_time_index(self) -> None:
-        """Forget the times of records of which nothing is remembered nor in flight: without IDs no flush is ever due."""
-        recent = self.lookup.recent
-        time_index = recent.time_index
-        if len(time_index) > MOST_TIMES and len(time_index) > MOST_TIMES + 4 * (
-            len(recent) + self.flight.kept
-        ):
-            in_flight = [chunk.column for chunk in self.flight.chunks]
-            known = np.fromiter(recent.offsets.values(), np.int64, len(recent))
-            time_index.keep_only(np.concatenate([known, *in_flight]))
 
     def _judge_all(self, chunk: Chunk, known: Members) -> None:
         singles: list[int] = []
@@ -272,10 +261,10 @@ class UnitMemory:
             if row in known.restored:
                 self._note_over(member, offset)
                 continue
-            chunk.unmarked.add(row)
+            chunk.leave_no_mark([row])
             place = RecordRef(chunk, row)
             standing, unit, reason = self.assembler.take(member, offset, place, self._now_ms)
-            notes_of(chunk).gathered.add(row)
+            notes_of(chunk).gather(row)
             chunk.hold(row, WAITS_FOR_UNIT)
             if standing is Standing.WAITS:
                 continue
@@ -322,7 +311,7 @@ class UnitMemory:
             if place.chunk is not chunk:
                 self._due.append(place)
             elif chunk.states[place.row] == INDIVIDUAL:
-                chunk.states[place.row] = OFFERED
+                chunk.offer_with_chunk(place.row)
         self.flight.drop_settled(chunk)
 
     # --- units ---------------------------------------------------------------------------------------------
@@ -341,7 +330,7 @@ class UnitMemory:
         if not any(digest in waiting for digest in distinct) and self._settle_unit(unit):
             return
         for chunk, row in places:
-            chunk.reasons[row] = "in-flight"
+            chunk.give_reason(row, "in-flight")
         for digest in distinct:
             self.flight.wait(digest, unit)
         self._stand_in_line(unit)
@@ -349,8 +338,8 @@ class UnitMemory:
     def _stand_in_line(self, unit: CompleteUnit) -> None:
         """Have later records wait for a unit that waits itself, also where nothing else of an ID is known, or in flight any more."""
         for digest in unit.digests:
-            if self.flight.waiting[digest][0] is unit:
-                self.lookup.recent.offsets.setdefault(digest, unit.end)
+            if self.flight.first_waiter(digest) is unit:
+                self.lookup.put_in_line(digest, unit.end)
 
     def _settle_unit(self, unit: CompleteUnit) -> bool:
         """Give a unit its verdict and return True, or False while that hangs on what is in flight."""
@@ -389,17 +378,15 @@ class UnitMemory:
         """Call all records of a unit duplicates; those that are, by themselves, move their marks to its end."""
         for chunk, row in unit.places:
             mark = duplicates.get(chunk.digests[row] or b"")
-            chunk.kinds[row] = DUPLICATE
-            chunk.reasons.pop(row, None)
             if mark is None:
-                chunk.reasons[row] = WAITS_FOR_UNIT
+                chunk.judge(row, DUPLICATE, WAITS_FOR_UNIT)
             else:
-                chunk.seen[row] = (max(mark.offset, -1), mark.timestamp_ms)
+                chunk.judge(row, DUPLICATE, seen=(max(mark.offset, -1), mark.timestamp_ms))
         for digest in unit.digests:
             if digest in duplicates:
-                self.lookup.recent.offsets[digest] = unit.end
+                self.lookup.move_mark(digest, unit.end)
             else:
-                self.lookup.recent.drop(digest, unit.end)
+                self.lookup.leave_line(digest, unit.end)
         self._number_none(unit, unit.digests)
         self._end_rows(unit)
         self._remember(list(duplicates), unit)
@@ -416,7 +403,7 @@ class UnitMemory:
         """Offer the records of a unit, but for those that are duplicates by themselves; all of them end together."""
         unit.accept([digest for digest in unit.digests if digest not in duplicates])
         for digest in unit.digests:
-            self.lookup.recent.begin(digest, unit.end)
+            self.lookup.begin_id(digest, unit.end)
         if self._count_window is not None:
             self._number_none(unit, duplicates)
             self._count_window.offer_all(unit.accepted, unit.end)
@@ -425,17 +412,16 @@ class UnitMemory:
         firsts: dict[bytes, RecordRef] = {}
         for place in unit.places:
             chunk, row = place
-            notes_of(chunk).units[row] = unit
+            notes_of(chunk).accept(row, unit)
             bears = chunk.digests[row]
-            chunk.states[row] = HELD
-            chunk.reasons.pop(row, None)
+            # Of a record that is not offered the application has nothing to end.
+            chunk.end(row)
             if bears in duplicates:
-                chunk.kinds[row] = DUPLICATE
-                chunk.seen[row] = (max(duplicates[bears].offset, -1), duplicates[bears].timestamp_ms)
+                mark = duplicates[bears]
+                chunk.judge(row, DUPLICATE, seen=(max(mark.offset, -1), mark.timestamp_ms))
             elif bears in firsts and self.keys.unit.repeats == "drop":
                 first = firsts[bears]
-                chunk.kinds[row] = DUPLICATE
-                chunk.seen[row] = (first.offset, int(first.chunk.timestamps[first.row]))
+                chunk.judge(row, DUPLICATE, seen=(first.offset, int(first.chunk.timestamps[first.row])))
             else:
                 self._offer_member(unit, place, kinds, covered=covered)
             if bears is not None:
@@ -456,18 +442,24 @@ class UnitMemory:
         chunk, row = place
         digest = chunk.digests[row]
         if not unit.digests:
-            chunk.kinds[row], chunk.reasons[row] = UNKEYED, "absent"
+            chunk.judge(row, UNKEYED, "absent")
             if self._discards_unkeyed:
-                chunk.withheld.add(row)
+                chunk.withhold(row)
                 return
         else:
             # One record with an ID is enough for the unit.
             unit_kind = FRESH if covered else UNVERIFIED
-            chunk.kinds[row] = unit_kind if digest is None else KINDS.index(kinds[digest])
-            if chunk.kinds[row] == UNVERIFIED:
-                chunk.reasons[row] = "uncovered"
-        chunk.states[row] = OFFERED if chunk is self._admitting else INDIVIDUAL
+            kind = unit_kind if digest is None else KINDS.index(kinds[digest])
+            chunk.judge(row, kind, "uncovered" if kind == UNVERIFIED else "")
+        self._offer(chunk, row)
         unit.offer()
+
+    def _offer(self, chunk: Chunk, row: int) -> None:
+        """Offer a record, with its chunk where that is being admitted."""
+        if chunk is self._admitting:
+            chunk.offer_with_chunk(row)
+        else:
+            chunk.offer_individually(row)
 
     def _deliver_each(self, places: Sequence[RecordRef], reason: str) -> None:
         """Offer records one by one, unverified: their unit cannot be judged. They leave no mark.
@@ -475,9 +467,9 @@ class UnitMemory:
         Else a unit that came again whole would be rejected for what came of it before, and what did not come then would be lost.
         """
         for chunk, row in places:
-            notes_of(chunk).gathered.discard(row)
-            chunk.kinds[row], chunk.reasons[row] = UNVERIFIED, reason
-            chunk.states[row] = OFFERED if chunk is self._admitting else INDIVIDUAL
+            notes_of(chunk).scatter(row)
+            chunk.judge(row, UNVERIFIED, reason)
+            self._offer(chunk, row)
             if self._folding:
                 self.doubt.note([chunk.digests[row]], int(chunk.timestamps[row]))
         if not self._folding:
@@ -488,7 +480,7 @@ class UnitMemory:
         """Note verdicts of records that came before what comes now."""
         for place in places:
             if place.chunk is not self._admitting:
-                self.flight.settled.append(place)
+                self.flight.settle([place])
                 if place.chunk.states[place.row] == INDIVIDUAL:
                     self._promoted.append(place)
 
@@ -514,7 +506,7 @@ class UnitMemory:
         for digest in digests:
             count_window.forget(unit.end)
             if digest in unit.stored:
-                count_window.numbers.setdefault(digest, unit.stored[digest].number)
+                count_window.know(digest, unit.stored[digest].number)
 
     def _remember(self, digests: list[bytes], unit: CompleteUnit) -> None:
         """Note which IDs a unit that is over leaves a mark of."""
@@ -550,7 +542,7 @@ class UnitMemory:
         """Whether a record below ``end`` waits: for its unit, for others of it, or for one of its ID."""
         for chunk in self.flight.chunks:
             below = bisect_left(chunk.offsets, end)
-            if any(state in (PARKED, HELD) for state in chunk.states[:below]):
+            if any(state in (PARKED, ENDED) for state in chunk.states[:below]):
                 return True
             if below < len(chunk.offsets):
                 break
@@ -576,7 +568,7 @@ class UnitMemory:
         return self._conclude(chunk, ended)
 
     def _end_member(self, unit: CompleteUnit, chunk: Chunk, row: int) -> list[bytes]:
-        chunk.states[row] = HELD
+        chunk.end(row)
         return self._finish_unit(unit) if unit.end_one() else []
 
     def together(self, place: RecordRef) -> list[RecordRef]:
@@ -592,28 +584,26 @@ class UnitMemory:
         self._settling = True
         try:
             if self.flight.waiting:
-                self._settle({*known, *self.lookup.undecided})
+                self._settle({*known, *self.lookup.take_undecided()})
         finally:
             self._settling = False
         offered, self._promoted = self._promoted, []
-        self.flight.settled.sort(key=lambda place: place.offset)
+        self.flight.sort_settled()
         return sorted(offered, key=lambda place: place.offset)
 
     def _settle(self, ready: set[Any]) -> None:
-        undecided = self.lookup.undecided
         while ready:
             freed: set[bytes] = set()
             progressed = False
-            undecided -= ready
             for digest in ready:
-                while (queue := self.flight.waiting.get(digest)) and (
-                    over := self._settle_first(digest, queue[0])
+                while (waiter := self.flight.first_waiter(digest)) and (
+                    over := self._settle_first(digest, waiter)
                 ):
                     progressed = True
                     freed |= over
             if progressed:
                 self.flight.advance()
-            ready = {*undecided, *freed} if progressed else set()
+            ready = {*self.lookup.take_undecided(), *freed} if progressed else set()
 
     def _settle_first(self, digest: bytes, waiting: Any) -> set[bytes]:
         """Judge what waits first for an ID; return the IDs for which something else is first now, none where it has to wait on."""
@@ -625,9 +615,9 @@ class UnitMemory:
         chunk, row, stored = waiting
         if not self.lookup.settle_one(chunk, row, stored):
             return set()
-        self._leave_queues([digest])
+        self.flight.drop_first_waiter(digest)
         place = RecordRef(chunk, row)
-        self.flight.settled.append(place)
+        self.flight.settle([place])
         if chunk.states[row] == INDIVIDUAL:
             self._promoted.append(place)
         else:
@@ -635,23 +625,16 @@ class UnitMemory:
         return {digest}
 
     def _is_first(self, unit: CompleteUnit) -> bool:
-        return all(self.flight.waiting[digest][0] is unit for digest in unit.digests)
+        return all(self.flight.first_waiter(digest) is unit for digest in unit.digests)
 
     def _settle_out(self, unit: CompleteUnit) -> bool:
         """Judge a unit that waited; it leaves its queues first, so that nothing that it ends waits for it."""
         sighting = self.lookup.last_sighting
         if not all(sighting(each, unit.end, unit.stored.get(each))[0] for each in unit.digests):
             return False
-        self._leave_queues(unit.digests)
+        for digest in unit.digests:
+            self.flight.drop_first_waiter(digest)
         return self._settle_unit(unit)
-
-    def _leave_queues(self, digests: Iterable[bytes]) -> None:
-        """Let who waits first for these IDs wait no more."""
-        waiting = self.flight.waiting
-        for digest in digests:
-            waiting[digest].popleft()
-            if not waiting[digest]:
-                del waiting[digest]
 
     # --- the watermark -------------------------------------------------------------------------------------
 
@@ -723,18 +706,9 @@ class UnitMemory:
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """See `Memory`; what a unit that waits is judged by stays, since the store was asked before."""
-        recent = self.lookup.recent
-        waited_for: dict[bytes, Mark] = {}
-        waiting: list[Any] = list(self.flight.waiting)
-        for digest in waiting:
-            offset = recent.offsets.get(digest)
-            mark = None if offset is None or self.flight.is_open(offset) else recent.mark(digest)
-            if mark is not None:
-                waited_for[digest] = mark
+        waited_on = self.lookup.waited_marks()
         marks = self.lookup.take_recent(clock_ms, find)
-        for digest, mark in waited_for.items():
-            if digest not in recent.offsets:
-                recent.restore(digest, mark)
+        self.lookup.keep_marks(waited_on)
         return marks
 
     def put_back(self, marks: Marks) -> None:
@@ -777,7 +751,7 @@ class UnitMemory:
     def _pass_unit(self, unit: CompleteUnit) -> None:
         """Pass a unit of which a fold does not know what became."""
         for digest in unit.digests:
-            self.lookup.recent.drop(digest, unit.end)
+            self.lookup.leave_line(digest, unit.end)
         self._number_none(unit, unit.digests)
         self.doubt.note(unit.digests, unit.end_ms)
         self._end_rows(unit)

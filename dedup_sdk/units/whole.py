@@ -9,9 +9,6 @@ from typing import Final
 from dedup_sdk.core.flight import Chunk, RecordRef
 from dedup_sdk.decision import Mark
 
-HELD: Final = 4
-"""State of a record of a unit that is over by itself, while another of its unit is not: it is completed together with that."""
-
 
 class CompleteUnit:
     """A unit all of whose records have come.
@@ -73,6 +70,18 @@ class UnitNotes:
     def __init__(self) -> None:
         self.units: dict[int, CompleteUnit] = {}
         self.gathered: set[int] = set()
+
+    def gather(self, row: int) -> None:
+        """Note that a record ends with its unit."""
+        self.gathered.add(row)
+
+    def scatter(self, row: int) -> None:
+        """Note that a record ends alone, after all: its unit has failed."""
+        self.gathered.discard(row)
+
+    def accept(self, row: int, unit: CompleteUnit) -> None:
+        """Note the unit of a record, which is accepted."""
+        self.units[row] = unit
 
 
 _NONE: Final[Mapping[int, CompleteUnit]] = MappingProxyType({})
