@@ -170,6 +170,15 @@ class Chunk:
         self.states[row] = DONE
         self.open -= 1
 
+    def finish_open(self, rows: Iterable[int]) -> list[int]:
+        """Complete those of some rows that the application has; return them. A row that is named twice is completed once."""
+        finished: list[int] = []
+        for row in rows:
+            if self.states[row] in (OFFERED, INDIVIDUAL):
+                self.finish(row)
+                finished.append(row)
+        return finished
+
     # --- whole columns -------------------------------------------------------------------------------------
 
     def join_digests(self) -> bytes:

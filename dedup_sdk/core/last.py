@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dedup_sdk.core.compared import Compared
-from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, Flight, RecordRef
+from dedup_sdk.core.flight import INDIVIDUAL, Chunk, Flight, RecordRef
 from dedup_sdk.core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
@@ -195,14 +195,11 @@ class LastMemory:
 
     def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
         """See `Memory`."""
-        ended: list[int] = []
+        ended = chunk.offsets
         if rows is None:
             chunk.finish_offered()
-            ended = chunk.offsets
-        for row in rows or ():
-            if chunk.states[row] in (OFFERED, INDIVIDUAL):
-                chunk.finish(row)
-                ended.append(chunk.offsets[row])
+        else:
+            ended = [chunk.offsets[row] for row in chunk.finish_open(rows)]
         flight = self.flight
         offered: list[RecordRef] = []
         if flight.waiting:

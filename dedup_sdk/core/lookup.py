@@ -23,7 +23,6 @@ from dedup_sdk.core.flight import (
     FRESH,
     INDIVIDUAL,
     KINDS,
-    OFFERED,
     UNVERIFIED,
     Chunk,
     Flight,
@@ -582,13 +581,7 @@ class LookupMemory:
             chunk.finish_offered()
             waiting: list[Any] = [*self.flight.waiting, *self.recent.behind, *self.recent.beneath]
             return waiting if len(waiting) < len(chunk.offsets) else chunk.digests
-        ended: list[bytes | None] = []
-        for row in rows:
-            # Asked of each when its turn comes: one that is named twice ends once.
-            if chunk.states[row] in (OFFERED, INDIVIDUAL):
-                chunk.finish(row)
-                ended.append(chunk.digests[row])
-        return ended
+        return [chunk.digests[row] for row in chunk.finish_open(rows)]
 
     def end_ids(self, digests: Iterable[bytes | None]) -> None:
         """Make marks of IDs that nothing has in flight any more."""

@@ -67,6 +67,10 @@ class Acknowledgements:
         """Whether the store may be asked now: where it is away, that is seldom."""
         return self._breaker.allows(self._clock())
 
+    def enqueue(self, key: bytes, ack: PendingAck) -> None:
+        """Note a completion that is to be sent."""
+        self.pending[key] = ack
+
     def close(self) -> None:
         """Send the pending completions a last time, whenever the store was asked last; those that it does not take are counted and logged."""
         if self.pending:

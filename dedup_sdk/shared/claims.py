@@ -105,7 +105,7 @@ class Claims:
                 # Else it began anew while its batch was judged: nobody would give back what is claimed for it now.
                 if not gate.left:
                     # Not before: a store that cannot be opened is tried again and again.
-                    self.leases.gates.add(gate)
+                    self.leases.enter(gate)
                     asked += gate.take_unclaimed()
             duplicates = self._decide(asked) if asked else []
             for gate in gates:
@@ -260,7 +260,7 @@ class Claims:
                 # A mark below it is that of an older record, out of whose window this one was claimed.
                 if owned is not None and offset >= owned.offset:
                     # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
-                    self.acks.pending[owned.key] = PendingAck(owned.token, near(timestamp_ms), gate.window_ms)
+                    self.acks.enqueue(owned.key, PendingAck(owned.token, near(timestamp_ms), gate.window_ms))
                     self._holders.discard(owned.key)
                     gate.disown(digest)
             self.acks.send_pending()
@@ -281,7 +281,7 @@ class Claims:
     def leave(self, gate: ClaimGate) -> None:
         """Let a partition go, with all that is claimed for it."""
         with self.leases.lock:
-            self.leases.gates.discard(gate)
+            self.leases.leave(gate)
             self.release(gate, list(gate.owned))
 
     # --- claims that are lost --------------------------------------------------------------------------------------

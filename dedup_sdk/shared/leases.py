@@ -57,6 +57,14 @@ class Leases:
         self._renew_at = self._clock() + shared.lease / RENEWALS
         self._lost = False
 
+    def enter(self, gate: ClaimGate) -> None:
+        """Renew the claims of a partition from here on."""
+        self.gates.add(gate)
+
+    def leave(self, gate: ClaimGate) -> None:
+        """Renew the claims of a partition no more."""
+        self.gates.discard(gate)
+
     @property
     def is_sure(self) -> bool:
         """Whether nobody else can have what is claimed here."""
