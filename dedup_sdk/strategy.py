@@ -238,7 +238,7 @@ class LastId:
         keys = self.keys
         rule = rule_digits(keys, window, digest=digest, isolation=isolation)
         return Terms(
-            keys, str(keys), window, rule, partial(open_last, self.rule, keys, second=self.second_window)
+            keys, str(keys), window, rule, partial(open_last, self.rule, keys, fallback=self.second_window)
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dedup_sdk.units.assembler import Standing, UnitAssembler
+from dedup_sdk.units.assembler import UnitAssembler, UnitStatus
 from dedup_sdk.units.keys import UnitKeys
 from dedup_sdk.units.ranges import MOST_HELD_BACK
 
@@ -32,8 +32,8 @@ class UnitEnds:
             if not member.name:
                 continue
             offset = offsets[row]
-            standing, unit, _ = self._units.take(member, offset, None, 0)
-            if standing is Standing.WHOLE and unit is not None and unit.offsets[0] < offset:
+            status, unit, _ = self._units.take(member, offset, None, 0)
+            if status is UnitStatus.WHOLE and unit is not None and unit.offsets[0] < offset:
                 self._over.append((offset, unit.offsets[0]))
         if offsets[-1] >= self._next_tidy:
             self._over = [(end, first) for end, first in self._over if end >= offsets[-1] - MOST_HELD_BACK]

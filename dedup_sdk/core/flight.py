@@ -326,8 +326,8 @@ class Flight:
         self._epochs_below: list[tuple[int, int]] = []
         if progress.epoch is not None:
             self._epochs_below.append((progress.completed_end, progress.epoch))
-        self.told_ranges: tuple[Range, ...] = ()
-        self._told_waiting: set[int] = set()
+        self.reported_ranges: tuple[Range, ...] = ()
+        self._reported_open: set[int] = set()
         self._passing: Callable[[list[Chunk], int], None] | None = None
         self._bound: Callable[[int], int] | None = None
 
@@ -493,44 +493,44 @@ class Flight:
     # --- what another owner completed ------------------------------------------------------------------------
 
     @property
-    def told(self) -> tuple[Range, ...]:
+    def reported(self) -> tuple[Range, ...]:
         """What only a commit's text tells to be completed, and is not done yet, as half-open ranges."""
-        if not self._told_waiting:
-            return self.told_ranges
-        return merged([*self.told_ranges, *((each, each + 1) for each in self._told_waiting)])
+        if not self._reported_open:
+            return self.reported_ranges
+        return merged([*self.reported_ranges, *((each, each + 1) for each in self._reported_open)])
 
-    def tell(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
+    def report_completed(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
         """Take note of what the group completed elsewhere, as half-open ranges; only before the first record is admitted.
 
         ``epoch``: the leader epoch of the last of these records; one of a later epoch is another record. None where nobody says.
         """
-        self.told_ranges = merged(ranges)
-        if self.told_ranges:
-            self.note_completed_in(self.told_ranges[-1][1], epoch)
+        self.reported_ranges = merged(ranges)
+        if self.reported_ranges:
+            self.note_completed_in(self.reported_ranges[-1][1], epoch)
 
-    def take_told(self, chunk: Chunk) -> list[int]:
-        """Return the rows of a chunk, just admitted, that were told and are not completed; they wait until they are (`told_is_over`)."""
-        told = _inside(self.told_ranges, chunk.column)
+    def take_reported(self, chunk: Chunk) -> list[int]:
+        """Return the rows of a chunk, just admitted, that were told and are not completed; they wait until they are (`forget_reported`)."""
+        reported = _inside(self.reported_ranges, chunk.column)
         position = chunk.offsets[-1] + 1
-        self.told_ranges = tuple(
-            (max(start, position), end) for start, end in self.told_ranges if end > position
+        self.reported_ranges = tuple(
+            (max(start, position), end) for start, end in self.reported_ranges if end > position
         )
-        rows = [row for row in np.flatnonzero(told).tolist() if chunk.states[row] != DONE]
-        self._told_waiting.update(chunk.offsets[row] for row in rows)
+        rows = [row for row in np.flatnonzero(reported).tolist() if chunk.states[row] != DONE]
+        self._reported_open.update(chunk.offsets[row] for row in rows)
         return rows
 
     @property
-    def waits_to_hide(self) -> bool:
+    def awaits_reported(self) -> bool:
         """Whether records that were told have come, and wait for a record in flight with the same ID."""
-        return bool(self._told_waiting)
+        return bool(self._reported_open)
 
-    def was_told(self, places: Iterable[RecordRef]) -> bool:
+    def was_reported(self, places: Iterable[RecordRef]) -> bool:
         """Whether all of these records were told and have come."""
-        return all(place.offset in self._told_waiting for place in places)
+        return all(place.offset in self._reported_open for place in places)
 
-    def told_is_over(self, offsets: Iterable[int]) -> None:
+    def forget_reported(self, offsets: Iterable[int]) -> None:
         """Note that records have their verdict, whatever was told of them."""
-        self._told_waiting.difference_update(offsets)
+        self._reported_open.difference_update(offsets)
 
     # --- records that come, and come again -------------------------------------------------------------------
 

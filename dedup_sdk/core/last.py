@@ -3,7 +3,7 @@
 source
     the records whose IDs are compared with each other: the partition, or one producer in it
 second opinion
-    IDs that are looked up where comparing cannot decide; each completed record leaves a mark for it (`dedup_sdk.core.sightings`)
+    IDs that are looked up where comparing cannot decide; each completed record leaves a mark for it (`dedup_sdk.core.fallback`)
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from dedup_sdk.core.compared import Compared
+from dedup_sdk.core.fallback import FallbackIds
 from dedup_sdk.core.flight import INDIVIDUAL, Chunk, Flight, RecordRef
 from dedup_sdk.core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule
 from dedup_sdk.core.memory import Find, LastRecord, Live, Written
 from dedup_sdk.core.reach import NOTHING_KNOWN, Reach
-from dedup_sdk.core.sightings import Sightings
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.sources import ActiveSource, LastNotes, Sources, keys_of, notes_of, source_marks
 from dedup_sdk.core.state import PartitionState
@@ -41,7 +41,7 @@ from dedup_sdk.window import Window
 class LastMemory:
     """`dedup_sdk.core.memory.Memory` of what sources remember; digests of records are their source keys (`SourceKeys`).
 
-    It follows the watermark. Records wait on the offset of one in flight. ``second`` is the window of a second opinion, None without one.
+    It follows the watermark. Records wait on the offset of one in flight. ``fallback`` is the window of a second opinion, None without one.
 
     What a source remembers is a fold over its completed records in offset order; dead letters take part, and so do
     duplicates, which change nothing. A record that was completed above the watermark is folded when the watermark
@@ -61,20 +61,20 @@ class LastMemory:
         progress: Progress,
         recent: Marks = NO_MARKS,
         *,
-        second: Window | None = None,
+        fallback: Window | None = None,
     ) -> None:
-        longest_ms = max(rule.window.time_ms or 0, 0 if second is None else second.time_ms or 0)
+        longest_ms = max(rule.window.time_ms or 0, 0 if fallback is None else fallback.time_ms or 0)
         self.rule = rule
         self.keys = keys
         self.flight = Flight(progress, in_order=True)
         self.reach = Reach(rule.window, progress, longest_ms=longest_ms)
         self.sources = Sources(rule, keys, self.flight, self.reach)
-        self.sightings = Sightings()
-        self._second = second
-        self._judge = LastJudge(self.flight, self.reach, self.sources, self.sightings, second)
+        self.fallback_ids = FallbackIds()
+        self._fallback = fallback
+        self._judge = LastJudge(self.flight, self.reach, self.sources, self.fallback_ids, fallback)
         self.flight.watch(passing=self._pass)
         looked_up, sources = _parted(recent)
-        self.sightings.restore(looked_up)
+        self.fallback_ids.restore(looked_up)
         self.sources.load(sources)
         if self.reach.since_ms == NOTHING_KNOWN:
             # Sources go by offsets, of which the progress says nothing where it begins behind what they remember.
@@ -86,7 +86,7 @@ class LastMemory:
         return self.flight.low
 
     @property
-    def torn(self) -> int:
+    def exact_from(self) -> int:
         """See `Memory`."""
         return 0
 
@@ -98,7 +98,7 @@ class LastMemory:
     @property
     def recent_count(self) -> int:
         """How many sources are in memory, and IDs that a second opinion looks up."""
-        return len(self.sources.active) + len(self.sightings.recent)
+        return len(self.sources.active) + len(self.fallback_ids.recent)
 
     @property
     def looked_up(self) -> int:
@@ -133,7 +133,7 @@ class LastMemory:
         # Asked before anything changes: an order of the user's may raise.
         compared = Compared(self.rule.order, self.keys.ids_of(keys_of(chunk)))
         self.sources.find(chunk, find)
-        if self._second is not None:
+        if self._fallback is not None:
             self._look_others_up(chunk, find)
         return compared
 
@@ -263,20 +263,20 @@ class LastMemory:
             notes.others[start:end], chunk.offsets[start:end], timestamps, strict=True
         ):
             if digest is not None:
-                self.sightings.complete(digest, Mark(offset, timestamp_ms))
+                self.fallback_ids.complete(digest, Mark(offset, timestamp_ms))
 
     # --- what is kept --------------------------------------------------------------------------------------
 
     def marks(self) -> Written | None:
         """See `Memory`. A mark for each source that the watermark changed."""
         self.flight.forget_dirty()
-        changed, looked_up = self.sources.take_changed(), self.sightings.take_step()
+        changed, looked_up = self.sources.take_changed(), self.fallback_ids.take_step()
         return Written(_joined(changed, looked_up), []) if changed or looked_up.count else None
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
         """See `Memory`. Sources that have nothing in flight are forgotten here."""
         unflushed = self.sources.take_unflushed()
-        looked_up = self.sightings.take_recent(self._waited_for())
+        looked_up = self.fallback_ids.take_recent(self._waited_for())
         marks = _joined(unflushed, looked_up)
         if self.rule.window.time_ms is not None and marks.count:
             horizon = self.reach.horizon_ms(clock_ms)
@@ -287,7 +287,7 @@ class LastMemory:
                     hidden = find(take_digests(marks.digests, aged), aged.size).indexes
                 except BaseException:
                     self.sources.put_back(unflushed)
-                    self.sightings.restore(looked_up)
+                    self.fallback_ids.restore(looked_up)
                     raise
                 live[aged[hidden]] = True
                 self.reach.forgot_before(horizon)
@@ -308,7 +308,7 @@ class LastMemory:
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""
         looked_up, sources = _parted(marks)
-        self.sightings.restore(looked_up)
+        self.fallback_ids.restore(looked_up)
         self.sources.put_back_marks(sources)
 
     # --- what others completed -----------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class LastMemory:
         compared = Compared(self.rule.order, self.keys.ids_of(keys))
         self.sources.find(chunk, find)
         self.sources.take_over(chunk, compared)
-        if self._second is not None:
+        if self._fallback is not None:
             notes_of(chunk).know_others(self.keys.others_of(keys))
             self._pass_others(chunk, 0, len(offsets))
         return (offsets[-1], int(timestamps[-1]), keys[-1]) if offsets else None
@@ -330,7 +330,7 @@ class LastMemory:
     def folded(self, chunk: Chunk) -> Marks:
         """See `Memory`."""
         del chunk
-        return _joined(self.sources.take_changed(), self.sightings.take_step())
+        return _joined(self.sources.take_changed(), self.fallback_ids.take_step())
 
 
 def open_last(
@@ -339,10 +339,10 @@ def open_last(
     progress: Progress,
     recent: Marks = NO_MARKS,
     *,
-    second: Window | None = None,
+    fallback: Window | None = None,
 ) -> PartitionState:
     """Return the state of a partition whose IDs are compared: its progress, and the recent marks beside it."""
-    return PartitionState(LastMemory(rule, keys, progress, recent, second=second))
+    return PartitionState(LastMemory(rule, keys, progress, recent, fallback=fallback))
 
 
 def _note(chunk: Chunk, now_ms: int) -> None:

@@ -8,11 +8,11 @@ from itertools import compress, repeat
 from typing import Any, Final, NamedTuple
 
 from dedup_sdk.core.compared import Compared, late_rows
+from dedup_sdk.core.fallback import FallbackIds
 from dedup_sdk.core.flight import DONE, DUPLICATE, KINDS, Chunk, Flight, RecordRef
 from dedup_sdk.core.last_rule import Judgement, SourceState
 from dedup_sdk.core.reach import Reach
-from dedup_sdk.core.seen import Candidate, Standing, token_of
-from dedup_sdk.core.sightings import Sightings
+from dedup_sdk.core.seen import Candidate, IdStatus, token_of
 from dedup_sdk.core.sources import ActiveSource, LastNotes, Run, Sources, notes_of
 from dedup_sdk.decision import decide
 from dedup_sdk.orders import Place
@@ -32,16 +32,21 @@ class Waiter(NamedTuple):
 
 
 class LastJudge:
-    """Gives records their verdicts, in doubt by a second opinion (``second``: its window), or has them wait on the offset of one in flight."""
+    """Gives records their verdicts, in doubt by a second opinion (``fallback``: its window), or has them wait on the offset of one in flight."""
 
     def __init__(
-        self, flight: Flight, reach: Reach, sources: Sources, sightings: Sightings, second: Window | None
+        self,
+        flight: Flight,
+        reach: Reach,
+        sources: Sources,
+        fallback_ids: FallbackIds,
+        fallback: Window | None,
     ) -> None:
         self._flight = flight
         self._reach = reach
         self._sources = sources
-        self._sightings = sightings
-        self._second = second
+        self._fallback_ids = fallback_ids
+        self._fallback = fallback
         self._rule = sources.rule
         self._window = sources.rule.window
 
@@ -52,7 +57,7 @@ class LastJudge:
             # One after the other: what one leaves behind is what the next is asked about.
             for row, offset in enumerate(chunk.offsets):
                 self.judge_rows(chunk, compared, range(row, row + 1))
-                self._sightings.begin(notes.others[row], offset)
+                self._fallback_ids.begin(notes.others[row], offset)
             return
         source = notes.source
         if source is not None and source.ahead is not None and self._is_plain(source, source.ahead, chunk):
@@ -126,7 +131,7 @@ class LastJudge:
             return
         window_ms = self._window.time_ms or 0
         # What is given up yet may be what a source is known by: then a second opinion would not have been asked.
-        lenient = self._second is None
+        lenient = self._fallback is None
         for row, timestamp_ms in zip(rows, timestamps, strict=True):
             source = notes.source_of(row)
             if source is None:
@@ -143,9 +148,9 @@ class LastJudge:
                 and token_of(place) not in source.in_flight
             ):
                 source.begin()
-                standing = ahead.seen.take(candidate)
-                if standing <= Standing.SEEN:
-                    if standing is Standing.SEEN:
+                status = ahead.seen.take(candidate)
+                if status <= IdStatus.SEEN:
+                    if status is IdStatus.SEEN:
                         # Not in flight, so that one was completed.
                         self._repeat(chunk, row, (ahead.offset, ahead.timestamp_ms))
                         source.join_fold()
@@ -170,8 +175,8 @@ class LastJudge:
         Where there are many sources this is done for every record. The first of a source is told at once as well.
         """
         notes = notes_of(chunk)
-        window_ms, rule, seen = self._window.time_ms or 0, self._rule, Standing.SEEN
-        lenient = self._second is None
+        window_ms, rule, seen = self._window.time_ms or 0, self._rule, IdStatus.SEEN
+        lenient = self._fallback is None
         sources: Iterable[Any] = (
             _of_rows(notes.sources, rows) if notes.sources else repeat(notes.source, len(rows))
         )
@@ -194,9 +199,9 @@ class LastJudge:
                 ):
                     if source.is_complete:
                         source.begin()
-                    standing = ahead.seen.take_number(id_bytes, number)
-                    if standing <= seen:
-                        if standing is seen:
+                    status = ahead.seen.take_number(id_bytes, number)
+                    if status <= seen:
+                        if status is seen:
                             # Not in flight, so that one was completed.
                             self._repeat(chunk, row, (ahead.offset, ahead.timestamp_ms))
                             source.join_fold()
@@ -229,7 +234,7 @@ class LastJudge:
                 self._wait(chunk, row, blocker)
         mixes = bool(source.in_flight) and (
             self._rule.alive(source.ahead, timestamp_ms) is None
-            or self._rule.standing(source.ahead, candidate, timestamp_ms) is Standing.UNCOMPARABLE
+            or self._rule.status(source.ahead, candidate, timestamp_ms) is IdStatus.UNCOMPARABLE
         )
         # Whatever the verdict: what a source remembers hangs only on what is completed.
         source.look_ahead(self._sources.after(source.ahead, candidate, chunk, row), mixes=mixes)
@@ -257,18 +262,16 @@ class LastJudge:
     ) -> int | None:
         """Give a record its verdict by what its source remembers then; or return the offset of one that it has to wait for."""
         timestamp_ms = int(chunk.timestamps[row])
-        rule, lenient = self._rule, self._second is None
-        standing = rule.standing(state, candidate, timestamp_ms)
-        is_old = standing in (Standing.BELOW, Standing.SEEN)
+        rule, lenient = self._rule, self._fallback is None
+        status = rule.status(state, candidate, timestamp_ms)
+        is_old = status in (IdStatus.BELOW, IdStatus.SEEN)
         if source.pending > 1 and (is_old or not source.covered):
             # What lies ahead may not come to be, and may have raised the floor: what is completed tells more.
             base = source.base(rule)
-            known = rule.standing(base, candidate, timestamp_ms)
-            if known is Standing.SEEN or self._may_be_lenient(
-                standing, source, candidate, base, timestamp_ms
-            ):
-                standing, lenient = known, False
-            elif is_old and known is not standing:
+            known = rule.status(base, candidate, timestamp_ms)
+            if known is IdStatus.SEEN or self._may_be_lenient(status, source, candidate, base, timestamp_ms):
+                status, lenient = known, False
+            elif is_old and known is not status:
                 blocker = self._last_open(source, chunk.offsets[row])
                 if blocker is not None:
                     return blocker
@@ -278,14 +281,14 @@ class LastJudge:
             and (lenient or source.covered)
             and (alive is None or alive.covered)
         )
-        judgement = rule.judge(standing, covered=covered)
+        judgement = rule.judge(status, covered=covered)
         return self._pronounce(
             chunk, row, judgement, None if state is None else (state.offset, state.timestamp_ms)
         )
 
     def _may_be_lenient(
         self,
-        standing: Standing,
+        status: IdStatus,
         source: ActiveSource,
         candidate: Candidate,
         base: SourceState | None,
@@ -293,9 +296,9 @@ class LastJudge:
     ) -> bool:
         """Whether it does no harm to say less of what lies below the floor; a second opinion would not be asked then."""
         return (
-            standing is Standing.BELOW
+            status is IdStatus.BELOW
             and self._rule.below_floor == "deliver"
-            and self._second is None
+            and self._fallback is None
             # Else it says nothing of what was completed since, or before.
             and candidate.token not in source.in_flight
             and (base is None or self._rule.alive(base, timestamp_ms) is not None)
@@ -336,7 +339,7 @@ class LastJudge:
 
     def judge_unreadable(self, chunk: Chunk, row: int) -> int | None:
         """Give a record its verdict whose ID the order cannot read; or return the offset of one that it has to wait for."""
-        return self._pronounce(chunk, row, self._rule.judge(Standing.MALFORMED, covered=True), None)
+        return self._pronounce(chunk, row, self._rule.judge(IdStatus.MALFORMED, covered=True), None)
 
     def _pronounce(
         self, chunk: Chunk, row: int, judgement: Judgement, seen: tuple[int, int] | None
@@ -344,12 +347,12 @@ class LastJudge:
         """Give a record its verdict, in doubt by a second opinion; or return the offset of one that it has to wait for."""
         notes = notes_of(chunk)
         digest = notes.others[row] if notes.others else None
-        if judgement.kind is VerdictKind.UNVERIFIED and digest is not None and self._second is not None:
+        if judgement.kind is VerdictKind.UNVERIFIED and digest is not None and self._fallback is not None:
             offset, timestamp_ms = chunk.offsets[row], int(notes.sighted[row])
             leaders = [
                 each
-                for each in self._sightings.in_flight.get(digest, ())
-                if self._repeated(each, offset, timestamp_ms, self._second) is not None
+                for each in self._fallback_ids.in_flight.get(digest, ())
+                if self._repeated(each, offset, timestamp_ms, self._fallback) is not None
             ]
             # One that is in flight, or waits itself, decides; else the last that was completed.
             leader = max(leaders, key=lambda each: (self._flight.is_open(each), each), default=None)
@@ -358,10 +361,10 @@ class LastJudge:
             if leader is not None:
                 judgement, seen = DUPLICATE_IN_FLIGHT, self.sighting(leader)
             else:
-                mark = self._sightings.last(digest, notes.stored.get(row))
-                since_ms, reaches_ms = self._reach.since_ms, timestamp_ms - (self._second.time_ms or 0)
+                mark = self._fallback_ids.last(digest, notes.stored.get(row))
+                since_ms, reaches_ms = self._reach.since_ms, timestamp_ms - (self._fallback.time_ms or 0)
                 kind = decide(
-                    offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self._second,
+                    offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), window=self._fallback,
                     covered=since_ms is None or since_ms <= reaches_ms,
                 )  # fmt: skip
                 if kind is not VerdictKind.UNVERIFIED:

@@ -38,7 +38,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from dedup_sdk.core.seen import Candidate, Seen, Standing, begin, restore
+from dedup_sdk.core.seen import Candidate, IdStatus, Seen, begin, restore
 from dedup_sdk.decision import BelowFloor
 from dedup_sdk.orders import Comparison, Order
 from dedup_sdk.record import VerdictKind
@@ -79,9 +79,9 @@ class Judgement(NamedTuple):
 
 
 _DOUBT = {
-    Standing.BELOW: Judgement(VerdictKind.UNVERIFIED, "below-floor"),
-    Standing.UNCOMPARABLE: Judgement(VerdictKind.UNVERIFIED, "uncomparable"),
-    Standing.MALFORMED: Judgement(VerdictKind.UNVERIFIED, "malformed"),
+    IdStatus.BELOW: Judgement(VerdictKind.UNVERIFIED, "below-floor"),
+    IdStatus.UNCOMPARABLE: Judgement(VerdictKind.UNVERIFIED, "uncomparable"),
+    IdStatus.MALFORMED: Judgement(VerdictKind.UNVERIFIED, "malformed"),
 }
 _FRESH = Judgement(VerdictKind.FRESH)
 _UNCOVERED = Judgement(VerdictKind.UNVERIFIED, "uncovered")
@@ -103,12 +103,12 @@ class LastRule:
             return mark
         return mark if self.window.holds(timestamp_ms - mark.timestamp_ms, 0) else None
 
-    def standing(self, mark: SourceState | None, candidate: Candidate, timestamp_ms: int) -> Standing:
+    def status(self, mark: SourceState | None, candidate: Candidate, timestamp_ms: int) -> IdStatus:
         """Say how an ID stands to what its source remembers; in a source that is new every ID is newer."""
         known = self.alive(mark, timestamp_ms)
         if known is None:
-            return Standing.MALFORMED if self.malformed(candidate) else Standing.NEWER
-        return known.seen.standing(candidate)
+            return IdStatus.MALFORMED if self.malformed(candidate) else IdStatus.NEWER
+        return known.seen.status(candidate)
 
     def malformed(self, candidate: Candidate) -> bool:
         """Whether this is no ID that the order can read."""
@@ -117,13 +117,13 @@ class LastRule:
         id_bytes = candidate.id_bytes
         return self.order.has_places or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
 
-    def judge(self, standing: Standing, *, covered: bool) -> Judgement:
+    def judge(self, status: IdStatus, *, covered: bool) -> Judgement:
         """Return the verdict of an ID that stands so to what was completed before it; ``covered``: so does its source (`SourceState.covered`)."""
-        if standing is Standing.SEEN or (standing is Standing.BELOW and self.below_floor == "discard"):
+        if status is IdStatus.SEEN or (status is IdStatus.BELOW and self.below_floor == "discard"):
             return _DUPLICATE
-        if standing in (Standing.NEWER, Standing.UNSEEN):
+        if status in (IdStatus.NEWER, IdStatus.UNSEEN):
             return _FRESH if covered else _UNCOVERED
-        return _DOUBT[standing]
+        return _DOUBT[status]
 
     def completed(
         self,
@@ -147,7 +147,7 @@ class LastRule:
         known = self.alive(mark, timestamp_ms)
         if known is None:
             return SourceState(self.begin(candidate, knows_all=covered), offset, timestamp_ms)
-        if known.seen.take(candidate) is Standing.UNCOMPARABLE:
+        if known.seen.take(candidate) is IdStatus.UNCOMPARABLE:
             # Records of this origin may have come before those of the other one.
             known.seen = self.begin(candidate, knows_all=False)
         known.pass_by(offset, timestamp_ms)

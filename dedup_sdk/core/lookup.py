@@ -301,7 +301,7 @@ class LookupMemory:
         return self.flight.low
 
     @property
-    def torn(self) -> int:
+    def exact_from(self) -> int:
         """See `Memory`."""
         return 0
 

@@ -134,7 +134,7 @@ class Memory(Protocol):
         """Where the history begins, as a commit of the watermark tells it: a fold of the log from there gives these marks."""
 
     @property
-    def torn(self) -> int:
+    def exact_from(self) -> int:
         """A fold that begins before this offset may give other marks; 0 where it never does."""
 
     @property

@@ -55,8 +55,8 @@ from dedup_sdk.orders import Comparison, Order, PartialOrder, Place
 from dedup_sdk.orders.place import ONLY_ORIGIN
 
 
-class Standing(IntEnum):
-    """The answers of `Seen.standing`."""
+class IdStatus(IntEnum):
+    """The answers of `Seen.status`."""
 
     NEWER = 0
     """It comes after the last one."""
@@ -120,7 +120,7 @@ class Seen(ABC):
         """The last ID, as it came."""
 
     @abstractmethod
-    def standing(self, candidate: Candidate) -> Standing:
+    def status(self, candidate: Candidate) -> IdStatus:
         """Say how an ID stands to those remembered."""
 
     def lacks(self, candidate: Candidate) -> bool:
@@ -130,14 +130,14 @@ class Seen(ABC):
         has forgotten those before it: then a newer ID may be one of these.
         """
         begins_anew = candidate.place is None or candidate.place.origin != ONLY_ORIGIN
-        return not (begins_anew and self.forgot) and self.standing(candidate) in (
-            Standing.NEWER,
-            Standing.UNSEEN,
+        return not (begins_anew and self.forgot) and self.status(candidate) in (
+            IdStatus.NEWER,
+            IdStatus.UNSEEN,
         )
 
     @abstractmethod
-    def take(self, candidate: Candidate) -> Standing:
-        """Remember a completed ID that is `Standing.NEWER` or `Standing.UNSEEN`, any other changes nothing; return how it stood."""
+    def take(self, candidate: Candidate) -> IdStatus:
+        """Remember a completed ID that is `IdStatus.NEWER` or `IdStatus.UNSEEN`, any other changes nothing; return how it stood."""
 
     def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
         """Remember completed IDs of one origin, each newer than the one before, the first newer than the last one."""
@@ -145,7 +145,7 @@ class Seen(ABC):
         for id_bytes, rank in zip(ids, ranks, strict=True):
             self.take(Candidate(id_bytes, Place(origin, rank)))
 
-    def take_number(self, id_bytes: bytes, number: int) -> Standing:
+    def take_number(self, id_bytes: bytes, number: int) -> IdStatus:
         """As `take`, of an ID whose rank is a number of the only origin."""
         return self.take(Candidate(id_bytes, Place(ONLY_ORIGIN, number)))
 
@@ -216,46 +216,46 @@ class DenseSeen(Seen):
         """The origin of the last ID."""
         return self._origin
 
-    def standing(self, candidate: Candidate) -> Standing:
+    def status(self, candidate: Candidate) -> IdStatus:
         """Say how an ID stands to those remembered."""
         place = candidate.place
         if place is None:
-            return Standing.MALFORMED
+            return IdStatus.MALFORMED
         rank: Any = place.rank
         if place.origin != self._origin:
-            return Standing.UNCOMPARABLE
+            return IdStatus.UNCOMPARABLE
         below = self._last_rank - rank
         if below < 0:
-            return Standing.NEWER
+            return IdStatus.NEWER
         if below <= self.depth:
-            return Standing.SEEN if self.bits >> below & 1 else Standing.UNSEEN
-        return Standing.BELOW if self.forgot else Standing.UNSEEN
+            return IdStatus.SEEN if self.bits >> below & 1 else IdStatus.UNSEEN
+        return IdStatus.BELOW if self.forgot else IdStatus.UNSEEN
 
-    def take(self, candidate: Candidate) -> Standing:
+    def take(self, candidate: Candidate) -> IdStatus:
         """Remember a completed ID that is newer or unseen; return how it stood."""
         place = candidate[1]
         if place is None:
-            return Standing.MALFORMED
+            return IdStatus.MALFORMED
         origin, rank = place
         if origin != self._origin:
-            return Standing.UNCOMPARABLE
+            return IdStatus.UNCOMPARABLE
         below: Any = self._last_rank - rank
         if below < 0:
             self._move(-below)
             self._last_id, self._last_rank = candidate[0], rank
             self.bits |= 1
             self._count(1)
-            return Standing.NEWER
-        standing = self.standing(candidate)
-        if standing is Standing.UNSEEN:
+            return IdStatus.NEWER
+        status = self.status(candidate)
+        if status is IdStatus.UNSEEN:
             if below <= self.depth:
                 self.bits |= 1 << below
                 self._count(1)
             else:
                 self.forgot = True
-        return standing
+        return status
 
-    def take_number(self, id_bytes: bytes, number: int) -> Standing:
+    def take_number(self, id_bytes: bytes, number: int) -> IdStatus:
         """As `take`; nearly all are newer than the last one, by little."""
         distance = number - self._last_rank
         if not 0 < distance <= self.depth or self._origin != ONLY_ORIGIN:
@@ -268,7 +268,7 @@ class DenseSeen(Seen):
         self._last_id, self._last_rank = id_bytes, number
         if self.known is not None:
             self._count(1)
-        return Standing.NEWER
+        return IdStatus.NEWER
 
     def remembers(self, rank: Any, newest: Any, taken: int) -> bool:
         """Whether a rank was seen, and is not too far below the newest."""
@@ -347,35 +347,35 @@ class SparseSeen(Seen):
         """The origin of the last ID."""
         return self._origin
 
-    def standing(self, candidate: Candidate) -> Standing:
+    def status(self, candidate: Candidate) -> IdStatus:
         """Say how an ID stands to those remembered."""
         place = candidate.place
         if place is None:
-            return Standing.MALFORMED
+            return IdStatus.MALFORMED
         origin, rank = place
         if origin != self._origin:
-            return Standing.UNCOMPARABLE
+            return IdStatus.UNCOMPARABLE
         if rank > self.ranks[-1]:
-            return Standing.NEWER
+            return IdStatus.NEWER
         at = bisect_left(self.ranks, rank)
         if self.ranks[at] == rank:
-            return Standing.SEEN
-        return Standing.BELOW if at == 0 and self.forgot else Standing.UNSEEN
+            return IdStatus.SEEN
+        return IdStatus.BELOW if at == 0 and self.forgot else IdStatus.UNSEEN
 
-    def take(self, candidate: Candidate) -> Standing:
+    def take(self, candidate: Candidate) -> IdStatus:
         """Remember a completed ID that is newer or unseen; return how it stood."""
-        standing = self.standing(candidate)
-        if standing is Standing.NEWER or standing is Standing.UNSEEN:
+        status = self.status(candidate)
+        if status is IdStatus.NEWER or status is IdStatus.UNSEEN:
             rank: Any = None if candidate.place is None else candidate.place.rank
-            at = len(self.ranks) if standing is Standing.NEWER else bisect_left(self.ranks, rank)
+            at = len(self.ranks) if status is IdStatus.NEWER else bisect_left(self.ranks, rank)
             if at == 0 and len(self.ranks) > self.depth:
                 self.forgot = True
-                return standing
+                return status
             self.items.insert(at, framed(candidate.id_bytes))
             self.ranks.insert(at, rank)
             self._forget_below_depth()
             self._count(1)
-        return standing
+        return status
 
     def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
         """Remember completed IDs of one origin, each newer than the one before."""
@@ -414,9 +414,9 @@ class SparseSeen(Seen):
 
 
 _STANDINGS = {
-    Comparison.NEWER: Standing.NEWER,
-    Comparison.SAME: Standing.SEEN,
-    Comparison.UNCOMPARABLE: Standing.UNCOMPARABLE,
+    Comparison.NEWER: IdStatus.NEWER,
+    Comparison.SAME: IdStatus.SEEN,
+    Comparison.UNCOMPARABLE: IdStatus.UNCOMPARABLE,
 }
 
 
@@ -456,27 +456,27 @@ class PartialSeen(Seen):
         """There is none."""
         return
 
-    def standing(self, candidate: Candidate) -> Standing:
+    def status(self, candidate: Candidate) -> IdStatus:
         """Say how an ID stands to those remembered."""
         id_bytes = candidate.id_bytes
         if id_bytes in self.ids or id_bytes == self._last_id:
-            return Standing.SEEN
+            return IdStatus.SEEN
         comparison = self._order.compare(self._last_id, id_bytes)
         if comparison is Comparison.OLDER:
-            return Standing.BELOW if self.forgot else Standing.UNSEEN
+            return IdStatus.BELOW if self.forgot else IdStatus.UNSEEN
         return _STANDINGS[comparison]
 
-    def take(self, candidate: Candidate) -> Standing:
+    def take(self, candidate: Candidate) -> IdStatus:
         """Remember a completed ID that is newer or unseen; return how it stood."""
-        standing = self.standing(candidate)
-        if standing not in (Standing.NEWER, Standing.UNSEEN):
-            return standing
-        if standing is Standing.NEWER:
+        status = self.status(candidate)
+        if status not in (IdStatus.NEWER, IdStatus.UNSEEN):
+            return status
+        if status is IdStatus.NEWER:
             self._last_id = candidate.id_bytes
         self.ids[candidate.id_bytes] = None
         self._forget_oldest()
         self._count(1)
-        return standing
+        return status
 
     def _forget_oldest(self) -> None:
         while len(self.ids) > self.depth + 1:

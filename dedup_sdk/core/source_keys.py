@@ -222,7 +222,7 @@ def source_spec_of(text: str) -> str | None:
     return dict(parse_qsl(text.removeprefix(_HEAD))).get("source", "")
 
 
-def lacked_second_opinion(theirs: str, ours: str) -> str | None:
+def lacked_fallback(theirs: str, ours: str) -> str | None:
     """Return the ID spec (its text) of the second opinion of ``ours``, where marks of ``theirs`` lack what it looks up and nothing else; else None.
 
     ``theirs`` and ``ours`` are identities as a store keeps them.

@@ -274,8 +274,8 @@ class Partition:
             items=items, discard_unkeyed=discard_unkeyed, shows_duplicates=shows_duplicates, now_ms=now_ms,
         )  # fmt: skip
         self._read_to = offsets[-1] + 1
-        if flight.told_ranges:
-            self._hide_told(chunk, flight.take_told(chunk))
+        if flight.reported_ranges:
+            self._hide_reported(chunk, flight.take_reported(chunk))
         taken = False
         for gate in self.gates:
             taken = gate.takes(chunk) or taken
@@ -308,7 +308,7 @@ class Partition:
 
     def _note_due(self) -> None:
         """Count held-back records that got their verdict without a completion; they are due."""
-        if self.flight.waits_to_hide:
+        if self.flight.awaits_reported:
             self._hide([], None)
         if self.flight.settled:
             judged = self.judged
@@ -329,7 +329,7 @@ class Partition:
         leaves its mark in memory, and until then the watermark stays before it. If it counted as completed before, the
         next owner would start behind it without the mark.
         """
-        self.flight.tell(ranges, epoch)
+        self.flight.report_completed(ranges, epoch)
 
     def completed_above(self, offset: int) -> tuple[Range, ...]:
         """Return the completed offsets from ``offset`` on, as half-open ranges, ascending.
@@ -337,20 +337,20 @@ class Partition:
         Of this owner's completions only those of records that it read; see `committable`.
         """
         here = [(start, min(end, self._read_to)) for start, end in self.flight.completed_above(offset)]
-        ranges = merged([*(each for each in here if each[0] < each[1]), *self.flight.told])
+        ranges = merged([*(each for each in here if each[0] < each[1]), *self.flight.reported])
         return tuple((max(start, offset), end) for start, end in ranges if end > offset)
 
-    def _hide_told(self, chunk: Chunk, rows: list[int]) -> None:
+    def _hide_reported(self, chunk: Chunk, rows: list[int]) -> None:
         """Complete the records of a chunk that another owner completed, instead of delivering them."""
         self._hide([RecordRef(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
-        self.flight.told_is_over(chunk.offsets[row] for row in rows if chunk.states[row] != PARKED)
+        self.flight.forget_reported(chunk.offsets[row] for row in rows if chunk.states[row] != PARKED)
 
     def _hide(self, offered: Iterable[RecordRef], admitted: Chunk | None) -> None:
         """Complete records that another owner completed: of a chunk that is admitted, and of the settled ones."""
         flight = self.flight
         earlier = flight.take_settled()
         apart = [place for place in earlier if place.chunk.states[place.row] == INDIVIDUAL]
-        hidden = [place for place in [*offered, *apart] if flight.was_told(self.memory.together(place))]
+        hidden = [place for place in [*offered, *apart] if flight.was_reported(self.memory.together(place))]
         if hidden:
             released = self._complete_as_redelivered(hidden)
             if admitted is not None:
@@ -368,16 +368,16 @@ class Partition:
             rows.setdefault(id(chunk), (chunk, []))[1].append(row)
         return [place for chunk, each in rows.values() for place in self.state.complete(chunk, each)]
 
-    def _without_told(self, offered: list[RecordRef]) -> list[RecordRef]:
+    def _without_reported(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Complete the records that another owner completed; return the rest, and records that waited for these."""
         left: list[RecordRef] = []
         while offered:
             place = offered.pop(0)
-            if self.flight.was_told(self.memory.together(place)):
+            if self.flight.was_reported(self.memory.together(place)):
                 offered += self._complete_as_redelivered([place])
             else:
                 left.append(place)
-        self.flight.told_is_over(place.offset for place in self.flight.settled)
+        self.flight.forget_reported(place.offset for place in self.flight.settled)
         return left
 
     # --- records that end ----------------------------------------------------------------------------------------
@@ -444,8 +444,8 @@ class Partition:
 
     def _settled(self, offered: list[RecordRef]) -> list[RecordRef]:
         """Count the settled records; return the ones of ``offered`` that gates let through now."""
-        if self.flight.waits_to_hide:
-            offered = self._without_told(offered)
+        if self.flight.awaits_reported:
+            offered = self._without_reported(offered)
         self.judged = self.flight.take_settled()
         for gate in self.gates if offered else ():
             offered = gate.before_offer(offered)

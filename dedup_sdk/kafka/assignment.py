@@ -379,7 +379,7 @@ class Assigned:
         metadata = CommitMetadata(
             low=min(memory.committed_low, offset),
             era=flight.era,
-            complete=self.complete and not memory.torn,
+            complete=self.complete and not memory.exact_from,
             epoch=flight.epoch,
             log=self.log,
             rule=held.terms.rule,

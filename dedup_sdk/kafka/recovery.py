@@ -29,7 +29,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk.core.reach import NOTHING_KNOWN, StartPlan, plan_start
-from dedup_sdk.core.source_keys import lacked_second_opinion
+from dedup_sdk.core.source_keys import lacked_fallback
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import (
@@ -547,7 +547,7 @@ def _fitting(
     A cut beyond the committed offset would make duplicates of records that this group never handled; so would the
     history of another group, unless the user vouches for it by giving a snapshot that was made without one.
     """
-    lacked = lacked_second_opinion(manifest.id_spec, identity.id_spec)
+    lacked = lacked_fallback(manifest.id_spec, identity.id_spec)
     if lacked is not None:
         message = (
             f"snapshot {folder} has the sources, and nothing of what otherwise= looks up; the topic is read instead. "

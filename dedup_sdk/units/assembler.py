@@ -21,7 +21,7 @@ CROSSES: Final = "unit-crosses"
 """It has records in another partition, too."""
 
 
-class Standing(Enum):
+class UnitStatus(Enum):
     """What a record does to its unit."""
 
     WAITS = 0
@@ -33,7 +33,7 @@ class Standing(Enum):
 
 
 @dataclass(slots=True)
-class Gathered:
+class OpenUnit:
     """A unit that is open, or was: ``items`` are its records as they were given, ``offsets`` theirs; ``since_ms``: see `UnitAssembler`."""
 
     name: bytes
@@ -43,7 +43,7 @@ class Gathered:
     items: list[Any] = field(default_factory=list)
     reason: str = UNFINISHED
     begun_at: tuple[int, int] = (0, 0)
-    """How many records, and bytes, had come before it; see `UnitAssembler.tell_came`."""
+    """How many records, and bytes, had come before it; see `UnitAssembler.note_came`."""
 
 
 @dataclass(slots=True)
@@ -65,13 +65,13 @@ class Failed:
 class UnitAssembler:
     """The units of one partition; ``records`` is the most that one may have.
 
-    Its time (``since_ms``) is that in which there was nothing more to read, as `tell_time` says: a unit that lies whole in the topic is not
+    Its time (``since_ms``) is that in which there was nothing more to read, as `note_time` says: a unit that lies whole in the topic is not
     late for how long it takes to get there. Units that another partition has records of fail, as `ask_elsewhere` says, until `take_crossed`. ``short`` are those that ended lately with fewer records than
     they said: here the name is free, but the others may lie elsewhere.
     """
 
     def __init__(self, records: int) -> None:
-        self.open: dict[bytes, Gathered] = {}
+        self.open: dict[bytes, OpenUnit] = {}
         self.failed: dict[bytes, Failed] = {}
         self.short: dict[bytes, Failed] = {}
         self._elsewhere: Callable[[bytes], bool] = _nowhere
@@ -80,7 +80,7 @@ class UnitAssembler:
         self._came = (0, 0)
         # All three stand in the order of their time, so that a look at the oldest and the newest is enough.
         self._waited_ms = self._latest_ms = 0
-        self._told_ms: int | None = None
+        self._noted_ms: int | None = None
         self._at_end = True
 
     def ask_elsewhere(self, elsewhere: Callable[[bytes], bool]) -> None:
@@ -92,11 +92,11 @@ class UnitAssembler:
         crossed, self._crossed = self._crossed, {}
         return crossed
 
-    def tell_time(self, now_ms: int, *, at_end: bool) -> None:
+    def note_time(self, now_ms: int, *, at_end: bool) -> None:
         """Say what time it is, and whether there is nothing more to read: what went by since it was said last counts if so both times."""
         if at_end and self._at_end:
-            self._waited_ms += self._since_told(now_ms)
-        self._told_ms, self._at_end = now_ms, at_end
+            self._waited_ms += self._since_noted(now_ms)
+        self._noted_ms, self._at_end = now_ms, at_end
         # What was begun in a time that does not count.
         for known in self._newest_first():
             for each in known:
@@ -105,14 +105,14 @@ class UnitAssembler:
                 each.since_ms = self._waited_ms
         self._latest_ms = self._waited_ms
 
-    def tell_came(self, records: int, size: int) -> None:
+    def note_came(self, records: int, size: int) -> None:
         """Count records that came, and their bytes, for the backlog of every open unit; while none is open they do not matter.
 
         They are counted as they come, not by offsets: holes in the log take no memory.
         """
         self._came = self._came[0] + records, self._came[1] + size
 
-    def crowded(self, most_records: int, most_bytes: int) -> bytes | None:
+    def overflowing(self, most_records: int, most_bytes: int) -> bytes | None:
         """Return the name of the oldest open unit where more has come since it began: all of that waits for it. None where it has not."""
         # They stand in the order of their first records.
         oldest = next(iter(self.open.values()), None)
@@ -121,17 +121,17 @@ class UnitAssembler:
         records, size = (now - then for now, then in zip(self._came, oldest.begun_at, strict=True))
         return oldest.name if records > most_records or size > most_bytes else None
 
-    def _since_told(self, now_ms: int) -> int:
+    def _since_noted(self, now_ms: int) -> int:
         """Return what has gone by; a clock that was set back holds no unit."""
-        if self._told_ms is None:
-            self._told_ms = now_ms
-        return max(0, now_ms - self._told_ms)
+        if self._noted_ms is None:
+            self._noted_ms = now_ms
+        return max(0, now_ms - self._noted_ms)
 
-    def _newest_first(self) -> list[Iterator[Gathered | Failed]]:
+    def _newest_first(self) -> list[Iterator[OpenUnit | Failed]]:
         return [reversed(self.open.values()), reversed(self.failed.values()), reversed(self.short.values())]
 
     def _now(self, now_ms: int) -> int:
-        self._latest_ms = max(self._latest_ms, self._waited_ms + self._since_told(now_ms))
+        self._latest_ms = max(self._latest_ms, self._waited_ms + self._since_noted(now_ms))
         return self._latest_ms
 
     @property
@@ -152,17 +152,17 @@ class UnitAssembler:
 
     def take(
         self, member: Member, offset: int, item: Any, now_ms: int
-    ) -> tuple[Standing, Gathered | None, str]:
+    ) -> tuple[UnitStatus, OpenUnit | None, str]:
         """Take a record in; return what that makes of its unit, the unit, and the reason where it has failed."""
         failed = self.failed.get(member.name)
         if failed is not None:
             failed.over, failed.lately, failed.since_ms = False, True, self._now(now_ms)
             if not self._count_late(member, failed):
                 self._note(self.failed, member.name, failed)
-            return Standing.LATE, None, failed.reason
+            return UnitStatus.LATE, None, failed.reason
         unit = self.open.get(member.name)
         if unit is None:
-            unit = self.open[member.name] = Gathered(member.name, self._now(now_ms), begun_at=self._came)
+            unit = self.open[member.name] = OpenUnit(member.name, self._now(now_ms), begun_at=self._came)
             self.short.pop(member.name, None)
         unit.offsets.append(offset)
         unit.items.append(item)
@@ -172,7 +172,7 @@ class UnitAssembler:
         if count == 1 and self._elsewhere(member.name):
             self.fail(unit.name, CROSSES, now_ms, ended=member.is_end)
             self._crossed.setdefault(unit.name, offset)
-            return Standing.FAILED, unit, CROSSES
+            return UnitStatus.FAILED, unit, CROSSES
         short = unit.size is not None and (count > unit.size or (member.is_end and count < unit.size))
         if contradicts or short:
             unit.reason = MALFORMED
@@ -180,14 +180,14 @@ class UnitAssembler:
             if member.is_end and not contradicts and unit.size is not None and count < unit.size:
                 known = Failed(MALFORMED, unit.size, count, self._now(now_ms), unit.offsets[0])
                 self._note(self.short, unit.name, known)
-            return Standing.FAILED, unit, MALFORMED
+            return UnitStatus.FAILED, unit, MALFORMED
         if member.is_end or count == unit.size:
             del self.open[member.name]
-            return Standing.WHOLE, unit, ""
+            return UnitStatus.WHOLE, unit, ""
         if count >= self._records or (unit.size or 0) > self._records:
             self.fail(unit.name, UNFINISHED, now_ms)
-            return Standing.FAILED, unit, UNFINISHED
-        return Standing.WAITS, unit, ""
+            return UnitStatus.FAILED, unit, UNFINISHED
+        return UnitStatus.WAITS, unit, ""
 
     def may_end(self, members: Iterable[Member]) -> set[bytes]:
         """Return the names of open units that some of these records may make whole."""
@@ -198,13 +198,13 @@ class UnitAssembler:
         return {name for name, told in coming.items() if self._may_end(self.open[name], told)}
 
     @staticmethod
-    def _may_end(unit: Gathered, told: list[Member]) -> bool:
+    def _may_end(unit: OpenUnit, told: list[Member]) -> bool:
         sizes = [size for size in (unit.size, *(member.size for member in told)) if size is not None]
         return any(member.is_end for member in told) or any(
             len(unit.offsets) + len(told) >= size for size in sizes
         )
 
-    def fail(self, name: bytes, reason: str, now_ms: int, *, ended: bool = False) -> Gathered:
+    def fail(self, name: bytes, reason: str, now_ms: int, *, ended: bool = False) -> OpenUnit:
         """Let an open unit fail: what comes of it later is late. ``ended``: nothing more will come."""
         unit = self.open.pop(name)
         unit.reason = reason
@@ -251,7 +251,7 @@ class UnitAssembler:
 
     def wait_anew(self) -> None:
         """Begin the time anew in which units are to become whole, and failed ones are known: what came before came in a fold."""
-        self._told_ms = None
+        self._noted_ms = None
         self.short.clear()
         for failed in self.failed.values():
             failed.lately = False
@@ -261,7 +261,7 @@ class UnitAssembler:
         self._latest_ms = self._waited_ms
 
 
-def _begun_before(known: Mapping[bytes, Gathered | Failed], before_ms: int) -> list[bytes]:
+def _begun_before(known: Mapping[bytes, OpenUnit | Failed], before_ms: int) -> list[bytes]:
     """Return the names of those begun before; they stand in the order of their time."""
     return [name for name, _ in takewhile(lambda each: each[1].since_ms < before_ms, known.items())]
 

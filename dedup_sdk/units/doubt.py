@@ -23,35 +23,35 @@ from dedup_sdk.units.whole import CompleteUnit
 class Doubt:
     """IDs that may have been completed at a time (ms), or not; there are none where ``all_or_nothing`` is false, each of a unit has its own verdict then.
 
-    ``torn``: from that offset on the log alone tells what was judged here. Before it a unit failed, or was accepted in
+    ``exact_from``: from that offset on the log alone tells what was judged here. Before it a unit failed, or was accepted in
     doubt, which depends on more than the log; and where one more ID is remembered or one less, a later unit is rejected or not, so
     that a fold of that range could remember what nobody has handled.
     """
 
     def __init__(self, reach: Reach, *, all_or_nothing: bool) -> None:
         self.all_or_nothing = all_or_nothing
-        self.torn = 0
+        self.exact_from = 0
         self._reach = reach
         self._maybe: dict[bytes, int] = {}
         self._whole_from = 0
 
     # --- where the log does not tell -------------------------------------------------------------------------
 
-    def tear(self, offset: int) -> None:
+    def note_inexact_below(self, offset: int) -> None:
         """Note that the log before an offset does not tell what was judged."""
         if self.all_or_nothing:
-            self.torn = max(self.torn, offset)
+            self.exact_from = max(self.exact_from, offset)
 
     def pass_below(self, high: int) -> None:
         """Note that the watermark moves."""
-        if self._whole_from < self.torn <= high:
+        if self._whole_from < self.exact_from <= high:
             self._whole_from = high
 
     def committed_low(self, low: int, high: int) -> int:
         """Return where the history begins, as a commit tells it: no place inside a unit, whose rest would pass for all of it."""
-        if not self.torn:
+        if not self.exact_from:
             return low
-        return max(low, self._whole_from if self._whole_from >= self.torn else high)
+        return max(low, self._whole_from if self._whole_from >= self.exact_from else high)
 
     # --- IDs that may be known -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dedup_sdk")
 
 QUIET_MS: Final = 60_000
-"""Milliseconds between two lines on units that are crowded out of one partition, at least."""
+"""Milliseconds between two lines on units that are overflowed out of one partition, at least."""
 
 
 class UnitGate(Gate):
@@ -43,12 +43,12 @@ class UnitGate(Gate):
     def takes(self, chunk: Chunk) -> bool:
         """See `Gate`. Units that failed because too much came behind them are told once a minute, not once a unit."""
         del chunk
-        crowded = self.units.take_crowded()
-        self._unsaid += len(crowded)
+        overflowed = self.units.take_overflowed()
+        self._unsaid += len(overflowed)
         partition = self._partition
-        if not crowded or partition is None or (now_ms := partition.now_ms()) < self._quiet_until_ms:
+        if not overflowed or partition is None or (now_ms := partition.now_ms()) < self._quiet_until_ms:
             return False
-        unit, (name, offset) = self.units.keys.unit, crowded[0]
+        unit, (name, offset) = self.units.keys.unit, overflowed[0]
         among = f" (one of {self._unsaid:,} since this was said last)" if self._unsaid > 1 else ""
         logger.warning(
             "%s[%d]: unit %r, begun at offset %d, is no longer waited for%s: more than %s records, or %s MB, came since, all of them in memory for "
@@ -110,7 +110,7 @@ class UnitGate(Gate):
         """Return the names of units that were begun too long ago, counting the time in which there was nothing more to read."""
         if not self.units.is_live:
             return []
-        self.units.assembler.tell_time(now_ms, at_end=at_end)
+        self.units.assembler.note_time(now_ms, at_end=at_end)
         return self.units.assembler.overdue(int(self.units.keys.unit.timeout * 1000))
 
     def give_up(self, name: bytes, reason: str, now_ms: int) -> None:

@@ -43,7 +43,7 @@ from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import Mark, decide
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Int64s, Marks, Progress, join_marks
 from dedup_sdk.record import VerdictKind, value_bytes
-from dedup_sdk.units.assembler import UNFINISHED, Gathered, Standing, UnitAssembler
+from dedup_sdk.units.assembler import UNFINISHED, OpenUnit, UnitAssembler, UnitStatus
 from dedup_sdk.units.doubt import Doubt
 from dedup_sdk.units.keys import Member, UnitKeys
 from dedup_sdk.units.ranges import OverUnits
@@ -83,8 +83,8 @@ class UnitMemory:
     """`dedup_sdk.core.memory.Memory` of units, in front of one that looks IDs up; digests of records are their unit keys (`UnitKeys`).
 
     ``assembler`` has the units that are open. ``complete_units`` are those that wait or are in flight, by their ends. ``is_live``: records came
-    that are not folded. ``crowded`` are the units that failed because too much came behind them, each with the offset of its
-    first record, until `take_crowded`.
+    that are not folded. ``overflowed`` are the units that failed because too much came behind them, each with the offset of its
+    first record, until `take_overflowed`.
     """
 
     def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -98,7 +98,7 @@ class UnitMemory:
         self._window = window
         self._folding = False
         self._due: list[RecordRef] = []
-        self._crowded: list[tuple[bytes, int]] = []
+        self._overflowed: list[tuple[bytes, int]] = []
         self._remembered: list[Remembered] = []
         self._promoted: list[RecordRef] = []
         self._admitting: Chunk | None = None
@@ -109,7 +109,7 @@ class UnitMemory:
         self.flight.watch(passing=self._pass, bound=self._outside_units)
         if progress.completed_end > (progress.low if progress.committed is None else progress.committed):
             # What no commit says yet was lost with the process.
-            self.doubt.tear(progress.completed_end)
+            self.doubt.note_inexact_below(progress.completed_end)
 
     @property
     def flight(self) -> Flight:
@@ -131,9 +131,9 @@ class UnitMemory:
         return self.doubt.committed_low(self.flight.low, self.flight.high)
 
     @property
-    def torn(self) -> int:
+    def exact_from(self) -> int:
         """See `Memory`."""
-        return self.doubt.torn
+        return self.doubt.exact_from
 
     @property
     def written_since_ms(self) -> int | None:
@@ -156,7 +156,7 @@ class UnitMemory:
 
         A partition is not paused for such a unit, however much waits behind it: its other records would never come, and
         a paused partition is not at the end of its log, so that no time would end the unit. Instead it fails when too
-        much came behind it (`UnitAssembler.crowded`). The records of a failed unit wait for their handlers; for these
+        much came behind it (`UnitAssembler.overflowing`). The records of a failed unit wait for their handlers; for these
         the partition is paused as usual.
         """
         oldest = next(iter(self.assembler.open.values()), None)
@@ -205,7 +205,7 @@ class UnitMemory:
                 self.is_live = True
                 self.assembler.wait_anew()
                 self.doubt.end()
-            self._fail_crowded()
+            self._fail_overflowing()
         members = self.keys.members_of(chunk.digests)
         if not members:
             return self.lookup.look_up(chunk, missing, find, discard=discard, now_ms=now_ms)
@@ -248,7 +248,7 @@ class UnitMemory:
                 self._admitting = None
             self._hand_over_with(chunk)
         if self.assembler.open and not self._folding:
-            self.assembler.tell_came(len(chunk.offsets), value_bytes(chunk.items))
+            self.assembler.note_came(len(chunk.offsets), value_bytes(chunk.items))
 
     def _judge_all(self, chunk: Chunk, known: Members) -> None:
         singles: list[int] = []
@@ -263,15 +263,15 @@ class UnitMemory:
                 continue
             chunk.leave_no_mark([row])
             place = RecordRef(chunk, row)
-            standing, unit, reason = self.assembler.take(member, offset, place, self._now_ms)
-            notes_of(chunk).gather(row)
+            status, unit, reason = self.assembler.take(member, offset, place, self._now_ms)
+            notes_of(chunk).join_unit(row)
             chunk.hold(row, WAITS_FOR_UNIT)
-            if standing is Standing.WAITS:
+            if status is UnitStatus.WAITS:
                 continue
             # What lies before an end is judged before it.
             self._judge_singles(chunk, singles, known.stored)
             singles = []
-            if standing is Standing.WHOLE and unit is not None:
+            if status is UnitStatus.WHOLE and unit is not None:
                 self._judge_whole(unit, known.stored)
             elif unit is not None:
                 self._deliver_each(unit.items, reason)
@@ -316,7 +316,7 @@ class UnitMemory:
 
     # --- units ---------------------------------------------------------------------------------------------
 
-    def _judge_whole(self, gathered: Gathered, stored: dict[bytes, Mark]) -> None:
+    def _judge_whole(self, gathered: OpenUnit, stored: dict[bytes, Mark]) -> None:
         """Judge a unit at its end, or have it wait for what is in flight."""
         places: list[RecordRef] = gathered.items
         digests = [chunk.digests[row] for chunk, row in places]
@@ -408,7 +408,7 @@ class UnitMemory:
             self._number_none(unit, duplicates)
             self._count_window.offer_all(unit.accepted, unit.end)
         if not covered and len(unit.accepted) > 1 and not self._folding:
-            self.doubt.tear(unit.end + 1)
+            self.doubt.note_inexact_below(unit.end + 1)
         firsts: dict[bytes, RecordRef] = {}
         for place in unit.places:
             chunk, row = place
@@ -467,13 +467,13 @@ class UnitMemory:
         Else a unit that came again whole would be rejected for what came of it before, and what did not come then would be lost.
         """
         for chunk, row in places:
-            notes_of(chunk).scatter(row)
+            notes_of(chunk).leave_unit(row)
             chunk.judge(row, UNVERIFIED, reason)
             self._offer(chunk, row)
             if self._folding:
                 self.doubt.note([chunk.digests[row]], int(chunk.timestamps[row]))
         if not self._folding:
-            self.doubt.tear(places[-1].offset + 1)
+            self.doubt.note_inexact_below(places[-1].offset + 1)
         self._note_settled(places)
 
     def _note_settled(self, places: Sequence[RecordRef]) -> None:
@@ -520,16 +520,16 @@ class UnitMemory:
         """So many records may come behind the first one of a unit that is open."""
         return MOST_OPEN + self.keys.unit.records
 
-    def _fail_crowded(self) -> None:
+    def _fail_overflowing(self) -> None:
         """Let units fail behind whose first record too much has come; their time may not count, while there is so much to read."""
-        while name := self.assembler.crowded(self.most_behind, self.keys.unit.megabytes * _MEGABYTE):
-            self._crowded.append((name, self.assembler.open[name].offsets[0]))
+        while name := self.assembler.overflowing(self.most_behind, self.keys.unit.megabytes * _MEGABYTE):
+            self._overflowed.append((name, self.assembler.open[name].offsets[0]))
             self.fail_unit(name, UNFINISHED, self._now_ms)
 
-    def take_crowded(self) -> list[tuple[bytes, int]]:
+    def take_overflowed(self) -> list[tuple[bytes, int]]:
         """Return the units that failed so, each with the offset of its first record, and forget them."""
-        crowded, self._crowded = self._crowded, []
-        return crowded
+        overflowed, self._overflowed = self._overflowed, []
+        return overflowed
 
     def fail_unit(self, name: bytes, reason: str, now_ms: int) -> None:
         """Deliver what has come of an open unit, record by record, and whatever comes of it later; that is settled."""
@@ -762,7 +762,7 @@ class UnitMemory:
         for name in [name for name, unit in opened.items() if unit.offsets[0] < begun_below]:
             self._pass_gathered(self.assembler.fail(name, UNFINISHED, self._now_ms))
 
-    def _pass_gathered(self, unit: Gathered) -> None:
+    def _pass_gathered(self, unit: OpenUnit) -> None:
         places: list[RecordRef] = unit.items
         for chunk, row in places:
             if chunk.states[row] != DONE:

@@ -71,11 +71,11 @@ class UnitNotes:
         self.units: dict[int, CompleteUnit] = {}
         self.gathered: set[int] = set()
 
-    def gather(self, row: int) -> None:
+    def join_unit(self, row: int) -> None:
         """Note that a record ends with its unit."""
         self.gathered.add(row)
 
-    def scatter(self, row: int) -> None:
+    def leave_unit(self, row: int) -> None:
         """Note that a record ends alone, after all: its unit has failed."""
         self.gathered.discard(row)
 

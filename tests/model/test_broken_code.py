@@ -188,7 +188,7 @@ def say_nothing_above_the_commit(patch: pytest.MonkeyPatch) -> None:
 
 def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
     """What a text tells is hidden when it is read, and not remembered."""
-    hide = Partition._hide_told
+    hide = Partition._hide_reported
 
     def forgetful(self: Partition, chunk: Chunk, rows: list[int]) -> None:
         before = dict(enumerate(chunk.kinds))
@@ -199,19 +199,19 @@ def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
                 chunk.unmarked.add(row)
                 _recent(self).drop(digest, chunk.offsets[row])
 
-    patch.setattr(Partition, "_hide_told", forgetful)
+    patch.setattr(Partition, "_hide_reported", forgetful)
 
 
 def pass_what_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
     """What a text tells counts as completed before it is read."""
-    tell = Flight.tell
+    tell = Flight.report_completed
 
     def passing(self: Flight, ranges: Any, *more: Any) -> None:
         tell(self, ranges, *more)
-        self.restored = (*self.restored, *self.told_ranges)
-        self.told_ranges = ()
+        self.restored = (*self.restored, *self.reported_ranges)
+        self.reported_ranges = ()
 
-    patch.setattr(Flight, "tell", passing)
+    patch.setattr(Flight, "report_completed", passing)
 
 
 _OF_THE_LOG = [

@@ -13,12 +13,12 @@ import pytest
 from dedup_sdk import decision
 from dedup_sdk.core import lookup
 from dedup_sdk.core.count_window import CountWindow
+from dedup_sdk.core.fallback import FallbackIds
 from dedup_sdk.core.flight import digest_of
 from dedup_sdk.core.last import LastMemory
 from dedup_sdk.core.last_rule import LastRule, SourceState
 from dedup_sdk.core.lookup import LookupMemory
-from dedup_sdk.core.seen import Standing
-from dedup_sdk.core.sightings import Sightings
+from dedup_sdk.core.seen import IdStatus
 from dedup_sdk.core.sources import Sources
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition, Writer
@@ -202,7 +202,7 @@ def never_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
     def keep(self: LastRule, mark: Any, candidate: Any, **named: Any) -> Any:
         known = None if mark is None else self.alive(mark, named["timestamp_ms"])
-        if known is not None and known.seen.standing(candidate) is Standing.UNCOMPARABLE:
+        if known is not None and known.seen.status(candidate) is IdStatus.UNCOMPARABLE:
             return mark
         return completed(self, mark, candidate, **named)
 
@@ -217,7 +217,7 @@ def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
 
 def overlook_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
     """A second opinion knows only what the watermark has passed."""
-    patch.setattr(Sightings, "begin", lambda *_: None)
+    patch.setattr(FallbackIds, "begin", lambda *_: None)
 
 
 def drop_without_a_word(patch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_a_second_opinion_is_folded_too() -> None:
     strategy = LastId(
         id=header("seq"), order=orders.integer(), otherwise=Lookup(id=header("ident"), window=Window(days=1))
     )
-    state = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0), second=Window(days=1))
+    state = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0), fallback=Window(days=1))
     keys: list[bytes | None] = [PARTITION_SOURCE + bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
     asked: list[int] = []
 

@@ -247,7 +247,7 @@ def _check_memory(driven: Driven, source: str, known: Remembered | None) -> None
     assert (mark.seen.known, mark.seen.forgot) == (known.known, known.forgot)
     for number in range(14):
         sent = Sent(0, source, known.origin, number, known.timestamp_ms)
-        standing = mark.seen.standing(driven.candidate(sent.id_bytes)).name.lower()
+        standing = mark.seen.status(driven.candidate(sent.id_bytes)).name.lower()
         fresh = "newer" if number > known.numbers[-1] else "unseen"
         expected = {"fresh": fresh, "uncovered": fresh, "duplicate": "seen", "below-floor": "below"}
         assert standing == expected[verdict(sent, known, WINDOW_MS)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from dedup_sdk import StoreCorruptError, orders
-from dedup_sdk.core.seen import Candidate, Seen, Standing, begin, restore
+from dedup_sdk.core.seen import Candidate, IdStatus, Seen, begin, restore
 from dedup_sdk.orders import Comparison, Order, PartialOrder, Place
 
 
@@ -68,7 +68,7 @@ def test_a_run_is_remembered_as_its_ids_are_one_by_one(
     rising = [max(numbers) + step for step in sorted(run)]
     at_once.take_run([str(number).encode() for number in rising], rising)
     for number in rising:
-        assert singly.take(candidate(order, number)) is Standing.NEWER
+        assert singly.take(candidate(order, number)) is IdStatus.NEWER
     assert at_once.encode() == singly.encode()
 
 
@@ -90,14 +90,14 @@ def test_bytes_bring_back_what_is_remembered(
     assert restore(order, depth, record).encode() == record
     again = restore(order, other, record)
     for number in range(62):
-        before, after = seen.standing(candidate(order, number)), again.standing(candidate(order, number))
+        before, after = seen.status(candidate(order, number)), again.status(candidate(order, number))
         if before is after:
             continue
         if other < depth:
-            assert after is Standing.BELOW
+            assert after is IdStatus.BELOW
         else:
             # Bits that reach further know nothing of what lies there, and say so.
-            assert (before, after) == (Standing.BELOW, Standing.UNSEEN)
+            assert (before, after) == (IdStatus.BELOW, IdStatus.UNSEEN)
             assert again.known is not None
 
 
@@ -154,22 +154,22 @@ class TestAnOrderThatOnlyCompares:
         """The last ID decides; an older one that never came is processed while all is remembered."""
         order = self.order()
         seen = begin(order, 2, Candidate(b"ab", None), knows_all=True)
-        assert seen.standing(Candidate(b"abc", None)) is Standing.NEWER
-        assert seen.standing(Candidate(b"ba", None)) is Standing.SEEN
-        assert seen.standing(Candidate(b"a", None)) is Standing.UNSEEN
-        assert seen.standing(Candidate(b"cd", None)) is Standing.UNCOMPARABLE
+        assert seen.status(Candidate(b"abc", None)) is IdStatus.NEWER
+        assert seen.status(Candidate(b"ba", None)) is IdStatus.SEEN
+        assert seen.status(Candidate(b"a", None)) is IdStatus.UNSEEN
+        assert seen.status(Candidate(b"cd", None)) is IdStatus.UNCOMPARABLE
         for text in (b"abc", b"abcd", b"abcde"):
-            assert seen.take(Candidate(text, None)) is Standing.NEWER
+            assert seen.take(Candidate(text, None)) is IdStatus.NEWER
         assert seen.last_id == b"abcde"
-        assert seen.standing(Candidate(b"abc", None)) is Standing.SEEN
-        assert seen.standing(Candidate(b"ab", None)) is Standing.BELOW
+        assert seen.status(Candidate(b"abc", None)) is IdStatus.SEEN
+        assert seen.status(Candidate(b"ab", None)) is IdStatus.BELOW
         again = restore(order, 2, seen.encode())
         assert again.encode() == seen.encode()
-        assert again.standing(Candidate(b"ab", None)) is Standing.BELOW
+        assert again.status(Candidate(b"ab", None)) is IdStatus.BELOW
 
     def test_a_late_one_is_remembered(self) -> None:
         """It does not become the last one."""
         seen = begin(self.order(), 5, Candidate(b"abc", None), knows_all=True)
-        assert seen.take(Candidate(b"a", None)) is Standing.UNSEEN
+        assert seen.take(Candidate(b"a", None)) is IdStatus.UNSEEN
         assert seen.last_id == b"abc"
-        assert seen.standing(Candidate(b"a", None)) is Standing.SEEN
+        assert seen.status(Candidate(b"a", None)) is IdStatus.SEEN

@@ -212,7 +212,7 @@ def believe_the_fold(patch: pytest.MonkeyPatch) -> None:
 
 def forget_what_tore(patch: pytest.MonkeyPatch) -> None:
     """Commits do not say from where on the log tells what was judged."""
-    patch.setattr(Doubt, "tear", lambda _doubt, _offset: None)
+    patch.setattr(Doubt, "note_inexact_below", lambda _doubt, _offset: None)
 
 
 def pass_by_what_waits(patch: pytest.MonkeyPatch) -> None:

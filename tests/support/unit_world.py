@@ -127,7 +127,7 @@ class UnitWorld:
     def commit_offset(self) -> None:
         """Commit what is over, with what a consumer says beside it."""
         held = self.engine.partitions["t", 0]
-        complete = (self.commit is None or self.commit.complete) and not held.memory.torn
+        complete = (self.commit is None or self.commit.complete) and not held.memory.exact_from
         self.commit = Commit(held.flight.high, held.memory.committed_low, complete)
         held.flight.note_committed(held.flight.high)
         self._check_commit(held.flight.high)

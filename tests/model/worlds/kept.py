@@ -19,7 +19,10 @@ def kept(state: PartitionState) -> list[int]:
         left += [len(memory.undecided), len(memory.recent.behind)]
     if isinstance(memory, LastMemory):
         sources = memory.sources.active.values()
-        left += [len(memory.sightings.in_flight), sum(len(each.in_flight) + each.pending for each in sources)]
+        left += [
+            len(memory.fallback_ids.in_flight),
+            sum(len(each.in_flight) + each.pending for each in sources),
+        ]
     ring = memory.reach.count_window
     if ring is not None:
         left += [len(ring._pending), len(ring._unnumbered)]

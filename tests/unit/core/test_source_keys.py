@@ -9,7 +9,7 @@ from dedup_sdk.core.source_keys import (
     MAX_COMPARED_BYTES,
     PARTITION_SOURCE,
     SourceKeys,
-    lacked_second_opinion,
+    lacked_fallback,
     source_spec_of,
 )
 from dedup_sdk.ids import RecordFields, digest_one
@@ -93,13 +93,13 @@ def test_which_second_opinion_is_lacked_is_read_from_what_a_store_keeps() -> Non
     """Where nothing else differs."""
     sources = SourceKeys(header("seq"), header("producer"), "integer")
     asking = replace(sources, other=header("a & b") + key())
-    assert lacked_second_opinion(str(sources), str(asking)) == str(asking.other)
-    assert lacked_second_opinion(str(asking), str(asking)) is None
-    assert lacked_second_opinion(str(asking), str(sources)) is None
-    assert lacked_second_opinion(str(sources), str(sources)) is None
-    assert lacked_second_opinion(str(replace(sources, order="ulid")), str(asking)) is None
-    assert lacked_second_opinion(str(replace(asking, other=key())), str(asking)) is None
-    assert lacked_second_opinion("header:seq", str(asking)) is None
+    assert lacked_fallback(str(sources), str(asking)) == str(asking.other)
+    assert lacked_fallback(str(asking), str(asking)) is None
+    assert lacked_fallback(str(asking), str(sources)) is None
+    assert lacked_fallback(str(sources), str(sources)) is None
+    assert lacked_fallback(str(replace(sources, order="ulid")), str(asking)) is None
+    assert lacked_fallback(str(replace(asking, other=key())), str(asking)) is None
+    assert lacked_fallback("header:seq", str(asking)) is None
 
 
 def test_how_sources_are_named_is_read_from_what_a_store_keeps() -> None:

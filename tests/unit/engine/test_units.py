@@ -216,4 +216,4 @@ def test_commits_tell_no_beginning_inside_a_unit() -> None:
     dedup.admit(records)
     dedup.complete(records)
     held = dedup.partitions["t", 0]
-    assert (held.flight.high, held.memory.torn, held.memory.committed_low) == (3, 2, 3)
+    assert (held.flight.high, held.memory.exact_from, held.memory.committed_low) == (3, 2, 3)

@@ -14,7 +14,7 @@ from dedup_sdk.decision import Mark
 from dedup_sdk.marks import Marks, cut_digests
 
 
-class Sightings:
+class FallbackIds:
     """What is in memory of them: ``recent`` are in the journal and in no sorted file."""
 
     def __init__(self) -> None:
