@@ -1,1 +1,1 @@
-"""What one partition decides: values in, values out; no I/O, and no clock is read."""
+"""The decisions on one partition: values in, values out; no I/O, and no clock is read."""

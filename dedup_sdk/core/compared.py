@@ -17,7 +17,8 @@ from dedup_sdk.orders.place import ONLY_ORIGIN
 class Compared:
     """The IDs of ``n`` records, None for those that have none to compare.
 
-    ``numbers`` are their ranks where the order says at once that all are numbers of its only origin, else None: then ``places`` are made.
+    ``numbers`` are their ranks where the order says at once that all are numbers of its only origin, else None: then
+    ``places`` are made.
     """
 
     __slots__ = ("ids", "numbers", "places")
@@ -33,7 +34,7 @@ class Compared:
         return Candidate(cast("bytes", self.ids[row]), place)
 
     def tokens(self) -> list[Any]:
-        """Return what is equal for IDs that are the same (`Candidate.token`)."""
+        """Return the token of each ID: equal IDs have equal tokens (`Candidate.token`)."""
         if self.numbers is not None:
             return self.numbers
         return [
@@ -52,7 +53,7 @@ class Compared:
 
 
 def late_rows(ranks: Sequence[Any], last: Any) -> tuple[list[int], list[Any]]:
-    """Return the rows whose rank is not above ``last`` and all ranks before, and what was the highest of these."""
+    """Return the rows whose rank is not above ``last`` and all ranks before, and the highest of these ranks."""
     if isinstance(last, int):
         try:
             column = np.fromiter(ranks, np.int64, len(ranks))

@@ -1,16 +1,17 @@
 """The count window: the last ``n`` accepted IDs, judged while some of them are still in flight.
 
-An accepted record's number is its rank among the accepted records of its partition in offset order, given when the watermark
-passes it: only then is it certain which of the records before it were accepted. A duplicate takes no number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
+An accepted record's number is its rank among the accepted records of its partition in offset order, given when the
+watermark passes it: only then is it certain which of the records before it were accepted. A duplicate takes no
+number and refreshes none. (Apache ActiveMQ Artemis and HornetQ define their cache so.)
 
-While records are in flight the number of IDs accepted after a mark is known only within bounds. Where both bounds give
-the same answer the verdict is certain; else the record waits.
+While records are in flight the number of IDs accepted after a mark is known only within bounds. Where both bounds
+give the same answer the verdict is certain; else the record waits.
 
 So nothing above the watermark is written: its marks have no number yet. With a count window, completion out of order
 becomes durable in offset order.
 
-Several IDs may be accepted at one offset, in their order. They get their numbers when all earlier judged records are completed, which may be
-above the watermark (`number_all`); such numbers are lost in a crash, and given again.
+Several IDs may be accepted at one offset, in their order. They get their numbers when all earlier judged records are
+completed, which may be above the watermark (`number_all`); such numbers are lost in a crash, and given again.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ _MOST_GONE: Final = 1_024
 
 
 class CountWindow:
-    """Numbers of accepted IDs: those given (``given`` is the last), and what is undecided above the watermark.
+    """The numbers of accepted IDs: those given (``given`` is the last), and the undecided ones above the watermark.
 
-    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of the window when the partition was opened, and stay so.
+    ``numbers`` are those of recent marks, by digest. IDs numbered up to ``floor`` were outside of the window when
+    the partition was opened, and stay so.
     """
 
     def __init__(self, size: int, accepted: int = 0, floor: int = 0) -> None:
@@ -67,7 +69,7 @@ class CountWindow:
         self._pending[at:at] = [offset] * count
 
     def offer_all(self, digests: Sequence[bytes], offset: int) -> None:
-        """Note that these IDs, which were considered, take numbers at one offset, in this order, if they are completed."""
+        """Note that these considered IDs take numbers at one offset, in this order, if they are completed."""
         for behind, digest in enumerate(reversed(digests)):
             self.offer(digest, offset)
             if behind:
@@ -104,7 +106,7 @@ class CountWindow:
             del self._unnumbered[digest]
 
     def number_all(self, digests: Sequence[bytes], offset: int) -> None:
-        """Give the next numbers to the IDs that were accepted at an offset: everything that is judged before is over."""
+        """Give the next numbers to the IDs accepted at an offset: everything that is judged before has ended."""
         if not digests or not self._drop(offset, len(digests)):
             return
         if not self._ahead:
@@ -115,7 +117,7 @@ class CountWindow:
         self._ahead.append((offset, self.given))
 
     def pass_below(self, high: int) -> None:
-        """Note that the watermark has passed what lies below ``high``."""
+        """Note that the watermark has passed all offsets below ``high``."""
         while self._ahead and self._ahead[0][0] < high:
             self._passed = self._ahead.popleft()[1]
 
@@ -138,9 +140,12 @@ class CountWindow:
         self._ahead = deque((offset, number + count) for offset, number in self._ahead)
 
     def accepted_after(self, digest: bytes, number: int, offset: int) -> int | None:
-        """Return how many IDs were accepted after a mark and before ``offset``; None while that could matter and is open.
+        """Return how many IDs were accepted after a mark and before ``offset``.
 
-        ``number`` is the mark's own, 0 if unknown. The answer is exact, or on the same side of ``size`` as the exact one.
+        None while that could matter and is open.
+
+        ``number`` is the mark's own, 0 if unknown. The answer is exact, or on the same side of ``size`` as the exact
+        one.
         """
         start = self._unnumbered.get(digest)
         before = bisect_left(self._pending, offset, self._first)

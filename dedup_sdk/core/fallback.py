@@ -1,9 +1,9 @@
-"""The IDs behind a second opinion: where each was last completed, beside the sources of a partition.
+"""The marks of a fallback lookup: where each of its IDs was last completed, beside the sources of a partition.
 
-sighting
-    a completed record that bears an ID of the second opinion's spec. It leaves a mark like any that is looked up, when the watermark passes it.
+A completed record that bears such an ID leaves a mark like any that is looked up, when the watermark passes it.
+
 in_flight
-    ID -> offsets of the records above the watermark that bear it, ascending.
+    ID -> offsets of the records above the watermark that bear it, ascending
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dedup_sdk.marks import Marks, cut_digests
 
 
 class FallbackIds:
-    """What is in memory of them: ``recent`` are in the journal and in no sorted file."""
+    """The IDs in memory: those in flight, and ``recent``, which are in the journal and in no sorted file."""
 
     def __init__(self) -> None:
         self.recent: dict[bytes, Mark] = {}
@@ -38,7 +38,7 @@ class FallbackIds:
             self.recent[digest] = self._new[digest] = mark
 
     def last(self, digest: bytes, stored: Mark | None) -> Mark | None:
-        """Return the last sighting below the watermark, given what the store has of it."""
+        """Return the last mark below the watermark; ``stored`` is the one that the store has."""
         recent = self.recent.get(digest)
         if recent is None or (stored is not None and stored.offset > recent.offset):
             return stored
@@ -58,7 +58,7 @@ class FallbackIds:
         return _as_columns(new)
 
     def take_recent(self, waited_for: set[bytes]) -> Marks:
-        """Return all that is in the journal, for a flush, and forget it but for what parked records wait for."""
+        """Return the marks in the journal, for a flush; forget them, except those that records held back wait for."""
         marks = _as_columns(self.recent)
         self.recent = {digest: mark for digest, mark in self.recent.items() if digest in waited_for}
         return marks

@@ -1,15 +1,18 @@
-"""What of one partition is in flight: which records came, what became of each, and how far all of them are completed.
+"""The records of one partition that are in flight: which came, their states and verdicts, and the watermark.
 
 chunk
     records that were admitted together, kept as columns until all of them are completed
 held back
-    a record waits *on* something: on a record in flight with the same ID, on the rest of its unit, on a claim that another consumer has
+    not offered yet; a record waits *on* something. `Flight.waiting` has the records and units that wait on a record in
+    flight (by its ID or its offset); the gate of units has those whose unit is not whole, the gate of a shared memory
+    those whose ID another consumer has claimed. All of them have the state `PARKED`.
 watermark (``high``)
     every offset in ``[low, high)`` is completed; it moves over the contiguous completed prefix
 restored
-    completed above the watermark in an earlier life: the store says so
-told
-    completed above the watermark by another owner: only the text of a commit says so. It counts for nothing until it is read.
+    completed above the watermark before the partition was opened here: the store says so
+reported
+    completed above the watermark by another owner: only the text of a commit says so. Such a record counts as completed
+    only when it has been read here.
 
 Offsets are "the next one".
 """
@@ -52,20 +55,22 @@ class Chunk:
     """Columns of ``n`` records, ascending by offset. All may read them; only the methods here write.
 
     - ``offsets``: a list of ``n`` integers; ``column``: the same as an array, shape ``(n,)``.
-    - ``timestamps``: milliseconds since the epoch, shape ``(n,)``; ``digests``: the ID of each record, None without one.
+    - ``timestamps``: milliseconds since the epoch, shape ``(n,)``.
+    - ``digests``: the ID of each record (bytes), None without one; ``joined``: all of them in one ``bytes``, once
+      `join_digests` was called.
     - ``items``: the caller's own objects (records or messages), parallel to the columns.
-    - ``kinds[i]``: the verdict, an index into `KINDS`; ``reasons``, ``seen``: its reason, and the offset and timestamp
-      of the earlier record, by row.
+    - ``kinds[i]``: the verdict, an index into `KINDS`.
+    - ``reasons``, ``seen``, ``attempts``: by row, the reason of the verdict; offset and timestamp (ms) of the
+      earlier record that a duplicate repeats; how often the record was offered, where that is more than once.
     - ``states[i]``: `DONE`, `OFFERED`, `PARKED`, `INDIVIDUAL` or `ENDED`; ``open``: how many are not `DONE`.
     - ``saved[i]``: 1 when the completion of record ``i`` is in the key store.
     - ``unmarked``: rows that leave no mark when completed; ``withheld``: rows without an ID that the policy hides.
-    - ``joined``: all digests in one ``bytes``, once `join_digests` was called.
     - ``notes``: belongs to the memory that judges the records (`attach_notes`).
     """
 
     __slots__ = (
-        "attempts", "column", "digests", "items", "joined", "kinds", "notes", "offsets", "open", "reasons", "saved", "seen", "states",
-        "timestamps", "unmarked", "withheld",
+        "attempts", "column", "digests", "items", "joined", "kinds", "notes", "offsets", "open", "reasons", "saved",
+        "seen", "states", "timestamps", "unmarked", "withheld",
     )  # fmt: skip
 
     def __init__(
@@ -171,7 +176,7 @@ class Chunk:
         self.open -= 1
 
     def finish_open(self, rows: Iterable[int]) -> list[int]:
-        """Complete those of some rows that the application has; return them. A row that is named twice is completed once."""
+        """Complete those of some rows that the application has; return them. A row named twice is completed once."""
         finished: list[int] = []
         for row in rows:
             if self.states[row] in (OFFERED, INDIVIDUAL):
@@ -220,14 +225,17 @@ class Chunk:
             self.reasons.pop(row, None)
 
     def take_whole(self) -> Marks | None:
-        """Return the marks of all records if all are completed, leave marks, and none is saved; they count as saved then."""
+        """Return the marks of all records, and count them as saved.
+
+        None unless all are completed, none is saved, and each leaves a mark.
+        """
         if self.open or self.joined is None or self.unmarked or self.saved.count(1):
             return None
         self.saved = bytearray(b"\x01") * len(self.saved)
         return Marks(self.joined, self.column, self.timestamps)
 
     def finish_offered(self) -> None:
-        """Complete every record that was offered with the chunk; those parked or apart stay."""
+        """Complete every record that was offered with the chunk; those held back or offered individually stay."""
         self.states = self.states.translate(_COMPLETE_OFFERED)
         self.open = len(self.states) - self.states.count(DONE)
 
@@ -241,7 +249,7 @@ class Chunk:
         return np.flatnonzero((states | saved) == 0)
 
     def done_ranges(self, high: int) -> list[tuple[int, int]]:
-        """Return what is completed at or above ``high`` as half-open offset ranges, ascending."""
+        """Return the completed offsets at or above ``high`` as half-open ranges, ascending."""
         return self.ranges_of(np.flatnonzero(np.frombuffer(self.states, np.uint8) == DONE), high)
 
     def ranges_of(self, rows: Rows, high: int) -> list[tuple[int, int]]:
@@ -296,12 +304,14 @@ def digest_of(chunk: Chunk, index: int) -> bytes:
 class Flight:
     """Records of one partition that were admitted, from the watermark on, for one group.
 
-    ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed. ``settled`` gathers the records that
-    were held back and got their verdict; the owner takes them out (`take_settled`). ``waiting``: by what is waited on, who waits, in the
-    order in which they are judged.
+    ``position`` is the offset after the last admitted record; everything in ``[low, high)`` is completed.
+    ``settled`` collects the records that were held back and got their verdict, until their owner takes them
+    (`take_settled`). ``waiting`` maps an ID or an offset in flight to the queue of those who wait on it, in the
+    order in which they are judged. Only the methods here change it.
 
-    ``in_order``: what is completed above the watermark becomes durable only when that passes it. ``shows_duplicates``: nothing is hidden
-    nor held back, duplicates are offered too, and only the application completes.
+    ``in_order``: completions above the watermark become durable only when the watermark passes them.
+    ``shows_duplicates``: nothing is hidden or held back, duplicates are offered too, and only the application
+    completes.
     """
 
     def __init__(self, progress: Progress, *, in_order: bool) -> None:
@@ -339,8 +349,8 @@ class Flight:
     ) -> None:
         """Have functions called when the watermark moves.
 
-        ``passing`` gets the chunks that it reaches, and the offset to which it is about to move, before it does. ``bound`` gets that
-        offset and returns one that is not above it, where it may stand.
+        ``passing`` is called before it moves, with the chunks that it reaches and its new offset. ``bound`` gets
+        that offset and returns the offset, not above it, where the watermark may stand.
         """
         self._passing = passing or self._passing
         self._bound = bound or self._bound
@@ -349,7 +359,7 @@ class Flight:
         """Hide nothing from here on (``shows_duplicates``)."""
         self.shows_duplicates = shown
 
-    # --- what is known -------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
@@ -389,7 +399,7 @@ class Flight:
         return offered
 
     def completed_above(self, offset: int) -> tuple[Range, ...]:
-        """Return what is completed at or above an offset of ``[low, position)``, as half-open ranges, ascending."""
+        """Return the completed offsets at or above one of ``[low, position)``, as half-open ranges, ascending."""
         chunks = [each for chunk in self.chunks for each in chunk.done_ranges(offset)]
         ranges = merged([(offset, max(offset, self.high)), *self.restored, *chunks])
         return tuple((max(start, offset), end) for start, end in ranges if end > offset)
@@ -422,7 +432,10 @@ class Flight:
         return mask
 
     def done_ranges(self) -> tuple[Range, ...]:
-        """Return what is durable above the watermark once all that is completed is written, as half-open ranges, ascending."""
+        """Return the ranges above the watermark that are durable once every completion is written.
+
+        Half-open, ascending.
+        """
         if not self.chunks and not self.restored:
             return ()
         # In order it is written later: it has no number yet, or is not folded.
@@ -433,7 +446,7 @@ class Flight:
         )
 
     def witness(self) -> Witness | None:
-        """Return the last record that is completed, as the progress tells what is."""
+        """Return the last completed record, as the progress describes it."""
         last, self._last_passed = self._last_passed, None
         for chunk in () if self.in_order else reversed(self.chunks):
             row = chunk.states.rfind(DONE)
@@ -454,16 +467,16 @@ class Flight:
     def note_epoch(self, epoch: int | None) -> None:
         """Remember the highest leader epoch of the records that came.
 
-        A redelivered record may have a lower one. It may be higher than that of the completed records: the log of an epoch ends no earlier than
-        the records that were written in it.
+        A redelivered record may have a lower one. It may be higher than that of the completed records: the log of an
+        epoch ends no earlier than the records that were written in it.
         """
         self.epoch = epoch if epoch is None or self.epoch is None else max(epoch, self.epoch)
 
     def is_another_log(self, offsets: Sequence[int], epochs: Callable[[], Iterable[int | None]]) -> bool:
-        """Whether records, ascending by offset, are others than what was completed there before the partition started.
+        """Whether records, ascending by offset, are others than those completed there before the partition started.
 
-        What was completed was written in the leader epoch that was noted then, or before; ``epochs`` tells those of the records, and is
-        asked only where that can matter.
+        The completed ones were written in the leader epoch noted then, or before. ``epochs`` returns those of the
+        records, and is called only where that can matter.
         """
         if not self._epochs_below or offsets[0] >= max(self._epochs_below)[0]:
             return False
@@ -475,12 +488,12 @@ class Flight:
         )
 
     def note_completed_in(self, end: int, epoch: int | None) -> None:
-        """Note that what is completed before ``end`` was written in this leader epoch or before; None where nobody says."""
+        """Note that the records before ``end`` were written in this leader epoch or before; None: it is not known."""
         if epoch is not None:
             self._epochs_below.append((end, epoch))
 
     def learn_epoch(self, epoch: int | None) -> None:
-        """Take over what others say of the leader epoch of the last record below ``high``, where nothing is known here."""
+        """Take the leader epoch of the last record below ``high`` from outside, where none is known here."""
         if self.epoch is None:
             self.epoch = epoch
 
@@ -490,26 +503,30 @@ class Flight:
             self.committed = offset
             self._moved = True
 
-    # --- what another owner completed ------------------------------------------------------------------------
+    # --- records that another owner completed ----------------------------------------------------------------
 
     @property
     def reported(self) -> tuple[Range, ...]:
-        """What only a commit's text tells to be completed, and is not done yet, as half-open ranges."""
+        """The ranges that only a commit's text reports as completed, and that are not completed here yet; half-open."""
         if not self._reported_open:
             return self.reported_ranges
         return merged([*self.reported_ranges, *((each, each + 1) for each in self._reported_open)])
 
     def report_completed(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
-        """Take note of what the group completed elsewhere, as half-open ranges; only before the first record is admitted.
+        """Note half-open ranges that the group completed elsewhere; only before the first record is admitted.
 
-        ``epoch``: the leader epoch of the last of these records; one of a later epoch is another record. None where nobody says.
+        ``epoch``: the leader epoch of the last of these records (None: unknown); one of a later epoch is another
+        record.
         """
         self.reported_ranges = merged(ranges)
         if self.reported_ranges:
             self.note_completed_in(self.reported_ranges[-1][1], epoch)
 
     def take_reported(self, chunk: Chunk) -> list[int]:
-        """Return the rows of a chunk, just admitted, that were told and are not completed; they wait until they are (`forget_reported`)."""
+        """Return the rows of a chunk, just admitted, that were reported and are not completed yet.
+
+        They stay known until `forget_reported`.
+        """
         reported = _inside(self.reported_ranges, chunk.column)
         position = chunk.offsets[-1] + 1
         self.reported_ranges = tuple(
@@ -521,15 +538,15 @@ class Flight:
 
     @property
     def awaits_reported(self) -> bool:
-        """Whether records that were told have come, and wait for a record in flight with the same ID."""
+        """Whether reported records have come, and wait for a record in flight with the same ID."""
         return bool(self._reported_open)
 
     def was_reported(self, places: Iterable[RecordRef]) -> bool:
-        """Whether all of these records were told and have come."""
+        """Whether all of these records were reported and have come."""
         return all(place.offset in self._reported_open for place in places)
 
     def forget_reported(self, offsets: Iterable[int]) -> None:
-        """Note that records have their verdict, whatever was told of them."""
+        """Note that records have their verdict: their reports do not matter any more."""
         self._reported_open.difference_update(offsets)
 
     # --- records that come, and come again -------------------------------------------------------------------
@@ -547,9 +564,10 @@ class Flight:
                 chunk.leave_no_mark([row])
 
     def take_in(self, chunk: Chunk, *, shows_duplicates: bool = False) -> None:
-        """Note that records have come; what was completed of them in an earlier life is told by the chunk now.
+        """Note that records have come.
 
-        ``shows_duplicates``: nothing is hidden from here on.
+        From here on their chunk, not ``restored``, says which of them were completed before. ``shows_duplicates``:
+        nothing is hidden from here on.
         """
         position = chunk.offsets[-1] + 1
         if self.restored:
@@ -587,7 +605,10 @@ class Flight:
         return list(self.waiting.pop(on, ()))
 
     def release(self, place: RecordRef) -> list[RecordRef]:
-        """Offer a record again: its handler failed. Its duplicates in flight are held back still: to promote one would double the message."""
+        """Offer a record again: its handler failed.
+
+        Its duplicates in flight are still held back: to promote one of them would double the message.
+        """
         chunk, row = place
         if chunk.states[row] not in (OFFERED, INDIVIDUAL):
             return []
@@ -608,13 +629,16 @@ class Flight:
         self.settled.sort(key=lambda place: place.offset)
 
     def drop_settled(self, chunk: Chunk) -> None:
-        """Forget those of one chunk: their verdicts are told with it."""
+        """Forget those of one chunk: their verdicts are reported with it."""
         self.settled = [place for place in self.settled if place.chunk is not chunk]
 
     # --- the watermark -------------------------------------------------------------------------------------
 
     def advance(self, completed: Chunk | None = None) -> None:
-        """Move the watermark over the contiguous completed prefix; ``completed``: a chunk of which something is completed that is not written."""
+        """Move the watermark over the contiguous completed prefix.
+
+        ``completed``: a chunk in which records were completed that are not written yet.
+        """
         if completed is not None:
             self._dirty[completed.offsets[0]] = completed
         chunks, finished = self.chunks, 0
@@ -639,7 +663,10 @@ class Flight:
             del chunks[:finished], self._firsts[:finished]
 
     def pass_to(self, end: int, last: tuple[int, int, bytes | None] | None = None) -> None:
-        """Take everything before ``end`` for completed, as far as nothing is in flight; ``last`` is the last record of it (`Witness`)."""
+        """Count everything before ``end`` as completed, as far as nothing is in flight.
+
+        ``last`` is the last of these records (`Witness`).
+        """
         self.position = max(self.position, end)
         self._last_passed = last or self._last_passed
         self.advance()
@@ -650,7 +677,7 @@ class Flight:
             self.high = self.position = max(self.high, self.restored[0][1])
             self.restored = self.restored[1:]
 
-    # --- what is to be written -------------------------------------------------------------------------------
+    # --- completions to write --------------------------------------------------------------------------------
 
     @property
     def unwritten(self) -> int:
@@ -667,7 +694,7 @@ class Flight:
         return moved
 
     def take_dirty(self) -> list[Chunk]:
-        """Return the chunks of which something may be written; in order those that the watermark has reached, the others wait."""
+        """Return the chunks with completions to write; with ``in_order`` only those that the watermark has reached."""
         dirty, self._dirty = self._dirty, {}
         if not self.in_order:
             return list(dirty.values())
@@ -679,18 +706,18 @@ class Flight:
         return reached
 
     def wait_above(self, chunk: Chunk) -> None:
-        """Have a chunk be asked again, where what is written is written in order."""
+        """Return a chunk from `take_dirty` again, once the watermark has reached it; only with ``in_order``."""
         first = chunk.offsets[0]
         if first not in self._above:
             self._above[first] = chunk
             heappush(self._order, first)
 
     def skip(self, position: int) -> None:
-        """Note that what lies below ``position`` leaves nothing to wait for, while nothing is in flight."""
+        """Note that no record below ``position`` needs to be waited for, while nothing is in flight."""
         self.position = position
 
     def forget_dirty(self) -> None:
-        """Note that what is completed below the watermark is written."""
+        """Note that the completions below the watermark are written."""
         self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
 
 

@@ -2,8 +2,9 @@
 
 source
     the records whose IDs are compared with each other: the partition, or one producer in it
-second opinion
-    IDs that are looked up where comparing cannot decide; each completed record leaves a mark for it (`dedup_sdk.core.fallback`)
+fallback lookup
+    IDs that are looked up where comparing cannot decide; each completed record leaves a mark for it
+    (`dedup_sdk.core.fallback`)
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ from dedup_sdk.window import Window
 
 
 class LastMemory:
-    """`dedup_sdk.core.memory.Memory` of what sources remember; digests of records are their source keys (`SourceKeys`).
+    """`dedup_sdk.core.memory.Memory` of sources; the digests of records are their source keys (`SourceKeys`).
 
-    It follows the watermark. Records wait on the offset of one in flight. ``fallback`` is the window of a second opinion, None without one.
+    It follows the watermark. Records wait on the offset of one in flight. ``fallback`` is the window of a fallback
+    lookup, None without one.
 
-    What a source remembers is a fold over its completed records in offset order; dead letters take part, and so do
+    The memory of a source is a fold over its completed records in offset order; dead letters take part, and so do
     duplicates, which change nothing. A record that was completed above the watermark is folded when the watermark
     passes it. So the memory does not depend on the order of completion, and a rebuild gives the same. A last ID that
-    moved with completion would put a record that is still in flight below the floor. The price: after a crash, records
-    completed above the watermark come again. To write their IDs into ``done`` would avoid that, but would put every ID
-    into the journal.
+    moved with completion would put a record that is still in flight below the floor. The price: after a crash,
+    records completed above the watermark come again. To write their IDs into ``done`` would avoid that, but would
+    put every ID into the journal.
 
-    There is no way back: of the IDs no offsets are kept. A group that is set back has its sources folded anew from
-    ``low``, and no window limits that fold. Where it begins later, too little is known of the sources.
+    A source cannot be set back: the offsets of its IDs are not kept. If a group is set back, its sources are folded
+    again from ``low``, and no window limits that fold. Where it begins later, too little is known of the sources.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class LastMemory:
         self.fallback_ids.restore(looked_up)
         self.sources.load(sources)
         if self.reach.since_ms == NOTHING_KNOWN:
-            # Sources go by offsets, of which the progress says nothing where it begins behind what they remember.
+            # Sources depend on offsets, which the progress does not have where it begins behind their last records.
             self.forget_all()
 
     @property
@@ -97,29 +99,32 @@ class LastMemory:
 
     @property
     def recent_count(self) -> int:
-        """How many sources are in memory, and IDs that a second opinion looks up."""
+        """How many sources are in memory, and IDs of the fallback lookup."""
         return len(self.sources.active) + len(self.fallback_ids.recent)
 
     @property
     def looked_up(self) -> int:
-        """How many sources in memory, at least, are neither in the journal nor in flight: records that nobody could read name them."""
+        """How many sources in memory, at least, are neither in the journal nor in flight.
+
+        Records whose ID could not be read name them.
+        """
         unchanged = len(self.sources.active) - len(self.sources.unflushed)
         return max(0, unchanged - self.flight.in_flight) if unchanged else 0
 
     def forget_all(self) -> None:
-        """See `Memory`. What sources remember is right, but not all that was completed of them."""
+        """See `Memory`. The sources stay, but some of their completed records may be missing from them."""
         self.reach.forget_all()
         self.sources.doubt_all()
 
     def pass_uncounted(self, count: int) -> None:
-        """See `Memory`. Nobody folds them."""
+        """See `Memory`. These records are folded into no source."""
         if count > 0:
             self.sources.doubt_all()
 
     # --- records that come ---------------------------------------------------------------------------------
 
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
-        """Return the sources that records with these keys have looked up, and what a second opinion looks up of them."""
+        """Return the sources that records with these keys have looked up, and the digests of their fallback lookup."""
         keys = list(digests)
         sources = {each for each in self.keys.sources_of(keys) if each not in self.sources.active}
         return [*sources, *self.keys.others_of(keys)]
@@ -138,7 +143,7 @@ class LastMemory:
         return compared
 
     def _look_others_up(self, chunk: Chunk, find: Find) -> None:
-        """Look up what a second opinion knows of the records."""
+        """Look up the marks that the fallback lookup has of the records."""
         notes, others = notes_of(chunk), self.keys.others_of(keys_of(chunk))
         rows = [row for row, digest in enumerate(others) if digest is not None]
         asked = [digest for digest in others if digest is not None]
@@ -203,7 +208,7 @@ class LastMemory:
         flight = self.flight
         offered: list[RecordRef] = []
         if flight.waiting:
-            # Judged by what is below them, so before the watermark passes it by.
+            # They are judged by the records below them, so before the watermark passes these.
             awaited = [offset for offset in ended if offset in flight.waiting]
             over = deque(sorted(offset for offset in awaited if not flight.is_open(offset)))
             while over:
@@ -217,7 +222,7 @@ class LastMemory:
         return sorted(offered, key=lambda place: place.offset)
 
     def _settle(self, leader: int) -> list[RecordRef]:
-        """Judge what waited for a record that is over, and return that of it which waits for no other one."""
+        """Judge the records that waited on one that has ended; return those that wait on no other."""
         settled: list[RecordRef] = []
         judge, seen = self._judge, self._judge.sighting(leader)
         for place, token in self.flight.take_waiters(leader):
@@ -245,7 +250,7 @@ class LastMemory:
         return [place]
 
     def _pass(self, chunks: list[Chunk], high: int) -> None:
-        """Fold the records that the watermark passes into what their sources remember."""
+        """Fold the records that the watermark passes into their sources."""
         for chunk in chunks:
             start, end = bisect_left(chunk.offsets, self.flight.high), bisect_left(chunk.offsets, high)
             if start < end:
@@ -254,7 +259,7 @@ class LastMemory:
                 self._pass_others(chunk, start, end)
 
     def _pass_others(self, chunk: Chunk, start: int, end: int) -> None:
-        """Let completed records leave what a second opinion looks up."""
+        """Have completed records leave a mark for the fallback lookup."""
         notes = notes_of(chunk)
         if not notes.others:
             return
@@ -265,7 +270,7 @@ class LastMemory:
             if digest is not None:
                 self.fallback_ids.complete(digest, Mark(offset, timestamp_ms))
 
-    # --- what is kept --------------------------------------------------------------------------------------
+    # --- marks to keep -------------------------------------------------------------------------------------
 
     def marks(self) -> Written | None:
         """See `Memory`. A mark for each source that the watermark changed."""
@@ -297,7 +302,7 @@ class LastMemory:
         return marks
 
     def _waited_for(self) -> set[bytes]:
-        """Return what records that wait are judged by later, which the store was asked for before it had it."""
+        """Return the digests by which waiting records are judged later, and of which the store had no mark yet."""
         found = (
             notes_of(place.chunk).others[place.row : place.row + 1]
             for queue in self.flight.waiting.values()
@@ -311,7 +316,7 @@ class LastMemory:
         self.fallback_ids.restore(looked_up)
         self.sources.put_back_marks(sources)
 
-    # --- what others completed -----------------------------------------------------------------------------
+    # --- records completed elsewhere -----------------------------------------------------------------------
 
     def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
         """See `Memory`."""
@@ -346,7 +351,7 @@ def open_last(
 
 
 def _note(chunk: Chunk, now_ms: int) -> None:
-    """Have a chunk go by the times that sources go by; what lies in the future has none."""
+    """Set the timestamps by which sources judge a chunk: a record from the future has none."""
     timestamps = chunk.timestamps
     chunk.attach_notes(LastNotes(timestamps, chunk.unmarked))
     if len(timestamps) and int(timestamps.max()) > now_ms:

@@ -1,4 +1,4 @@
-"""What a record is told whose ID is compared with the last ones of its source: the rule, with what is in flight."""
+"""The verdict of a record whose ID is compared with the last ones of its source, given the records in flight."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Waiter(NamedTuple):
 
 
 class LastJudge:
-    """Gives records their verdicts, in doubt by a second opinion (``fallback``: its window), or has them wait on the offset of one in flight."""
+    """Gives records their verdicts, or has them wait on the offset of one in flight.
+
+    ``fallback`` is the window of the fallback lookup, which decides where comparing cannot.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class LastJudge:
         """Judge the records of a chunk: of one source as columns, where nothing is in doubt there."""
         notes = notes_of(chunk)
         if notes.others:
-            # One after the other: what one leaves behind is what the next is asked about.
+            # One after the other: the mark of one may decide the next.
             for row, offset in enumerate(chunk.offsets):
                 self.judge_rows(chunk, compared, range(row, row + 1))
                 self._fallback_ids.begin(notes.others[row], offset)
@@ -85,10 +88,11 @@ class LastJudge:
     def _judge_columns(
         self, chunk: Chunk, source: ActiveSource, ahead: SourceState, compared: Compared, ranks: list[Any]
     ) -> None:
-        """Judge records that all are of the source's origin: those newer than all before at once, of the others what repeats one of these.
+        """Judge records that all are of the source's origin: the newest so far at once, the others one by one.
 
-        What is newer is fresh, as every record is at first. A repeat changes nothing of what the source remembers, so that the run of newer
-        ones goes on around it; what comes late and was not seen is judged by itself, when all before it is taken in.
+        A record newer than all before is fresh, as every record is at first. A repeated ID changes nothing in the
+        source, so that the run of newer ones goes on around it. A late ID that was not seen is judged by itself,
+        once all before it is taken in.
         """
         late, newest = late_rows(ranks, ahead.seen.last_rank)
         tokens, offsets = compared.tokens(), chunk.offsets
@@ -123,14 +127,14 @@ class LastJudge:
     # --- one record after the other --------------------------------------------------------------------------
 
     def judge_rows(self, chunk: Chunk, compared: Compared, rows: Sequence[int]) -> None:
-        """Judge one record after the other, ascending; nearly all are new, which is told at once."""
+        """Judge one record after the other, ascending; nearly all are new, which takes the shortest way."""
         notes, timestamps = notes_of(chunk), _of_rows(chunk.timestamps.tolist(), rows)
         covered = self._reach.covers(min(timestamps))
         if compared.numbers is not None:
             self._judge_numbers(chunk, compared, compared.numbers, rows, timestamps, covered=covered)
             return
         window_ms = self._window.time_ms or 0
-        # What is given up yet may be what a source is known by: then a second opinion would not have been asked.
+        # A record in flight may be released, and the source known by it alone: then the fallback lookup must decide.
         lenient = self._fallback is None
         for row, timestamp_ms in zip(rows, timestamps, strict=True):
             source = notes.source_of(row)
@@ -172,7 +176,7 @@ class LastJudge:
     ) -> None:
         """Judge one record after the other whose IDs are numbers, with no more work for each than must be.
 
-        Where there are many sources this is done for every record. The first of a source is told at once as well.
+        Where there are many sources this is done for every record. The first of a source takes a short way, too.
         """
         notes = notes_of(chunk)
         window_ms, rule, seen = self._window.time_ms or 0, self._rule, IdStatus.SEEN
@@ -181,8 +185,8 @@ class LastJudge:
             _of_rows(notes.sources, rows) if notes.sources else repeat(notes.source, len(rows))
         )
         columns = zip(
-            rows, sources, _of_rows(compared.ids, rows), _of_rows(numbers, rows), _of_rows(chunk.offsets, rows), timestamps,
-            strict=True,
+            rows, sources, _of_rows(compared.ids, rows), _of_rows(numbers, rows), _of_rows(chunk.offsets, rows),
+            timestamps, strict=True,
         )  # fmt: skip
         for row, source, id_bytes, number, offset, timestamp_ms in columns:
             in_flight, ahead = source.in_flight, source.ahead
@@ -236,7 +240,7 @@ class LastJudge:
             self._rule.alive(source.ahead, timestamp_ms) is None
             or self._rule.status(source.ahead, candidate, timestamp_ms) is IdStatus.UNCOMPARABLE
         )
-        # Whatever the verdict: what a source remembers hangs only on what is completed.
+        # Whatever the verdict: the memory of a source depends on completed records only.
         source.look_ahead(self._sources.after(source.ahead, candidate, chunk, row), mixes=mixes)
         if leader is None:
             source.put_in_flight(token, offset)
@@ -260,13 +264,13 @@ class LastJudge:
     def _judge_by(
         self, state: SourceState | None, chunk: Chunk, row: int, source: ActiveSource, candidate: Candidate
     ) -> int | None:
-        """Give a record its verdict by what its source remembers then; or return the offset of one that it has to wait for."""
+        """Give a record its verdict by the given state of its source; or return the offset of a record to wait on."""
         timestamp_ms = int(chunk.timestamps[row])
         rule, lenient = self._rule, self._fallback is None
         status = rule.status(state, candidate, timestamp_ms)
         is_old = status in (IdStatus.BELOW, IdStatus.SEEN)
         if source.pending > 1 and (is_old or not source.covered):
-            # What lies ahead may not come to be, and may have raised the floor: what is completed tells more.
+            # The state ahead may not come to be, and may have raised the floor: the completed records tell more.
             base = source.base(rule)
             known = rule.status(base, candidate, timestamp_ms)
             if known is IdStatus.SEEN or self._may_be_lenient(status, source, candidate, base, timestamp_ms):
@@ -294,12 +298,15 @@ class LastJudge:
         base: SourceState | None,
         timestamp_ms: int,
     ) -> bool:
-        """Whether it does no harm to say less of what lies below the floor; a second opinion would not be asked then."""
+        """Whether an ID below the floor may be judged by the completed records alone.
+
+        That does no harm where no fallback lookup would be asked, and it knows less than the state ahead.
+        """
         return (
             status is IdStatus.BELOW
             and self._rule.below_floor == "deliver"
             and self._fallback is None
-            # Else it says nothing of what was completed since, or before.
+            # Otherwise the base lacks records completed since, or before.
             and candidate.token not in source.in_flight
             and (base is None or self._rule.alive(base, timestamp_ms) is not None)
         )
@@ -319,7 +326,7 @@ class LastJudge:
 
     def _last_open(self, source: ActiveSource, before: int) -> int | None:
         """Return the last offset in flight of a source below ``before``."""
-        # The records themselves are asked: of several that bear one ID, a window apart, only the newest is among those in flight.
+        # The records are searched: of several that bear one ID, a window apart, only the newest is in ``in_flight``.
         for chunk in reversed(self._flight.chunks):
             notes: LastNotes = notes_of(chunk)
             for row in reversed(range(bisect_left(chunk.offsets, before) if chunk.open else 0)):
@@ -328,7 +335,10 @@ class LastJudge:
         return None
 
     def _wait(self, chunk: Chunk, row: int, leader: int, token: Any = None) -> None:
-        """Have a record wait on one in flight, where it bears the same ID with its token; where nothing is hidden, call it a duplicate of that."""
+        """Have a record wait on one in flight; ``token`` is that of its ID, where both bear the same.
+
+        Where nothing is hidden, it is called a duplicate of that record instead.
+        """
         if not self._flight.shows_duplicates:
             chunk.hold(row, "in-flight")
             self._flight.wait(leader, Waiter(RecordRef(chunk, row), token))
@@ -338,13 +348,16 @@ class LastJudge:
     # --- verdicts ----------------------------------------------------------------------------------------------
 
     def judge_unreadable(self, chunk: Chunk, row: int) -> int | None:
-        """Give a record its verdict whose ID the order cannot read; or return the offset of one that it has to wait for."""
+        """Give a record whose ID the order cannot read its verdict; or return the offset of a record to wait on."""
         return self._pronounce(chunk, row, self._rule.judge(IdStatus.MALFORMED, covered=True), None)
 
     def _pronounce(
         self, chunk: Chunk, row: int, judgement: Judgement, seen: tuple[int, int] | None
     ) -> int | None:
-        """Give a record its verdict, in doubt by a second opinion; or return the offset of one that it has to wait for."""
+        """Give a record its verdict, by the fallback lookup if in doubt.
+
+        Or return the offset of a record to wait on.
+        """
         notes = notes_of(chunk)
         digest = notes.others[row] if notes.others else None
         if judgement.kind is VerdictKind.UNVERIFIED and digest is not None and self._fallback is not None:
@@ -375,7 +388,7 @@ class LastJudge:
         return None
 
     def sighting(self, leader: int) -> tuple[int, int] | None:
-        """Return the offset and the timestamp of a record that another one repeats."""
+        """Return the offset and the timestamp (ms) of a record that another one repeats."""
         place = self._flight.place(leader)
         return None if place is None else (leader, int(notes_of(place.chunk).sighted[place.row]))
 
@@ -391,7 +404,7 @@ class LastJudge:
             chunk.finish(row)
 
     def _repeat(self, chunk: Chunk, row: int, seen: tuple[int, int]) -> None:
-        """Call a record a duplicate of what its source remembers, whose last record had this offset and timestamp (ms)."""
+        """Call a record a duplicate by its source, whose last record had this offset and timestamp (ms)."""
         chunk.judge(row, DUPLICATE, seen=seen)
         if not self._flight.shows_duplicates:
             chunk.finish(row)
@@ -404,7 +417,7 @@ def _leave_source(chunk: Chunk, row: int) -> None:
 
 
 def _of_rows(column: list[Any], rows: Sequence[int]) -> list[Any]:
-    """Return what a column has at some rows."""
+    """Return the values of a column at some rows."""
     return column[rows.start : rows.stop] if isinstance(rows, range) else [column[row] for row in rows]
 
 

@@ -1,18 +1,19 @@
-"""The rule of comparing with the last one: what to say of an ID, and what a source remembers when its record is completed.
+"""The rule for IDs that are compared with the last one: their verdicts, and how completed records change their source.
 
 A pure function of plain values, as `dedup_sdk.decision`: no Kafka, no RocksDB, no clock.
 
 source
-    the records whose IDs are compared with each other: a partition, or one source inside it.
+    the records whose IDs are compared with each other: a partition, or one source inside it
 mark
-    what is remembered of a source: its memory (`dedup_sdk.core.seen`), offset and timestamp of its last completed record.
+    the state of a source: its memory (`dedup_sdk.core.seen`), offset and timestamp of its last completed record
 window
-    how long a source is remembered after its newest record; the next one after that begins it anew. A record without a timestamp (below zero) is
-    no older nor newer than the source: neither it, nor one that goes back in time, forgets anything.
+    how long a source is remembered after its newest record; the next record after that begins it anew. A record without
+    a timestamp (below zero) is neither older nor newer than the source: neither such a record nor one that goes back in
+    time makes the source forget anything.
 covered
-    whether the store knows everything that the window of this record could hold.
+    whether the store knows everything that the window of this record could hold
 
-What a record is told that this group has not completed before; the rows are read from the top:
+The verdict of a record that this group has not completed before; the rows are read from the top:
 
 ================================================================  ==================================  =================
 the record                                                        verdict                             delivered?
@@ -29,8 +30,8 @@ source (``known``).
 Else; also the first of a source of which nothing is remembered.  fresh                               yes
 ================================================================  ==================================  =================
 
-A source of which everything is known delivers as unverified what comes later than the depth. One that began anew may
-call a series of old IDs fresh, once it has taken enough IDs. Neither loses a message.
+A source of which everything is known delivers a record that comes later than the depth as unverified. One that began
+anew may call a series of old IDs fresh, once it has taken enough IDs. Neither loses a message.
 """
 
 from __future__ import annotations
@@ -45,12 +46,18 @@ from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
 NO_TIME_MS: Final = -1
-"""The timestamp of a record that has none, and to a source also that of one from the future: it would be remembered for ever, and nothing before it."""
+"""The timestamp of a record that has none.
+
+To a source, a record from the future has none either: the source would be remembered for ever, by that record alone.
+"""
 
 
 @dataclass(slots=True)
 class SourceState:
-    """What is remembered of a source: its memory, the offset of its last completed record, the newest timestamp (ms). Changes in place."""
+    """The state of a source: its memory, the offset of its last completed record, the newest timestamp (ms).
+
+    It changes in place.
+    """
 
     seen: Seen
     offset: int
@@ -90,7 +97,7 @@ _DUPLICATE = Judgement(VerdictKind.DUPLICATE)
 
 @dataclass(frozen=True, slots=True)
 class LastRule:
-    """How the sources of a strategy are judged and remembered; ``depth`` and ``below_floor`` as in `dedup_sdk.LastId`."""
+    """The rule of one strategy; ``depth`` and ``below_floor`` as in `dedup_sdk.LastId`."""
 
     order: Order
     depth: int
@@ -104,7 +111,7 @@ class LastRule:
         return mark if self.window.holds(timestamp_ms - mark.timestamp_ms, 0) else None
 
     def status(self, mark: SourceState | None, candidate: Candidate, timestamp_ms: int) -> IdStatus:
-        """Say how an ID stands to what its source remembers; in a source that is new every ID is newer."""
+        """Return the status of an ID in the memory of its source; in a new source every ID is newer."""
         known = self.alive(mark, timestamp_ms)
         if known is None:
             return IdStatus.MALFORMED if self.malformed(candidate) else IdStatus.NEWER
@@ -118,7 +125,7 @@ class LastRule:
         return self.order.has_places or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
 
     def judge(self, status: IdStatus, *, covered: bool) -> Judgement:
-        """Return the verdict of an ID that stands so to what was completed before it; ``covered``: so does its source (`SourceState.covered`)."""
+        """Return the verdict of an ID with this status; ``covered``: its source is (`SourceState.covered`)."""
         if status is IdStatus.SEEN or (status is IdStatus.BELOW and self.below_floor == "discard"):
             return _DUPLICATE
         if status in (IdStatus.NEWER, IdStatus.UNSEEN):
@@ -134,13 +141,13 @@ class LastRule:
         timestamp_ms: int,
         covered: bool,
     ) -> SourceState | None:
-        """Return what a source remembers once this record of it is completed; ``mark`` may change in place.
+        """Return the state of a source once this record of it is completed; ``mark`` may change in place.
 
-        Records are folded in offset order. One that cannot be compared begins the source anew, one that cannot be read changes nothing.
+        Records are folded in offset order. One that cannot be compared begins the source anew; one that cannot be
+        read changes nothing, because one broken ID must not cost a source its memory.
 
-        It does not depend on verdicts: a record changes its source in one way, whatever it was told. So a verdict may
-        use what is known of records in flight, and a rebuilt source is still equal to the lived one. One broken ID must
-        not cost a source its memory; that is why it changes nothing.
+        The result does not depend on verdicts: a record changes its source in the same way, whichever verdict it
+        got. So a verdict may use the records in flight, and a rebuilt source still equals the lived one.
         """
         if self.malformed(candidate):
             return mark

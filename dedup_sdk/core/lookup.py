@@ -1,9 +1,9 @@
-"""The memory that looks IDs up: every record is told whether its ID was completed inside the window.
+"""The memory that looks IDs up: a record is a duplicate if its ID was completed inside the window.
 
 recent
     marks in memory, in no sorted file yet, and the IDs in flight: one dictionary (`RecentMarks`)
 undecided
-    IDs whose records are held back and wait for nothing in flight but for numbers of the count window
+    IDs whose records are held back, not for a record in flight but for numbers of the count window
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ _FEWEST: Final = 1_024
 
 
 class TimestampIndex:
-    """Offsets, ascending, and their timestamps in ms; ``strays`` are offsets that came from outside the log that passes by."""
+    """Offsets, ascending, and their timestamps (ms).
+
+    ``strays`` are offsets that came from elsewhere than the log being read, in any order.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -107,8 +110,8 @@ class TimestampIndex:
         """Return the timestamps of many offsets, shape as given; KeyError if one was never added."""
         known = self._offsets[: self._count]
         if self._count and int(known[-1]) - int(known[0]) == self._count - 1:
-            # A log without holes, as most are: where an offset lies needs no search. (A journal may hold an offset twice,
-            # which looks the same when it has as many holes: what is not found where it should lie is searched below.)
+            # A log without holes, as most are: the place of an offset needs no search. (A journal may hold an offset
+            # twice, which looks the same when it has as many holes: offsets not at their place are searched below.)
             places = (offsets - known[0]).clip(0, self._count - 1)
         else:
             places = known.searchsorted(offsets)
@@ -133,15 +136,16 @@ class TimestampIndex:
 class RecentMarks:
     """Digest -> offset of the newest record with that ID, completed or in flight: one dictionary for both.
 
-    Whether that record is completed (then the entry is a mark) or in flight is told by the watermark. So completing a record changes
-    nothing here, and one dictionary operation a record answers three questions: is it a duplicate in this batch, is it in flight, was it seen
-    lately. An entry keeps only an offset (a Python integer that exists anyway); the timestamps of offsets stay in columns (`TimestampIndex`). That
-    is a third of the memory that a pair per mark would take, and many are looked up in one call.
+    The watermark tells whether that record is completed (then the entry is a mark) or in flight. So completing a
+    record changes nothing here, and one dictionary operation a record answers three questions: is it a duplicate in
+    this batch, is it in flight, was it seen lately. An entry keeps only an offset (a Python integer that exists
+    anyway); the timestamps of offsets stay in columns (`TimestampIndex`). That is a third of the memory that a pair
+    per mark would take, and many are looked up in one call.
 
-    ``behind`` keeps the completed mark that an ID in flight stands in front of: it has to outlive a crash before the record
-    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the offsets (ascending) of an
-    ID's other records in flight, below its newest: only where duplicates are shown (observe mode), so that nothing is parked and a
-    completed duplicate may lie below one in flight.
+    ``behind`` keeps the completed mark of an ID that is in flight again: it must outlive a crash before the record
+    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the offsets
+    (ascending) of an ID's other records in flight, below its newest: only where duplicates are shown (observe mode),
+    so that nothing is held back and a completed duplicate may lie below one in flight.
     """
 
     def __init__(self) -> None:
@@ -178,7 +182,7 @@ class RecentMarks:
         self.offsets[digest] = offset
 
     def complete_beneath(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
-        """Put the newest completed of an ID's covered records behind the one that covers them, unless a higher mark is there."""
+        """Make the newest completed of an ID's covered records its mark behind, unless a higher mark is there."""
         covered = self.beneath[digest]
         ended = [offset for offset in covered if not is_open(offset)]
         still = [offset for offset in covered if offset not in ended]
@@ -219,9 +223,9 @@ class RecentMarks:
         self.time_index.clear()
 
     def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
-        """Remove and return every mark; IDs in flight stay, and so does what stands behind them.
+        """Remove and return every mark, also those of ``behind``; IDs in flight stay.
 
-        ``are_open`` tells for an array of offsets, shape ``(n,)``, which of them are not completed.
+        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed.
         """
         digests = list(self.offsets)
         offsets = np.fromiter(self.offsets.values(), np.int64, len(digests))
@@ -237,14 +241,14 @@ class RecentMarks:
             columns = np.asarray(list(self.behind.values()), np.int64)
             offsets, times = np.concatenate((offsets, columns[:, 0])), np.concatenate((times, columns[:, 1]))
         self.offsets = kept
-        # What a mark covers is older than it, whatever becomes of it.
+        # The records that a mark covers are older than it, whether they are completed or not.
         self.beneath = {digest: under for digest, under in self.beneath.items() if digest in kept}
         self.time_index.clear()
         return Marks(b"".join(digests), offsets, times)
 
 
 class Waiting(NamedTuple):
-    """A record that is held back, and what the store said of its ID when it came."""
+    """A record that is held back, and the mark that the store had of its ID when it came."""
 
     chunk: Chunk
     row: int
@@ -252,7 +256,7 @@ class Waiting(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Records that are judged by their IDs: their rows (None: all), their digests, and what the store knows of these."""
+    """Records that are judged by their IDs: their rows (None: all), their digests, and the store's marks of these."""
 
     rows: list[int] | None
     digests: list[Any]
@@ -260,7 +264,10 @@ class Asked(NamedTuple):
 
 
 class LookupMemory:
-    """`dedup_sdk.core.memory.Memory` of the IDs completed inside a window. Copies of what is in flight wait on its digest."""
+    """`dedup_sdk.core.memory.Memory` of the IDs completed inside a window.
+
+    Copies of a record in flight wait on its digest.
+    """
 
     def __init__(
         self,
@@ -340,7 +347,7 @@ class LookupMemory:
         """See `Memory`."""
         del now_ms
         if self._is_off:
-            # A window that holds nothing has no sighting, so that what was not completed before is fresh.
+            # A window that holds nothing has no marks: records that were not completed before are fresh.
             rows = range(len(chunk.offsets))
             chunk.judge_rows(set(rows) - chunk.unmarked, FRESH, "off")
             chunk.leave_no_mark(rows)
@@ -422,7 +429,7 @@ class LookupMemory:
         ]
 
     def _doubt(self, chunk: Chunk, keyed: Iterable[int]) -> None:
-        """Call what the marks do not cover unverified, until a mark says better."""
+        """Call records that the marks do not cover unverified, until a mark proves them duplicates."""
         if self.reach.covers_by_count():
             return
         uncovered: Iterable[int] = keyed
@@ -463,7 +470,7 @@ class LookupMemory:
             self.count_window.forget(offset)
 
     def settle_one(self, chunk: Chunk, row: int, stored: Mark | None) -> bool:
-        """Give a record its verdict and return True, or False while that hangs on what is in flight."""
+        """Give a record its verdict and return True, or False while the verdict depends on records in flight."""
         offset, timestamp_ms = chunk.offsets[row], int(chunk.timestamps[row])
         certain, mark = self.last_sighting(digest_of(chunk, row), offset, stored)
         if not certain:
@@ -484,9 +491,9 @@ class LookupMemory:
         return True
 
     def last_sighting(self, digest: bytes, offset: int, stored: Mark | None) -> tuple[bool, Mark | None]:
-        """Return whether the verdict is certain by now, and the mark that it hangs on.
+        """Return whether the verdict is certain by now, and the mark that it depends on.
 
-        With a count window the mark bears, for the rule, how many were accepted after it, below zero.
+        With a count window the mark's number is, below zero, how many IDs were accepted after it.
         """
         mark = stored
         leader = self.recent.offsets.get(digest, offset)
@@ -576,7 +583,7 @@ class LookupMemory:
         return self._settle(ended) if flight.waiting else []
 
     def end(self, chunk: Chunk, rows: Iterable[int] | None) -> Sequence[bytes | None]:
-        """Call records completed, as in `complete`; return the IDs whose end matters to anybody."""
+        """Call records completed, as in `complete`; return the IDs on whose end something may depend."""
         if rows is None:
             chunk.finish_offered()
             waiting: list[Any] = [*self.flight.waiting, *self.recent.behind, *self.recent.beneath]
@@ -584,7 +591,7 @@ class LookupMemory:
         return [chunk.digests[row] for row in chunk.finish_open(rows)]
 
     def end_ids(self, digests: Iterable[bytes | None]) -> None:
-        """Make marks of IDs that nothing has in flight any more."""
+        """Turn IDs that are no longer in flight into marks."""
         for digest in digests:
             if digest is None:
                 continue
@@ -595,9 +602,9 @@ class LookupMemory:
                 self.recent.complete(digest, offset)
 
     def _settle(self, ended: Iterable[bytes | None]) -> list[RecordRef]:
-        """Judge the records that are held back and whose turn has come; return those to deliver, ascending by offset.
+        """Judge the records that are held back and whose turn has come; return those to offer, ascending by offset.
 
-        That is those with the ID of a record that is over, and those that wait for numbers: any end may bring these.
+        That is those with the ID of a record that ended, and those that wait for numbers: any end may bring these.
         """
         flight, offered = self.flight, list[RecordRef]()
         ready: set[Any] = {*ended, *self.take_undecided()}
@@ -626,7 +633,10 @@ class LookupMemory:
         self.recent.time_index.extend(chunk.column, chunk.timestamps)
 
     def shorten_times(self, most: int) -> None:
-        """Forget timestamps, where there are more than ``most``, of offsets of which nothing is remembered nor in flight."""
+        """Forget the timestamps of offsets that are neither remembered nor in flight.
+
+        That is done only where there are more than ``most``, and mostly such ones.
+        """
         recent, flight = self.recent, self.flight
         times = len(recent.time_index)
         if times > most and times > most + 4 * (len(recent) + flight.kept):
@@ -666,7 +676,7 @@ class LookupMemory:
                 if row not in chunk.unmarked:
                     self.count_window.number(digest_of(chunk, row), chunk.offsets[row])  # type: ignore[union-attr]
 
-    # --- what is kept --------------------------------------------------------------------------------------
+    # --- marks to keep -------------------------------------------------------------------------------------
 
     def marks(self) -> Written | None:
         """See `Memory`."""
@@ -731,7 +741,7 @@ class LookupMemory:
                 self._journaled[digest] = mark
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
-        """See `Memory`. What has left a window by count is left out as well."""
+        """See `Memory`. Marks that have left a window by count are left out as well."""
         flight, reach = self.flight, self.reach
         marks = (
             self.recent.take(flight.open_of)
@@ -746,7 +756,7 @@ class LookupMemory:
         if self.window.time_ms is not None:
             horizon = reach.horizon_ms(clock_ms)
             old = marks.timestamps < horizon
-            # What went for its number has left the window, whatever its age.
+            # Marks that left for their number have left the window, whatever their age.
             aged = np.flatnonzero(old & live)
             live &= ~old
             if aged.size:
@@ -765,13 +775,13 @@ class LookupMemory:
         return select_marks(marks, live)
 
     def _take_numbered(self, count_window: CountWindow) -> Marks:
-        """Return the marks that are in the journal, and keep in memory what lies above the watermark.
+        """Return the marks that are in the journal, and keep in memory those above the watermark.
 
-        Above it nothing has a number yet, and a crash forgets it: the mark below it has to outlive that.
+        Above it nothing has a number yet, and a crash forgets it: the mark below must outlive that.
         """
         table = np.asarray(list(self._journaled.values()), np.int64).reshape(-1, 3)
         marks = Marks(b"".join(self._journaled), table[:, 0], table[:, 1], table[:, 2])
-        # What waits for its number is judged by recent marks only, so that these stay too.
+        # Records that wait for numbers are judged by recent marks only, so that these stay too.
         waited_on = self.waited_marks()
         self.recent.keep_from(self.flight.high)
         self.keep_marks(waited_on)
@@ -797,7 +807,7 @@ class LookupMemory:
 
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""
-        # Later records go on top of the timeline, so that only what lies below them may be part of it.
+        # Later records are added above, so that only offsets below them may go into the sorted part.
         chunks = self.flight.chunks
         passed = marks.offsets < self.flight.position
         columns = [marks.offsets[passed], *(chunk.column for chunk in chunks)]
@@ -810,12 +820,12 @@ class LookupMemory:
         digests = cut_digests(marks.digests)
         self.note_journaled(marks)
         for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):
-            # What is in flight stays in front of its mark.
+            # An ID in flight stays in front of its mark.
             self.recent.offsets.setdefault(digest, offset)
         if self.count_window is not None and marks.numbers is not None:
             self.count_window.put_back(dict(zip(digests, marks.numbers.tolist(), strict=True)))
 
-    # --- what others completed -----------------------------------------------------------------------------
+    # --- records completed elsewhere -----------------------------------------------------------------------
 
     def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
         """See `Memory`."""

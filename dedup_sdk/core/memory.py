@@ -1,6 +1,7 @@
-"""What a partition needs of a memory: who judges its records by what was completed, and says what is to be kept of them.
+"""The interface between a partition and its memory, which judges records by their marks and says which marks to keep.
 
-There are two: `dedup_sdk.core.lookup` looks IDs up, `dedup_sdk.core.last` compares them with the last ones of their source.
+There are two memories: `dedup_sdk.core.lookup` looks IDs up, `dedup_sdk.core.last` compares them with the last ones
+of their source.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ class Written(NamedTuple):
 
 
 class Memory(Protocol):
-    """Judges the records of one partition, and remembers what is completed; it moves the watermark where that brings verdicts.
+    """Judges the records of one partition, and remembers those that are completed.
 
-    ``now_ms`` is always the time now: what is later lies in the future.
+    It moves the watermark where that brings verdicts. ``now_ms`` is always the present time: anything later lies in
+    the future.
     """
 
     @property
@@ -47,23 +49,24 @@ class Memory(Protocol):
 
     @property
     def reach(self) -> Reach:
-        """How far back the marks know what was completed."""
+        """How far back the marks are complete."""
 
     # --- records that come ---------------------------------------------------------------------------------
 
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
-        """Return what records with these digests have looked up."""
+        """Return the digests that records with these digests have looked up."""
 
     def look_up(
         self, chunk: Chunk, missing: dict[int, str], find: Find, *, discard: bool, now_ms: int
     ) -> Any:
-        """Do what may fail before records are judged; return what `judge` needs. When this raises, nothing but the chunk has changed.
+        """Run every step that can fail before records are judged; return the result for `judge`.
 
-        ``missing`` has, for every row without a digest, the reason; ``discard``: such records are kept from the application.
+        When this raises, nothing but the chunk has changed. ``missing`` has, for every row without a digest, the
+        reason; ``discard``: such records are kept from the application.
         """
 
     def judge(self, chunk: Chunk, known: Any) -> None:
-        """Give the records of a chunk that was taken in their verdicts, or hold them back. What is judged a duplicate is completed."""
+        """Give the records of a chunk that was taken in their verdicts, or hold them back. Duplicates are completed."""
 
     def contradiction(
         self,
@@ -74,33 +77,38 @@ class Memory(Protocol):
         *,
         now_ms: int,
     ) -> int | None:
-        """Return the first of some offsets (ascending) that counts as completed, and at which another record was; None as a rule.
+        """Return the first of some offsets (ascending) that counts as completed, but had another record; else None.
 
-        That is known of what is remembered, inside the window, measured from the newest timestamp among what is completed.
+        That is known of remembered records inside the window, measured from the newest timestamp among the completed
+        ones.
         """
 
     # --- records that end ----------------------------------------------------------------------------------
 
     def complete(self, chunk: Chunk, rows: Iterable[int] | None) -> list[RecordRef]:
-        """Complete rows of a chunk that are offered (None: all that were offered with it); return what is to be delivered next."""
+        """Complete rows of a chunk that are offered; return the records to offer next.
+
+        ``rows`` None: all that were offered with the chunk.
+        """
 
     def together(self, place: RecordRef) -> list[RecordRef]:
         """Return the records that a record is completed with: itself as a rule."""
 
-    # --- what is kept --------------------------------------------------------------------------------------
+    # --- marks to keep -------------------------------------------------------------------------------------
 
     def marks(self) -> Written | None:
-        """Return what was completed since the last call, None when it leaves nothing to write."""
+        """Return the marks of records completed since the last call; None when there is nothing to write."""
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
-        """Remove what is in memory only for a flush, and return what is still inside the window at ``clock_ms``.
+        """Remove the marks that a flush is to write, and return those still inside the window at ``clock_ms``.
 
-        What is left out lies before the window of every record that is not older than the clock; the reach says so. Nothing is left out that
-        hides an older mark of the store, whose timestamp may be a later one.
+        A mark is left out where it lies before the window of every record that is not older than the clock; the
+        reach records that. No mark is left out that hides an older mark of the store, because that may have a later
+        timestamp.
         """
 
     def put_back(self, marks: Marks) -> None:
-        """Take back what `take_recent` gave out and nobody could store."""
+        """Take back marks that `take_recent` returned and that could not be stored."""
 
     @property
     def recent_count(self) -> int:
@@ -108,18 +116,22 @@ class Memory(Protocol):
 
     @property
     def looked_up(self) -> int:
-        """How many of them, at least, are neither in the journal nor in flight: they were looked up, and a flush lets them go."""
+        """How many of them, at least, are neither in the journal nor in flight.
 
-    # --- what others completed -----------------------------------------------------------------------------
+        They were looked up, and a flush drops them.
+        """
+
+    # --- records completed elsewhere -----------------------------------------------------------------------
 
     def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
-        """Take over the records of a chunk, completed by the group elsewhere, and what lies before ``end``; only while nothing is in flight.
+        """Take over the records of a chunk, completed by the group elsewhere, and all before ``end``.
 
-        Returns the last record that the watermark passes, None where the flight tells.
+        Only while nothing is in flight. Returns the last record that the watermark passes; None where the flight
+        knows it.
         """
 
     def folded(self, chunk: Chunk) -> Marks:
-        """Return the marks of what was folded last, when the watermark has passed it."""
+        """Return the marks of the records folded last, once the watermark has passed them."""
 
     def forget_all(self) -> None:
         """Note that nothing is known before the next record."""
@@ -127,11 +139,11 @@ class Memory(Protocol):
     def pass_uncounted(self, count: int) -> None:
         """Advance over up to ``count`` records whose outcome is unknown."""
 
-    # --- what a commit tells -------------------------------------------------------------------------------
+    # --- for commits ---------------------------------------------------------------------------------------
 
     @property
     def committed_low(self) -> int:
-        """Where the history begins, as a commit of the watermark tells it: a fold of the log from there gives these marks."""
+        """The beginning of the history, as a commit of the watermark states it: a fold from there gives these marks."""
 
     @property
     def exact_from(self) -> int:

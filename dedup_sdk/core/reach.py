@@ -1,13 +1,13 @@
-"""What the marks of a partition know of its past (`Reach`: by time, and by the number of accepted IDs), and where a partition starts with that (`plan_start`).
+"""How far back the marks of a partition go (`Reach`), and where a partition starts with them (`plan_start`).
 
-The plan is a pure function of what the store holds and what the group has committed. Offsets are "the next one".
+The plan is a pure function of the store's progress and the group's commit. Offsets are "the next one".
 
 low
-    where the stretch of log begins that the group has processed without a gap; from the commit's metadata.
+    the beginning of the range of the log that the group has processed without a gap; from the commit's metadata
 rewound
-    the partition starts below the last offset that the store knows to be committed, or in another era.
+    the partition starts below the last offset that the store knows to be committed, or in another era
 late
-    the same by a commit whose text is valid and of this era, which arrived after a later one: nobody set the group back.
+    the same by a commit whose text is valid and of this era, which arrived after a later one: nobody set the group back
 
 `NOTHING_KNOWN` stands for a coverage whose beginning in time is not known yet; `Reach.know_from` replaces it.
 """
@@ -24,19 +24,19 @@ from dedup_sdk.window import Window
 Beginning = Literal["new", "resumed", "behind", "rewound", "jumped", "missing", "earlier"]
 
 NOTHING_KNOWN: Final = 2**62
-"""As ``since_ms``: no sighting is known yet; the next record's timestamp takes its place."""
+"""As ``since_ms``: no mark is known yet; the next record's timestamp takes its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartPlan:
-    """What to do before a partition delivers.
+    """The steps to take before a partition delivers.
 
     - ``progress``: the state to begin with.
     - ``keep``: whether the store's marks stay; else it is reset to ``progress``.
     - ``replay_from``, ``replay_to``: offsets to fold before the first delivery; equal when there is nothing to fold.
-    - ``whole``: the replay has to give the marks of a whole window: it may begin one window before its end (then the
+    - ``whole``: the replay must give the marks of a whole window: it may begin one window before its end (then the
       marks are known only from there), and a snapshot may take its place.
-    - ``beginning``: what was found, for the log and the events.
+    - ``beginning``: how the partition starts, for the log and the events.
     """
 
     progress: Progress
@@ -57,13 +57,14 @@ def plan_start(
     new: bool = False,
     vouched: bool = False,
 ) -> StartPlan:
-    """Say how a partition starts whose group has committed ``committed``, processed without a gap since ``low``.
+    """Plan the start of a partition whose group has committed ``committed``, processed without a gap since ``low``.
 
     ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
-    ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is valid, so that ``era`` is the group's.
+    ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is valid, so that
+    ``era`` is the group's.
     """
     if new:
-        # A store with a history whose offsets are gone (expired, deleted): nothing of it is believed, nor that there was none.
+        # A store with a history whose offsets are gone (expired, deleted): neither it nor its absence is believed.
         plan = _anew(
             committed, low=low, era=era, complete=stored is None or not stored.begun, beginning="new"
         )
@@ -111,11 +112,12 @@ GRACE: Final = 16
 
 
 class Reach:
-    """What the marks of a partition cover.
+    """The range of time and numbers that the marks of a partition cover.
 
-    ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of what is completed, ``dropped_to``: some marks of
-    offsets below it are gone for their age. ``count_window`` numbers what is accepted, where the window counts. ``longest_ms`` is how long anything
-    is remembered: the window's, or that of a second opinion.
+    ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of the completed
+    records. ``dropped_to``: some marks of offsets below it are gone for their age. ``count_window`` numbers the
+    accepted records, where the window counts. ``longest_ms`` is how long any mark is kept: as long as the window, or
+    that of a fallback lookup.
     """
 
     def __init__(
@@ -142,13 +144,16 @@ class Reach:
             self.since_ms, self.since_number, self._floor_number = NOTHING_KNOWN, progress.accepted, 0
 
     def _floor_of_count_window(self, size: int) -> int:
-        """Return the last number that is outside of this window, or was outside of an earlier and smaller one: such marks stay expired."""
+        """Return the last number that is outside of this window, or was outside of an earlier and smaller one.
+
+        Such marks stay expired.
+        """
         accepted = self._accepted
         floor = max(self._floor_number, accepted - size)
         if floor > (self.since_number or 0):
             self.since_number = floor
         if floor > max(0, accepted - size):
-            # This window reaches to what a smaller one forgot, and nobody knows how old that was.
+            # This window reaches to marks that a smaller one forgot, and nobody knows how old those were.
             self.since_ms = NOTHING_KNOWN
         return floor
 
@@ -159,12 +164,12 @@ class Reach:
 
     @property
     def floor_number(self) -> int:
-        """Up to which number IDs are outside the window by now, or were outside of one before.
+        """The number up to which IDs are outside the window by now, or were outside of an earlier one.
 
-        It is written with every step, so that nobody has to announce a change of the window. Marks stay in files longer
-        than a count window reaches: without the floor a larger window would find what a smaller one had forgotten. It
-        is written even where the present window misses nothing, because a longer one, or one by time, may open the
-        store later.
+        It is written with every step, so that nobody has to announce a change of the window. Marks stay in files
+        longer than a count window reaches: without the floor a larger window would find marks that a smaller one had
+        forgotten. It is written even where the present window misses nothing, because a longer one, or one by time,
+        may open the store later.
         """
         if self.count_window is None:
             return self._floor_number
@@ -192,7 +197,7 @@ class Reach:
         )
 
     def horizon_ms(self, clock_ms: int) -> int:
-        """Return the timestamp before which a sighting may be forgotten, with some grace for records that come late.
+        """Return the timestamp before which a mark may be forgotten, with some grace for records that come late.
 
         The verdict is exact all the same: the age is checked when a mark is read.
         """
@@ -227,15 +232,15 @@ class Reach:
     def know_from(self, timestamps: Int64s, below_ms: int = -1) -> None:
         """Let the marks begin with the first of these timestamps (-1: there is none), where nothing was known.
 
-        ``below_ms``: the newest that is known of the records below. Among what is not known may be one as new, so that the marks begin no
-        earlier.
+        ``below_ms``: the newest timestamp known of the records below. A record that is not known may be as new, so
+        that the marks begin no earlier.
 
-        A late record must not move the beginning of coverage before what was forgotten. Where this store never saw the
-        records below, there is only the first timestamp. It is exact where timestamps do not run backwards (log append
-        time). Elsewhere a record may be called fresh although its copy is among those that are gone, for as long a time
-        as the first record was late. It is delivered either way; only the count is wrong. The newest of the next N
-        records would be no proof, because it depends on batches. A share of the window on top would put topics in doubt
-        that are in order.
+        A late record must not move the beginning of coverage before marks that were forgotten. Where this store
+        never saw the records below, only the first timestamp is known. It is exact where timestamps do not run
+        backwards (log append time). Elsewhere a record may be called fresh although its copy is among those that are
+        gone, for as long a time as the first record was late. It is delivered either way; only the count is wrong.
+        The newest of the next N records would prove nothing, because it depends on batches. To add a share of the
+        window would put sound topics in doubt.
         """
         if self.since_ms == NOTHING_KNOWN:
             real = timestamps[timestamps >= 0]
@@ -243,9 +248,10 @@ class Reach:
                 self.since_ms = max(int(real[0]), below_ms)
 
     def pass_uncounted(self, count: int) -> None:
-        """Pass records of which nobody knows whether they were accepted: at most so many.
+        """Pass at most so many records of which nobody knows whether they were accepted.
 
-        A window by count takes them all for it, so that the marks below seem to be longer ago: else one that has left it hides a message.
+        A window by count counts them all as accepted, so that the marks below seem to be longer ago. Otherwise a
+        mark that has left the window could hide a message.
         """
         if self.count_window is not None and self.count_window.accepted > 0:
             self.count_window.pass_uncounted(max(0, count))

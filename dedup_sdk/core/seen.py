@@ -1,31 +1,33 @@
-"""What a source remembers of its IDs: the last one, and those seen shortly below it; and how the next one stands to that.
+"""The memory of a source: its last ID and those seen shortly below it; and the status of the next ID in it.
 
 last
-    the newest ID that was completed since the source began, or began anew.
+    the newest ID that was completed since the source began, or began anew
 depth
-    how much below the last one is remembered (``reorder_depth``): so many ranks where the order is dense, so many IDs elsewhere.
+    how much below the last one is remembered (``reorder_depth``): so many ranks where the order is dense, so many IDs
+    elsewhere
 floor
-    below all that is remembered. There something was forgotten, or came too late to be remembered (``forgot``); before that everything is known.
+    the end of the remembered range. An ID below it was forgotten, or came too late to be remembered (``forgot``); as
+    long as there is none, everything is known.
 known
-    None where all that was completed of the source is known, since the beginning of the group's own history. Else how many IDs were taken in since less
-    was known: with enough of them, nothing from before can matter.
+    None where all completed records of the source are known, since the beginning of the group's own history. Else how
+    many IDs were taken in since less was known: with enough of them, no earlier one can matter.
 
-A value of this kind is a fold over the completed records of a source in offset order, so that a source that lives, a replay and the
-backfill come to the same one.
+A memory is a fold over the completed records of a source in offset order, so that a source that lives, a replay and
+the backfill come to the same one.
 
-An order with places keeps the ``depth + 1`` newest IDs, whatever lies between them: a record that was overtaken by at
-most ``depth`` others is never below the floor. Two kinds of order differ, towards doubt. A dense order (neighbours
-differ by one) keeps a bit for each of the numbers below the last ID, which takes a few bytes; where IDs leap, what is
-further below is below the floor. An order that only compares (a function, GTID sets) keeps the IDs that came last,
-because it cannot sort them. With a depth of 0 and ``below_floor="discard"`` the rule is the high-water mark of the
-literature.
+An order with places keeps the ``depth + 1`` newest IDs, whatever lies between them: a record that was overtaken by
+at most ``depth`` others is never below the floor. Two kinds of order differ, towards doubt. A dense order
+(neighbours differ by one) keeps a bit for each of the numbers below the last ID, which takes a few bytes; where IDs
+leap, those further below are below the floor. An order that only compares (a function, GTID sets) keeps the IDs that
+came last, because it cannot sort them. With a depth of 0 and ``below_floor="discard"`` the rule is the high-water
+mark of the literature.
 
-A source that began anew knows nothing of what came before. To go on as if it did would double messages silently: after
+A source that began anew does not know its earlier IDs. To go on as if it did would double messages silently: after
 B7, A1, B6 the last ID is B6, and B7 would pass for new. So until ``3 * depth + 1`` IDs were taken in, it says
 unverified where it would say fresh. The same holds where the history of a source begins late (retention, a commit
 without a text), and where the watermark moved over records that nobody folded. That number is enough: a record
-completed before was overtaken by at most ``depth`` new IDs and as many repeated ones, so that it lies below all that is
-remembered by then. An ID that is remembered makes a duplicate at once.
+completed before was overtaken by at most ``depth`` new IDs and as many repeated ones, so that it lies below all that
+is remembered by then. An ID that is remembered makes a duplicate at once.
 """
 
 from __future__ import annotations
@@ -80,18 +82,18 @@ class Candidate(NamedTuple):
 
     @property
     def token(self) -> Any:
-        """What is equal for IDs that are the same: the place, or the ID itself where there are no places."""
+        """A value that is equal for equal IDs: the place, or the ID itself where there are no places."""
         return self.id_bytes if self.place is None else token_of(self.place)
 
 
 def token_of(place: Place) -> Any:
-    """Return what is equal for equal places only: the rank itself where that is a number of the only origin."""
+    """Return a value that is equal for equal places only: the rank itself where that is a number of the only origin."""
     origin, rank = place
     return rank if type(rank) is int and origin == ONLY_ORIGIN else place
 
 
 class Seen(ABC):
-    """What is remembered; changes in place, `copy` before it is shared.
+    """The remembered IDs of a source. Changes in place: `copy` it before it is shared.
 
     A candidate's place is None exactly where the order gives its IDs none (`dedup_sdk.orders.PartialOrder`).
     """
@@ -106,8 +108,8 @@ class Seen(ABC):
     def _count(self, taken: int) -> None:
         """Note that so many IDs were taken in."""
         if self.known is not None:
-            # New IDs overtake at most ``depth`` others, are overtaken by as many, and come again behind as many newer ones: with so many
-            # known, what came before lies below all that is remembered.
+            # New IDs overtake at most ``depth`` others, are overtaken by as many, and come again behind as many newer
+            # ones: with so many known, earlier ones lie below all that is remembered.
             self.known = self.known + taken if self.known + taken <= 3 * self.depth else None
 
     def doubt(self) -> None:
@@ -126,8 +128,8 @@ class Seen(ABC):
     def lacks(self, candidate: Candidate) -> bool:
         """Whether an ID was certainly not completed since the source began; False in doubt.
 
-        Where IDs cannot always be compared (several origins, or an order without places), a source begins anew with the first that cannot, and
-        has forgotten those before it: then a newer ID may be one of these.
+        Where IDs cannot always be compared (several origins, or an order without places), a source begins anew with
+        the first that cannot, and has forgotten those before it: then a newer ID may be one of these.
         """
         begins_anew = candidate.place is None or candidate.place.origin != ONLY_ORIGIN
         return not (begins_anew and self.forgot) and self.status(candidate) in (
@@ -137,7 +139,10 @@ class Seen(ABC):
 
     @abstractmethod
     def take(self, candidate: Candidate) -> IdStatus:
-        """Remember a completed ID that is `IdStatus.NEWER` or `IdStatus.UNSEEN`, any other changes nothing; return how it stood."""
+        """Remember a completed ID that is `IdStatus.NEWER` or `IdStatus.UNSEEN`; return its status.
+
+        Any other ID changes nothing.
+        """
 
     def take_run(self, ids: Sequence[bytes], ranks: Sequence[Any]) -> None:
         """Remember completed IDs of one origin, each newer than the one before, the first newer than the last one."""
@@ -150,7 +155,10 @@ class Seen(ABC):
         return self.take(Candidate(id_bytes, Place(ONLY_ORIGIN, number)))
 
     def remembers(self, rank: Any, newest: Any, taken: int) -> bool:
-        """Whether a rank of this origin was seen, and will be remembered after ``taken`` newer IDs up to rank ``newest``; False in doubt."""
+        """Whether a rank of this origin was seen, and stays remembered after ``taken`` newer IDs; False in doubt.
+
+        ``newest`` is the highest rank of those IDs.
+        """
         del rank, newest, taken
         return False
 
@@ -175,7 +183,7 @@ class Seen(ABC):
 
 @cache
 def _mask(depth: int) -> int:
-    """Return the bits of a memory: one number for all sources, since it is as large as what they remember."""
+    """Return a mask of ``depth + 1`` bits; all sources share one integer, which may be as large as a memory."""
     return (1 << depth + 1) - 1
 
 
@@ -293,7 +301,7 @@ class DenseSeen(Seen):
         self._count(len(ranks))
 
     def _move(self, distance: int) -> None:
-        """Let the last rank rise; what falls out at the bottom is forgotten. The new last one is not among the bits yet."""
+        """Let the last rank rise; bits that fall out at the bottom are forgotten. The new last rank is not set yet."""
         # Not shifted by a distance that a hostile ID may make as large as it likes.
         moved = self.bits << distance if distance <= self.depth else 0
         self.bits = moved & self._mask
@@ -501,7 +509,7 @@ def begin(order: Order, depth: int, candidate: Candidate, *, knows_all: bool) ->
     """
     id_bytes, place = candidate
     known = None if knows_all or depth == 0 else 1
-    # One ID is enough to be known, and nobody knows what came before it.
+    # One ID is enough to be known, and nobody knows the IDs before it.
     forgot = not knows_all and depth == 0
     if place is not None:
         if order.dense:
@@ -513,7 +521,7 @@ def begin(order: Order, depth: int, candidate: Candidate, *, knows_all: bool) ->
 
 
 def restore(order: Order, depth: int, record: bytes) -> Seen:
-    """Return the memory whose bytes these are, under another depth perhaps: a smaller one forgets, a larger one keeps all.
+    """Return the memory with these bytes, perhaps under another depth: a smaller one forgets, a larger one keeps all.
 
     Raises `StoreCorruptError` for bytes that are not of this order.
     """
@@ -523,7 +531,7 @@ def restore(order: Order, depth: int, record: bytes) -> Seen:
         return PartialSeen(depth, order, read.last_id, ids, known=read.known, forgot=read.forgot)
     if read.kind == DENSE and order.dense:
         bits = read.bits & ((1 << depth + 1) - 1)
-        # Below what the bits reached nobody knows what was forgotten: they seem to say that nothing was seen.
+        # Below the old bits nobody knows which IDs were forgotten: the bits seem to say that none was seen.
         known = 1 if read.forgot and depth > read.depth else read.known
         return DenseSeen(
             depth, read.last_id, _place(order, read.last_id), bits=bits, known=known,
@@ -547,5 +555,6 @@ def _place(order: Order, id_bytes: bytes) -> Place:
 
 def _of_another_order(order: Order, id_bytes: bytes) -> StoreCorruptError:
     return StoreCorruptError(
-        f"a source remembers {id_bytes[:80]!r}, which is none of the order {order.name}; rebuild the store, or use the order it was made with"
+        f"a source remembers {id_bytes[:80]!r}, which is none of the order {order.name}; rebuild the store, or use "
+        "the order it was made with"
     )

@@ -1,4 +1,4 @@
-"""Bytes of what a source remembers, little-endian throughout: what a mark of such a source bears behind offset and timestamp.
+"""The bytes of a source's memory, little-endian throughout: the payload of its mark, behind offset and timestamp.
 
 Each ID is *framed*: its length (uint32) and its bytes::
 
@@ -34,7 +34,10 @@ _ALL_KNOWN: Final = 2**32 - 1
 
 
 class SeenBytes(NamedTuple):
-    """What the bytes say. ``last_id`` is the last of ``ids`` where the kind is sparse; ``bits`` and ``depth`` are those of a dense memory."""
+    """The decoded bytes.
+
+    ``last_id`` is the last of ``ids`` where the kind is sparse; ``bits`` and ``depth`` are those of a dense memory.
+    """
 
     kind: int
     last_id: bytes
@@ -45,7 +48,8 @@ class SeenBytes(NamedTuple):
     depth: int = 0
 
 
-def encode_dense(last_id: bytes, bits: int, depth: int, known: int | None, forgot: bool) -> bytes:  # noqa: FBT001 (called for every source of every batch)
+# Without keywords: it is called for every source of every batch.
+def encode_dense(last_id: bytes, bits: int, depth: int, known: int | None, forgot: bool) -> bytes:  # noqa: FBT001
     """Return the bytes of a dense memory."""
     return (
         _DENSE_HEAD.pack(DENSE, forgot, 0, _ALL_KNOWN if known is None else known, depth, len(last_id))
@@ -79,12 +83,13 @@ def unframed(item: bytes) -> bytes:
 
 
 def decode_seen(record: bytes) -> SeenBytes:
-    """Return what the bytes say; raises `StoreCorruptError` where they are no memory of a source."""
+    """Decode the bytes; raises `StoreCorruptError` where they are no memory of a source."""
     try:
         return _decode(record)
     except (ValueError, struct.error) as error:
         raise StoreCorruptError(
-            f"{len(record)} bytes are no memory of a source: {error}; rebuild the store from the topic or from a snapshot"
+            f"{len(record)} bytes are no memory of a source: {error}; "
+            "rebuild the store from the topic or from a snapshot"
         ) from error
 
 

@@ -1,12 +1,13 @@
-"""What is read of a record where IDs are compared: which source it belongs to, and its ID as it came.
+"""The key of a record whose ID is compared: its source, and its ID as it came.
 
-All travel in one ``bytes``, the record's *source key*: the digest of its source (16 bytes), the digest by which
-a second opinion looks it up (16 bytes, zeros for none; nothing where there is no second opinion), then the ID.
+Both travel in one ``bytes``, the record's *source key*: the digest of its source (16 bytes), the digest of its
+fallback lookup (16 bytes, zeros for none; absent where there is no fallback lookup), then the ID.
 
-A redrive header (`dedup_sdk.ids.redrive`) belongs to the source, so that a redriven ID is the first of a source of its own.
+A redrive header (`dedup_sdk.ids.redrive`) belongs to the source, so that a redriven ID is the first of a source of
+its own.
 
-A source key travels where a digest travels, so that readers, replays and batches need not know the strategy. A batch in
-which every record has one keeps both columns beside it (`Joined`), so that nothing has to be cut again.
+A source key travels where a digest travels, so that readers, replays and batches need not know the strategy. A batch
+in which every record has one keeps both columns beside it (`Joined`), so that nothing has to be cut again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ MAX_COMPARED_BYTES: Final = 4_096
 """An ID above that is none that is compared: a source keeps as many of them as it remembers."""
 
 PARTITION_SOURCE: Final = bytes.fromhex("bca543f539bbf92f26b62cf97014b3f6")
-"""The digest of the source that is the whole partition. Stores and snapshots contain it: another value would lose what they remember."""
+"""The digest of the source that is the whole partition.
+
+Stores and snapshots contain it: with another value their sources would be lost.
+"""
 _JOINT: Final = b":"
 _HEAD: Final = "last?"
 _NO_OTHER: Final = bytes(DIGEST_BYTES)
@@ -44,7 +48,7 @@ class SourceId(NamedTuple):
 
 
 class Joined(list[bytes | None]):
-    """The source keys of records that all have one, and what they are made of: ``sources`` and ``ids``. Not to be changed."""
+    """The source keys of records that all have one, and their parts: ``sources`` and ``ids``. Do not change it."""
 
     __slots__ = ("ids", "sources")
 
@@ -55,10 +59,10 @@ class Joined(list[bytes | None]):
 
 
 class SourceDigests:
-    """The digests of sources that came lately, by their names: unlike IDs they come again and again, and are found in half the time.
+    """The digests of sources that came lately, by their names: unlike IDs they come again and again.
 
-    They are kept as long as names repeat. Where 16,384 names came less than eight times each, a digest is computed for
-    each record, as for IDs.
+    To find one takes half the time of computing it. They are kept as long as names repeat. Where 16,384 names came
+    less than eight times each, a digest is computed for each record, as for IDs.
     """
 
     __slots__ = ("_asked", "_known", "_pays")
@@ -98,12 +102,13 @@ class SourceDigests:
 
 @dataclass(frozen=True, slots=True)
 class SourceKeys:
-    """Reads the source keys of records: ``id`` names the ID, ``source`` the source (None: the partition), ``order`` how IDs compare.
+    """Reads the source keys of records.
 
-    ``other`` names the ID that a second opinion looks up, None where there is none.
+    ``id`` names the ID, ``source`` the source (None: the partition), ``order`` how IDs compare. ``other`` names the
+    ID of the fallback lookup, None where there is none.
 
-    The values of an ID spec of several parts are joined by a colon, so that ``header:epoch+header:sequence`` reads ``7:1042``.
-    ``str`` is what a store keeps as its identity (`source_spec_of` reads it).
+    The values of an ID spec of several parts are joined by a colon, so that ``header:epoch+header:sequence`` reads
+    ``7:1042``. ``str`` gives the identity that a store keeps (`source_spec_of` reads it).
     """
 
     id: IdSpec
@@ -116,13 +121,13 @@ class SourceKeys:
 
     def __str__(self) -> str:
         more = {"source": self.source, "otherwise": self.other}
-        told = {
+        fields = {
             "id": self.id,
             "order": self.order,
             **{name: spec for name, spec in more.items() if spec is not None},
         }
         return _HEAD + urlencode(
-            {name: str(each) for name, each in told.items()}, safe=_SAFE, quote_via=quote
+            {name: str(each) for name, each in fields.items()}, safe=_SAFE, quote_via=quote
         )
 
     @property
@@ -132,7 +137,10 @@ class SourceKeys:
         return frozenset(need for spec in specs if spec is not None for need in spec.needs)
 
     def digests(self, fields: Fields) -> Ids:
-        """Return the source keys of ``fields.count`` records in the place of digests, None (and a reason) where there is no ID or no source."""
+        """Return the source keys of ``fields.count`` records in the place of digests.
+
+        A record without an ID or a source has None, and a reason.
+        """
         shared = ReadOnce.of(fields)
         columns = [column for part in self.id.parts for column in part.columns(shared)]
         keys, missing = _values(columns)
@@ -169,7 +177,10 @@ class SourceKeys:
         return None if key is None else digest_one(key)
 
     def redriven(self, key: bytes, header: bytes) -> bytes:
-        """Return the source key of a record together with its redrive header: the source is one of its own, and a second opinion knows it by both."""
+        """Return the source key of a record together with its redrive header.
+
+        The source is then one of its own, and the fallback lookup takes both as the ID.
+        """
         source, front = redriven_digest(key[:DIGEST_BYTES], header), self._front
         other = key[DIGEST_BYTES:front]
         if other and other != _NO_OTHER:
@@ -189,7 +200,7 @@ class SourceKeys:
         return [None if key is None else key[front:] for key in keys]
 
     def others_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
-        """Return the digest (16 bytes) by which a second opinion looks each record up, None where it has none, or no key."""
+        """Return the digest (16 bytes) of each record's fallback lookup, None where it has none, or no key."""
         if self.other is None:
             return [None for _ in keys]
         end = self._front
@@ -208,14 +219,14 @@ class SourceKeys:
 
 
 def _turned(digest: bytes) -> bytes:
-    """Return a digest that is not taken for a source's, although both may be made of the same text: its halves change places."""
+    """Return a digest that differs from a source's, even if both are made of the same text: its halves are swapped."""
     return digest[DIGEST_BYTES // 2 :] + digest[: DIGEST_BYTES // 2]
 
 
 def source_spec_of(text: str) -> str | None:
-    """Return the ID spec (its text) that names a source, "" where the partition is the source; None where no IDs are compared.
+    """Return the ID spec (its text) that names a source, "" where the partition is the source.
 
-    ``text``: what a store keeps as its ID spec. It is only read, never resolved.
+    None where no IDs are compared. ``text``: the ID spec as a store keeps it. It is only read, never resolved.
     """
     if not text.startswith(_HEAD):
         return None
@@ -223,9 +234,9 @@ def source_spec_of(text: str) -> str | None:
 
 
 def lacked_fallback(theirs: str, ours: str) -> str | None:
-    """Return the ID spec (its text) of the second opinion of ``ours``, where marks of ``theirs`` lack what it looks up and nothing else; else None.
+    """Return the ID spec (its text) of the fallback lookup of ``ours``, where only its marks are missing in ``theirs``.
 
-    ``theirs`` and ``ours`` are identities as a store keeps them.
+    None elsewhere. ``theirs`` and ``ours`` are identities as a store keeps them.
     """
     if not (theirs.startswith(_HEAD) and ours.startswith(_HEAD)):
         return None

@@ -1,15 +1,16 @@
-"""The sources of a partition whose IDs are compared: what each remembers, which are in memory, and how they follow the watermark.
+"""The sources of a partition whose IDs are compared: their memories, and how they follow the watermark.
 
 Of one source, while some of its records are in flight:
 
 base
-    what the source remembers below the watermark.
+    its memory below the watermark
 ahead
-    what it will remember once everything that was judged is completed, in offset order.
+    its memory once every judged record is completed, in offset order
 in_flight
-    token of an ID (`Candidate.token`) -> offset of the newest record above the watermark that bears it, in flight or completed out of order.
+    token of an ID (`Candidate.token`) -> offset of the newest record above the watermark that bears it, in flight or
+    completed out of order
 pending
-    how many of its records lie above the watermark and take part in the fold.
+    how many of its records lie above the watermark and take part in the fold
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from dedup_sdk.marks import Int64s, Marks, cut_digests
 
 
 class Saved(NamedTuple):
-    """What a store keeps of a source: the bytes of its memory, offset and timestamp (ms) of its last completed record."""
+    """A source as a store keeps it: the bytes of its memory, offset and timestamp (ms) of its last completed record."""
 
     payload: bytes
     offset: int
@@ -43,21 +44,22 @@ class Saved(NamedTuple):
 
 
 NONE_IN_FLIGHT: Final = MappingProxyType[Any, int]({})
-"""What all sources share that have nothing in flight: nearly all of many, and a dictionary of each would be the larger part of it."""
+"""Shared by all sources that have nothing in flight: nearly all are such, and a dictionary each would take more."""
 
 
 class ActiveSource:
     """The state of one source.
 
-    ``is_complete``: nothing is pending, and ``ahead`` is the base. Else the base is kept as bytes, which nearly nobody reads: what a batch
-    leaves behind is written anyway, so that nothing is copied for it. ``ahead`` is the fold of everything judged, in offset
-    order, so that it becomes the base as it is. ``mixed``: ``ahead`` has begun anew with a record in flight, so that
-    it does not hold all that is in_flight. ``covered``: the base knew all that could matter when it began, and nothing in flight began the
-    source anew.
+    ``is_complete``: nothing is pending, and ``ahead`` is the base. Else the base is kept as bytes, which are hardly
+    ever read: the source is written after each batch anyway, so that nothing is copied for it. ``ahead`` is the fold
+    of all judged records, in offset order, so that it becomes the base as it is. ``mixed``: ``ahead`` has begun anew
+    with a record in flight, so that it does not have all IDs in flight. ``covered``: the base knew everything that
+    could matter when it began, and nothing in flight began the source anew.
     """
 
     __slots__ = (
-        "_base", "_offset", "_payload", "_timestamp_ms", "ahead", "covered", "digest", "in_flight", "is_complete", "mixed", "pending",
+        "_base", "_offset", "_payload", "_timestamp_ms", "ahead", "covered", "digest", "in_flight", "is_complete",
+        "mixed", "pending",
     )  # fmt: skip
 
     def __init__(self, digest: bytes, mark: SourceState | None) -> None:
@@ -118,7 +120,7 @@ class ActiveSource:
         self.take(token, offset)
 
     def look_ahead(self, state: SourceState | None, *, mixes: bool) -> None:
-        """Note what the source will remember once a record is completed that is in flight.
+        """Set the memory that the source will have once a record in flight is completed.
 
         ``mixes``: beside others in flight the source begins anew with it, or cannot compare it.
         """
@@ -127,7 +129,7 @@ class ActiveSource:
         self.covered = self.covered and state is not None and state.covered
 
     def fold(self, state: SourceState | None) -> None:
-        """Note what the source remembers after a record that is completed."""
+        """Set the memory of the source after a record that is completed."""
         self.ahead = state
 
     def pass_one(self) -> bool:
@@ -147,17 +149,20 @@ class ActiveSource:
             del self.writable()[token]
 
     def move_base(self, base: SourceState | None) -> None:
-        """Set what is remembered below the watermark, while something above it is pending."""
+        """Set the memory below the watermark, while records above it are pending."""
         self._base, self._payload = base, None
 
     def doubt(self) -> None:
-        """Note that records of the source may have been passed that nobody folded; not while some are in flight: then it is in memory as it is."""
+        """Note that records of the source may have been passed that nobody folded.
+
+        Not while some are in flight: then the source is in memory, and correct.
+        """
         if self.is_complete and self.ahead is not None:
             self.ahead.seen.doubt()
             self._payload = None
 
     def complete(self) -> None:
-        """Note that nothing is pending, and what lies ahead is the base now."""
+        """Note that nothing is pending: the memory ahead is the base now."""
         self.is_complete = True
         self._base = self._payload = None
         self.mixed = False
@@ -166,14 +171,14 @@ class ActiveSource:
 
 
 class LastNotes:
-    """What comparing keeps with the records of a chunk.
+    """The notes of a chunk whose IDs are compared.
 
-    ``sighted`` are the timestamps of the records themselves; those of the chunk are what sources go by, below zero also for what lies in the
-    future. ``source`` is the source of all records, or None where they have several: then ``sources`` has each record's, None where it
-    belongs to none; ``unmarked`` are the chunk's.
+    ``sighted`` are the timestamps of the records themselves; those of the chunk are the ones by which sources are
+    judged, below zero also for a record from the future. ``source`` is the source of all records, or None where they
+    have several: then ``sources`` has each record's, None where it belongs to none; ``unmarked`` are the chunk's.
 
-    Where there is a second opinion ``others`` has the digests by which it knows them (None: not), ``stored`` what the store said of these when they
-    came, by row.
+    With a fallback lookup ``others`` has each record's digest there (None: none), and ``stored``, by row, the mark
+    that the store had of it when the record came.
     """
 
     __slots__ = ("others", "sighted", "source", "sources", "stored", "unmarked")
@@ -187,7 +192,7 @@ class LastNotes:
         self.stored: dict[int, Mark] = {}
 
     def know_others(self, others: list[bytes | None]) -> None:
-        """Note the digests by which the second opinion knows the records."""
+        """Note the digests of the records' fallback lookup."""
         self.others = others
 
     def belong_to(self, sources: list[ActiveSource | None]) -> None:
@@ -215,7 +220,7 @@ class LastNotes:
 
 
 def notes_of(chunk: Chunk) -> LastNotes:
-    """Return what comparing keeps with the records of a chunk."""
+    """Return the notes of a chunk whose IDs are compared."""
     notes = chunk.notes
     if not isinstance(notes, LastNotes):
         raise TypeError(f"records from {chunk.offsets[0]} were not compared")
@@ -225,7 +230,8 @@ def notes_of(chunk: Chunk) -> LastNotes:
 class Run:
     """The records of a chunk from row ``start`` on, which are not taken in yet.
 
-    ``newer`` says of each row whether its record is newer than all before; what is not in it changes nothing where it is passed over.
+    ``newer`` says of each row whether its record is newer than all before; the others change nothing where they are
+    passed over.
     """
 
     __slots__ = ("_ahead", "_chunk", "_ids", "_ranks", "_source", "newer", "start")
@@ -247,7 +253,10 @@ class Run:
             self.newer[row] = 0
 
     def remembers(self, row: int, newest: Any) -> bool:
-        """Whether the source will remember the ID of this row when all before it is taken in, of which the highest rank is ``newest``."""
+        """Whether the source will remember the ID of this row when all before it is taken in.
+
+        ``newest`` is the highest rank of those.
+        """
         taken = self.newer.count(1, self.start, row)
         return self._ahead.seen.remembers(self._ranks[row], newest, taken)
 
@@ -261,7 +270,7 @@ class Run:
         )
 
     def take_to(self, end: int) -> None:
-        """Take in what is newer, up to row ``end``, and pass over the rest."""
+        """Take in the newer records up to row ``end``, and pass over the rest."""
         start, self.start = self.start, end
         if start == end:
             return
@@ -276,14 +285,14 @@ class Run:
         self._source.pending += end - start
 
     def skip_to(self, row: int) -> None:
-        """Note that what lies before a row was taken in by others."""
+        """Note that the caller has taken in the records before a row."""
         self.start = row
 
 
 class Sources:
     """``active`` are the sources in memory, by their digests; those in ``unflushed`` are in the journal only.
 
-    Memory follows the watermark: what is completed above it becomes durable when it passes.
+    Memory follows the watermark: records completed above it become durable when it passes.
     """
 
     def __init__(self, rule: LastRule, keys: SourceKeys, flight: Flight, reach: Reach) -> None:
@@ -306,7 +315,7 @@ class Sources:
             self.active[digest] = self.unflushed[digest] = ActiveSource(digest, self._restored(saved))
 
     def _restored(self, saved: Saved) -> SourceState:
-        """Return what a source remembers, of which too little is known where records of it may have been passed since."""
+        """Return the state of a source from a store, in doubt where records of it may have been passed since."""
         state = self.rule.restore(*saved)
         if self._reach.since_number is not None and saved.offset < self._reach.since_number:
             state.seen.doubt()
@@ -316,7 +325,7 @@ class Sources:
         """Note that records may have been passed that nobody folded.
 
         By offset and not by time: by time alone a source that is never silent would be trusted after one window,
-        without knowing what it missed.
+        without knowing the records that it missed.
         """
         # Sources have no ranks: of those whose last record lies below this offset too little is known.
         self._reach.doubt_below(self._flight.high)
@@ -336,7 +345,7 @@ class Sources:
         notes.belong_to([None if digest is None else self.active[digest] for digest in digests])
 
     def look_up(self, digests: list[bytes], find: Find) -> dict[bytes, SourceState]:
-        """Return what the store knows of sources that are not in memory."""
+        """Return the states that the store has of sources that are not in memory."""
         states: dict[bytes, SourceState] = {}
         if not digests:
             return states
@@ -346,7 +355,7 @@ class Sources:
             found.indexes, found.offsets, found.timestamps, payloads, strict=True
         ):
             if offset < self._flight.position:
-                # Else it says nothing of what comes before it.
+                # A later mark says nothing of the records before it.
                 states[digests[index]] = self._restored(Saved(payload, offset, timestamp_ms))
         return states
 
@@ -363,7 +372,7 @@ class Sources:
     def after(
         self, state: SourceState | None, candidate: Candidate, chunk: Chunk, row: int
     ) -> SourceState | None:
-        """Return what a source remembers once this record of it is completed; ``state`` may change in place."""
+        """Return the state of a source once this record of it is completed; ``state`` may change in place."""
         timestamp_ms = int(chunk.timestamps[row])
         return self.rule.completed(
             state, candidate, offset=chunk.offsets[row], timestamp_ms=timestamp_ms,
@@ -371,7 +380,7 @@ class Sources:
         )  # fmt: skip
 
     def before(self, source: ActiveSource, offset: int) -> SourceState | None:
-        """Return what a source would remember just before ``offset``, were everything completed that was judged."""
+        """Return the state that a source would have just before ``offset``, if every judged record were completed."""
         base = source.base(self.rule)
         state = None if base is None else base.copy()
         for chunk in self._flight.chunks:
@@ -383,10 +392,10 @@ class Sources:
                     state = self.after(state, self.id_at(chunk, row), chunk, row)
         return state
 
-    # --- what the watermark passes ---------------------------------------------------------------------------
+    # --- records that the watermark passes -------------------------------------------------------------------
 
     def complete(self, chunk: Chunk, start: int, end: int) -> None:
-        """Fold the records of rows ``[start, end)`` into what their sources remember."""
+        """Fold the records of rows ``[start, end)`` into their sources."""
         notes = notes_of(chunk)
         apart: set[ActiveSource] = set()
         whole: dict[bytes, ActiveSource] = {}
@@ -394,7 +403,7 @@ class Sources:
             if source is None or not passing:
                 continue
             if passing == source.pending:
-                # Everything judged is completed: what lies ahead is known already.
+                # Every judged record is completed: the state ahead is the new base.
                 source.complete()
                 whole[source.digest] = source
             else:
@@ -415,10 +424,10 @@ class Sources:
             source.let_go(candidate.token, chunk.offsets[row])
         self._changed[source.digest] = self.unflushed[source.digest] = source
 
-    # --- what others completed -------------------------------------------------------------------------------
+    # --- records completed elsewhere -------------------------------------------------------------------------
 
     def take_over(self, chunk: Chunk, compared: Compared) -> None:
-        """Fold completed records into what their sources remember."""
+        """Fold completed records into their sources."""
         notes = notes_of(chunk)
         self._take_over(chunk, compared, notes)
         for source in {notes.source, *notes.sources}:
@@ -456,7 +465,7 @@ class Sources:
         longest_ms = int(np.diff(timestamps, prepend=state.timestamp_ms).max())
         return self.rule.window.holds(longest_ms, 0) and self._reach.covers(int(timestamps.min()))
 
-    # --- what is kept ----------------------------------------------------------------------------------------
+    # --- marks to keep ---------------------------------------------------------------------------------------
 
     def take_changed(self) -> dict[bytes, ActiveSource]:
         """Return the sources that the watermark changed since the last call."""
@@ -481,7 +490,7 @@ class Sources:
             self.unflushed.setdefault(digest, source)
 
     def drop_idle(self) -> None:
-        """Forget the sources that have nothing in flight: what they remember is stored."""
+        """Forget the sources that have nothing in flight: the store has them."""
         self.active = {digest: source for digest, source in self.active.items() if source.pending}
 
 

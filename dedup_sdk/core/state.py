@@ -1,7 +1,7 @@
 """One partition's decisions: its flight joined to its memory. Fed in offset order, it answers in columns.
 
-It knows no Kafka and no RocksDB, and reads no clock (``now_ms`` is given): older marks come from ``find``, a function of digests, and completed work leaves it as
-a `Step` that the key store writes.
+It knows no Kafka and no RocksDB, and reads no clock (``now_ms`` is given). Older marks come from ``find``, a
+function of digests, and completed work leaves it as a `Step` that the key store writes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dedup_sdk.marks import NO_MARKS, Coverage, Int64s, Progress
 
 
 class PartitionState:
-    """One partition for one group: ``flight`` holds the records that are not completed, ``memory`` the marks of those that are.
+    """One partition for one group: ``flight`` has the records in flight, ``memory`` the marks of completed ones.
 
-    ``stream_time_ms`` is the newest timestamp that came (ms since the epoch), -1 while there was none. A record from the future counts as now:
-    it must not make everything else look old.
+    ``stream_time_ms`` is the newest timestamp that came (ms since the epoch), -1 before the first. A record from the
+    future counts as now: it must not make everything else look old.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -39,11 +39,11 @@ class PartitionState:
             reach.know_from(timestamps.clip(max=now_ms), self.stream_time_ms)
         self.stream_time_ms = max(self.stream_time_ms, min(int(timestamps.max()), now_ms))
 
-    # --- what is known -------------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------------------
 
     @property
     def coverage(self) -> Coverage:
-        """What the marks cover."""
+        """The range of time and offsets that the marks cover."""
         flight, reach = self.flight, self.memory.reach
         return Coverage(low=flight.low, high=flight.high, since_ms=reach.since_ms, complete=reach.is_complete)
 
@@ -55,9 +55,10 @@ class PartitionState:
     def _progress(self, done: tuple[Range, ...], *, delta: bool = False) -> Progress:
         flight, reach = self.flight, self.memory.reach
         return Progress(
-            low=flight.low, high=flight.high, done=done, committed=flight.committed, era=flight.era, since_ms=self.memory.written_since_ms,
-            accepted=reach.accepted, since_number=reach.since_number, newest_ms=reach.newest_ms, epoch=flight.epoch, delta=delta,
-            witness=flight.witness(), floor_number=reach.floor_number, dropped_to=reach.dropped_to,
+            low=flight.low, high=flight.high, done=done, committed=flight.committed, era=flight.era,
+            since_ms=self.memory.written_since_ms, accepted=reach.accepted, since_number=reach.since_number,
+            newest_ms=reach.newest_ms, epoch=flight.epoch, delta=delta, witness=flight.witness(),
+            floor_number=reach.floor_number, dropped_to=reach.dropped_to,
         )  # fmt: skip
 
     # --- records that come, and end ------------------------------------------------------------------------
@@ -75,10 +76,11 @@ class PartitionState:
         shows_duplicates: bool = False,
         now_ms: int,
     ) -> Chunk:
-        """Judge records at or above the position, ascending by offset; the chunk holds their verdicts.
+        """Judge records at or above the position, ascending by offset; the chunk has their verdicts.
 
-        ``missing`` has, for every index without a digest, the reason; what is later than ``now_ms`` lies in the future. What is judged a
-        duplicate is completed already, unless the flight ``shows_duplicates``. When ``find`` raises, nothing has changed.
+        ``missing`` has, for every index without a digest, the reason; timestamps later than ``now_ms`` lie in the
+        future. Duplicates are completed already, unless the flight ``shows_duplicates``. When ``find`` raises,
+        nothing has changed.
         """
         chunk = Chunk(offsets, timestamps, digests, items)
         if self.flight.restored:
@@ -95,26 +97,26 @@ class PartitionState:
             self.flight.advance(chunk)
 
     def complete_chunk(self, chunk: Chunk) -> list[RecordRef]:
-        """Complete every record that was offered with its chunk; return what is to be delivered next."""
+        """Complete every record that was offered with its chunk; return the records to offer next."""
         return self.memory.complete(chunk, None) if chunk.open else []
 
     def complete(self, chunk: Chunk, rows: Iterable[int]) -> list[RecordRef]:
-        """Complete some records of a chunk; return what is to be delivered next. What is held back stays so."""
+        """Complete some records of a chunk; return the records to offer next. Records held back stay so."""
         return self.memory.complete(chunk, rows)
 
-    # --- what is kept --------------------------------------------------------------------------------------
+    # --- marks to keep -------------------------------------------------------------------------------------
 
     def take_step(self) -> Step | None:
-        """Return what was completed since the last call, None when that is nothing; the caller writes it.
+        """Return the completions since the last call for the caller to write, None when there are none.
 
-        Its progress is a delta: the steps before have the rest of what is completed above the watermark.
+        Its progress is a delta: the ranges above the watermark that earlier steps wrote are not repeated.
         """
         written, moved = self.memory.marks(), self.flight.take_moved()
         if written is None:
             return Step(self._progress((), delta=True), NO_MARKS) if moved else None
         return Step(self._progress(merged(written.done), delta=True), written.marks)
 
-    # --- what others completed -----------------------------------------------------------------------------
+    # --- records completed elsewhere -----------------------------------------------------------------------
 
     def fold(
         self,

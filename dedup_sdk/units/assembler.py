@@ -1,4 +1,7 @@
-"""Which units are open: what of them has come, and when one is whole or has failed. It knows names and counts, and nothing of IDs."""
+"""The units that are open: their records, and when one is whole or has failed.
+
+It knows names and counts, but no IDs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any, Final
 from dedup_sdk.units.keys import Member
 
 MOST_FAILED: Final = 10_000
-"""So many failed units are known by name; what comes late of others is waited for anew."""
+"""So many failed units are known by name; for late records of any other the unit is waited for anew."""
 
 UNFINISHED: Final = "unit-unfinished"
 """It took too long, or has too many records."""
@@ -22,19 +25,22 @@ CROSSES: Final = "unit-crosses"
 
 
 class UnitStatus(Enum):
-    """What a record does to its unit."""
+    """The effect of a record on its unit."""
 
     WAITS = 0
     WHOLE = 1
     FAILED = 2
-    """It cannot become whole, for what this record says or because it is one too many."""
+    """It cannot become whole: this record says so, or is one too many."""
     LATE = 3
     """It had failed before."""
 
 
 @dataclass(slots=True)
 class OpenUnit:
-    """A unit that is open, or was: ``items`` are its records as they were given, ``offsets`` theirs; ``since_ms``: see `UnitAssembler`."""
+    """A unit that is open, or was: ``items`` are its records as they were given, ``offsets`` their offsets.
+
+    ``since_ms``: see `UnitAssembler`.
+    """
 
     name: bytes
     since_ms: int
@@ -48,9 +54,10 @@ class OpenUnit:
 
 @dataclass(slots=True)
 class Failed:
-    """What is known of a unit whose records end one by one; ``over``: all that came of it had been completed before.
+    """A unit whose records end one by one; ``over``: all of them that came had been completed before.
 
-    ``since_ms``: when it failed, or when its last record came; see `UnitAssembler`. ``lately``: that was not long ago.
+    ``since_ms``: when it failed, or when its last record came; see `UnitAssembler`. ``lately``: that was not long
+    ago.
     """
 
     reason: str
@@ -65,9 +72,10 @@ class Failed:
 class UnitAssembler:
     """The units of one partition; ``records`` is the most that one may have.
 
-    Its time (``since_ms``) is that in which there was nothing more to read, as `note_time` says: a unit that lies whole in the topic is not
-    late for how long it takes to get there. Units that another partition has records of fail, as `ask_elsewhere` says, until `take_crossed`. ``short`` are those that ended lately with fewer records than
-    they said: here the name is free, but the others may lie elsewhere.
+    Its time (``since_ms``) is the time in which there was nothing more to read, as `note_time` says: a unit that
+    lies whole in the topic is not late because reading it takes long. Units of which another partition has records
+    fail, as `ask_elsewhere` says, until `take_crossed`. ``short`` are those that ended lately with fewer records
+    than they said: here the name is free, but the others may lie elsewhere.
     """
 
     def __init__(self, records: int) -> None:
@@ -88,16 +96,22 @@ class UnitAssembler:
         self._elsewhere = elsewhere
 
     def take_crossed(self) -> dict[bytes, int]:
-        """Return the units that failed because another partition has records of them, each with the offset of its first, and forget them."""
+        """Return the units that failed because another partition has records of them, and forget them.
+
+        Each has the offset of its first record.
+        """
         crossed, self._crossed = self._crossed, {}
         return crossed
 
     def note_time(self, now_ms: int, *, at_end: bool) -> None:
-        """Say what time it is, and whether there is nothing more to read: what went by since it was said last counts if so both times."""
+        """Note the time, and whether there is nothing more to read.
+
+        The time since the last call counts only where there was nothing more to read in both.
+        """
         if at_end and self._at_end:
             self._waited_ms += self._since_noted(now_ms)
         self._noted_ms, self._at_end = now_ms, at_end
-        # What was begun in a time that does not count.
+        # Units begun in a time that does not count.
         for known in self._newest_first():
             for each in known:
                 if each.since_ms <= self._waited_ms:
@@ -106,14 +120,17 @@ class UnitAssembler:
         self._latest_ms = self._waited_ms
 
     def note_came(self, records: int, size: int) -> None:
-        """Count records that came, and their bytes, for the backlog of every open unit; while none is open they do not matter.
+        """Count records that came, and their bytes, for the backlog of every open unit; not needed while none is open.
 
         They are counted as they come, not by offsets: holes in the log take no memory.
         """
         self._came = self._came[0] + records, self._came[1] + size
 
     def overflowing(self, most_records: int, most_bytes: int) -> bytes | None:
-        """Return the name of the oldest open unit where more has come since it began: all of that waits for it. None where it has not."""
+        """Return the name of the oldest open unit if more than this has come since it began, which all waits for it.
+
+        Else None.
+        """
         # They stand in the order of their first records.
         oldest = next(iter(self.open.values()), None)
         if oldest is None:
@@ -122,7 +139,7 @@ class UnitAssembler:
         return oldest.name if records > most_records or size > most_bytes else None
 
     def _since_noted(self, now_ms: int) -> int:
-        """Return what has gone by; a clock that was set back holds no unit."""
+        """Return the time that has gone by; a clock that was set back does not extend the life of a unit."""
         if self._noted_ms is None:
             self._noted_ms = now_ms
         return max(0, now_ms - self._noted_ms)
@@ -140,10 +157,13 @@ class UnitAssembler:
         return bool(self.open or self.failed or self.short)
 
     def first(self, name: bytes) -> int | None:
-        """Return the offset of the first record here of a unit that has not ended, or not with all its records; None where there is none.
+        """Return the offset of the first record here of a unit that has not ended, or not with all its records.
 
-        A record of it elsewhere has it cross partitions. What was over before may have been whole, and of what failed in a fold nobody knows how long ago
-        that was, so that the name may be another unit's there.
+        Else None.
+
+        A record of it elsewhere makes it cross partitions. A unit that was completed before may have been whole, and
+        of one that failed in a fold nobody knows how long ago that was, so that the name may be another unit's
+        there.
         """
         if name in self.open:
             return self.open[name].offsets[0]
@@ -153,7 +173,7 @@ class UnitAssembler:
     def take(
         self, member: Member, offset: int, item: Any, now_ms: int
     ) -> tuple[UnitStatus, OpenUnit | None, str]:
-        """Take a record in; return what that makes of its unit, the unit, and the reason where it has failed."""
+        """Take a record in; return the effect on its unit, the unit, and the reason where it has failed."""
         failed = self.failed.get(member.name)
         if failed is not None:
             failed.over, failed.lately, failed.since_ms = False, True, self._now(now_ms)
@@ -195,17 +215,17 @@ class UnitAssembler:
         for member in members:
             if member.name in self.open:
                 coming.setdefault(member.name, []).append(member)
-        return {name for name, told in coming.items() if self._may_end(self.open[name], told)}
+        return {name for name, more in coming.items() if self._may_end(self.open[name], more)}
 
     @staticmethod
-    def _may_end(unit: OpenUnit, told: list[Member]) -> bool:
-        sizes = [size for size in (unit.size, *(member.size for member in told)) if size is not None]
-        return any(member.is_end for member in told) or any(
-            len(unit.offsets) + len(told) >= size for size in sizes
+    def _may_end(unit: OpenUnit, more: list[Member]) -> bool:
+        sizes = [size for size in (unit.size, *(member.size for member in more)) if size is not None]
+        return any(member.is_end for member in more) or any(
+            len(unit.offsets) + len(more) >= size for size in sizes
         )
 
     def fail(self, name: bytes, reason: str, now_ms: int, *, ended: bool = False) -> OpenUnit:
-        """Let an open unit fail: what comes of it later is late. ``ended``: nothing more will come."""
+        """Let an open unit fail: later records of it are late. ``ended``: nothing more will come."""
         unit = self.open.pop(name)
         unit.reason = reason
         count = len(unit.offsets)
@@ -215,7 +235,12 @@ class UnitAssembler:
         return unit
 
     def note_over(self, member: Member, offset: int, now_ms: int) -> tuple[int, int] | None:
-        """Note a record that was completed before; return first and last offset of its unit where all of it was, and this is its end."""
+        """Note a record that was completed before.
+
+        Return the range of its unit, where that ends here and was completed.
+
+        The range is its first and its last offset; None elsewhere.
+        """
         failed = self.failed.get(member.name)
         if failed is None:
             failed = Failed(UNFINISHED, member.size, 0, self._now(now_ms), offset, over=True)
@@ -242,7 +267,10 @@ class UnitAssembler:
             del among[next(iter(among))]
 
     def overdue(self, timeout_ms: int) -> list[bytes]:
-        """Return the names of units begun longer ago than that, and forget those of which nothing has come for as long since they failed."""
+        """Return the names of units begun longer ago than that.
+
+        Forget failed ones of which nothing has come for as long.
+        """
         before_ms = self._waited_ms - timeout_ms
         for known in (self.failed, self.short):
             for name in _begun_before(known, before_ms):
@@ -250,7 +278,7 @@ class UnitAssembler:
         return _begun_before(self.open, before_ms)
 
     def wait_anew(self) -> None:
-        """Begin the time anew in which units are to become whole, and failed ones are known: what came before came in a fold."""
+        """Begin the time anew in which units must become whole, and failed ones are known: a fold was before."""
         self._noted_ms = None
         self.short.clear()
         for failed in self.failed.values():

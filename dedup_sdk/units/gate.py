@@ -1,4 +1,4 @@
-"""The gate of a partition whose records may belong to units: time for those that are open, and units that lie in two partitions."""
+"""The gate of a partition whose records may belong to units: their timeouts, and units that lie in two partitions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dedup_sdk")
 
 QUIET_MS: Final = 60_000
-"""Milliseconds between two lines on units that are overflowed out of one partition, at least."""
+"""Milliseconds between two log lines on overflowing units of one partition, at least."""
 
 
 class UnitGate(Gate):
-    """Looks after the units of one partition. What is open in a fold is not waited for: it begins with the first record that is delivered."""
+    """Looks after the units of one partition.
+
+    A unit that is open in a fold is not waited for: waiting begins with the first record that is delivered.
+    """
 
     def __init__(self, state: PartitionState, units: UnitMemory) -> None:
         self.units = units
@@ -41,7 +44,7 @@ class UnitGate(Gate):
     # --- records ---------------------------------------------------------------------------------------------
 
     def takes(self, chunk: Chunk) -> bool:
-        """See `Gate`. Units that failed because too much came behind them are told once a minute, not once a unit."""
+        """See `Gate`. Units that failed because too much came behind them are logged once a minute, not once a unit."""
         del chunk
         overflowed = self.units.take_overflowed()
         self._unsaid += len(overflowed)
@@ -51,10 +54,11 @@ class UnitGate(Gate):
         unit, (name, offset) = self.units.keys.unit, overflowed[0]
         among = f" (one of {self._unsaid:,} since this was said last)" if self._unsaid > 1 else ""
         logger.warning(
-            "%s[%d]: unit %r, begun at offset %d, is no longer waited for%s: more than %s records, or %s MB, came since, all of them in memory for "
-            "it; it is delivered record by record, as unverified. Have its producer end it, or raise Unit(records=%d, megabytes=%d)",
-            partition.topic, partition.partition, name.decode(errors="backslashreplace"), offset, among, f"{self.units.most_behind:,}",
-            f"{unit.megabytes:,}", unit.records, unit.megabytes,
+            "%s[%d]: unit %r, begun at offset %d, is no longer waited for%s: more than %s records, or %s MB, came "
+            "since, all of them in memory for it; it is delivered record by record, as unverified. Have its producer "
+            "end it, or raise Unit(records=%d, megabytes=%d)",
+            partition.topic, partition.partition, name.decode(errors="backslashreplace"), offset, among,
+            f"{self.units.most_behind:,}", f"{unit.megabytes:,}", unit.records, unit.megabytes,
         )  # fmt: skip
         self._unsaid = 0
         self._quiet_until_ms = now_ms + QUIET_MS
@@ -63,9 +67,10 @@ class UnitGate(Gate):
     # --- units that cross partitions ---------------------------------------------------------------------------
 
     def _elsewhere(self, name: bytes) -> list[tuple[Partition, int]]:
-        """Return the other partitions with records of a unit that has not ended there, or not with all of them; and the first offset of it.
+        """Return the other partitions with records of a unit that has not ended there, and the offset of its first one.
 
-        Nobody can say in which order two partitions are read, so that such a unit is never whole.
+        That includes a unit that ended with too few records. Nobody can say in which order two partitions are read,
+        so that such a unit is never whole.
         """
         found: list[tuple[Partition, int]] = []
         for other in self._all():
@@ -76,9 +81,12 @@ class UnitGate(Gate):
         return found
 
     def look_across(self) -> list[PartitionEvent]:
-        """Let units of which this partition has had records fail in the others that have some; return an event for each.
+        """Let units of which this partition has had records fail in the others that have some.
 
-        No exception: a producer that does so would stop its consumers for good, and every record is delivered all the same.
+        Return an event for each.
+
+        No exception: a producer that does so would stop its consumers for good, and every record is delivered all
+        the same.
         """
         events: list[PartitionEvent] = []
         partition = self._partition
@@ -89,7 +97,8 @@ class UnitGate(Gate):
                 continue
             beside, first = others[0]
             detail = (
-                f"unit {name.decode(errors='backslashreplace')!r} has records in {partition.topic}[{partition.partition}] from offset {offset} and in "
+                f"unit {name.decode(errors='backslashreplace')!r} has records in "
+                f"{partition.topic}[{partition.partition}] from offset {offset} and in "
                 f"{beside.topic}[{beside.partition}] from offset {first}: they are delivered one by one, as "
                 "unverified; send a unit to one partition, e.g. with one key"
             )
@@ -107,7 +116,10 @@ class UnitGate(Gate):
         return self.units.is_live and self.units.assembler.waits
 
     def tick(self, now_ms: int, *, at_end: bool) -> list[bytes]:
-        """Return the names of units that were begun too long ago, counting the time in which there was nothing more to read."""
+        """Return the names of units begun too long ago.
+
+        Only the time in which there was nothing more to read counts.
+        """
         if not self.units.is_live:
             return []
         self.units.assembler.note_time(now_ms, at_end=at_end)
@@ -118,7 +130,7 @@ class UnitGate(Gate):
         if self.units.is_live and name in self.units.assembler.open:
             self.units.fail_unit(name, reason or UNFINISHED, now_ms)
 
-    # --- what its owner asks -----------------------------------------------------------------------------------
+    # --- for the owner -----------------------------------------------------------------------------------------
 
     @property
     def needs_more(self) -> bool:
@@ -126,7 +138,10 @@ class UnitGate(Gate):
         return self.units.needs_more
 
     def resumes_at(self, offset: int, queued: int | None) -> int:
-        """See `Gate`. Nor the first records of a unit that is over: the rest would be waited for in vain, or pass for all of it."""
+        """See `Gate`.
+
+        Reading does not resume inside a unit that is over: the rest would be waited for, or pass for all of it.
+        """
         flight = self._flight
         if not self.units.is_live or offset > flight.position:
             return offset

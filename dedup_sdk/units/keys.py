@@ -1,7 +1,8 @@
-"""What is read of a record where records belong to units: its ID, its unit, and what it says of the unit's end.
+"""The key of a record where records belong to units: its ID, its unit, and whether the unit ends with it.
 
-All travel in one ``bytes``, the record's *unit key*. Of a record without a unit it is the digest of its ID (16 bytes), as ever; else the
-digest (zeros for none), a byte of flags, the size (8 bytes, big-endian), and the unit's name.
+All travel in one ``bytes``, the record's *unit key*. Of a record without a unit it is the digest of its ID (16
+bytes), as ever; else the digest (zeros for none), a byte of flags, the size (8 bytes, big-endian), and the unit's
+name.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ MOST_NAME_BYTES: Final = 256
 
 
 class Member(NamedTuple):
-    """What one record says of its unit.
+    """The statement of one record on its unit.
 
-    ``digest`` is that of its ID (16 bytes), None without one; ``name`` is empty where it belongs to no unit; ``size`` is None where it says
-    none. ``malformed``: it says a size that is none.
+    ``digest`` is that of its ID (16 bytes), None without one; ``name`` is empty where it belongs to no unit;
+    ``size`` is None where it states none. ``malformed``: it states a size that is none.
     """
 
     digest: bytes | None
@@ -48,8 +49,9 @@ class Member(NamedTuple):
 class UnitKeys:
     """Reads the unit keys of records: ``id`` names the ID, ``unit`` the unit.
 
-    ``wants_ids``: a record of a unit without an ID counts as one without an ID, as any other; else one with an ID is enough for the unit.
-    ``str`` is what a store keeps as its identity (`spec_in_units` reads it): marks of units are others than those of single records.
+    ``wants_ids``: a record of a unit without an ID counts as one without an ID, as any other; else one record with
+    an ID is enough for the unit. ``str`` gives the identity that a store keeps (`spec_in_units` reads it): marks of
+    units differ from those of single records.
     """
 
     id: IdSpec
@@ -58,11 +60,11 @@ class UnitKeys:
     wants_ids: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        told = {
-            "id": str(self.id), "unit": str(self.unit.id), "size": self.unit.size_header, "end": self.unit.end_header, "mode": self.mode,
-            "repeats": self.unit.repeats,
+        fields = {
+            "id": str(self.id), "unit": str(self.unit.id), "size": self.unit.size_header, "end": self.unit.end_header,
+            "mode": self.mode, "repeats": self.unit.repeats,
         }  # fmt: skip
-        return _HEAD + urlencode(told, safe=_SAFE, quote_via=quote)
+        return _HEAD + urlencode(fields, safe=_SAFE, quote_via=quote)
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -70,7 +72,10 @@ class UnitKeys:
         return self.id.needs | self.unit.id.needs | {"headers"}
 
     def digests(self, fields: Fields) -> Ids:
-        """Return the unit keys of ``fields.count`` records in the place of digests, None (and a reason) where there is neither ID nor unit."""
+        """Return the unit keys of ``fields.count`` records in the place of digests.
+
+        A record with neither ID nor unit has None, and a reason.
+        """
         shared = ReadOnce.of(fields)
         ids = self.id.digests(shared)
         names = _joined(self.unit.id, shared)
@@ -107,12 +112,15 @@ class UnitKeys:
         return key[:DIGEST_BYTES] if key[_FLAGS_AT] & _HAS_ID else None
 
     def redriven(self, key: bytes, header: bytes) -> bytes | None:
-        """Return the digest of a record's ID together with its redrive header: it is a single record then, as the others of its unit are over."""
+        """Return the digest of a record's ID together with its redrive header.
+
+        It is a single record then, because the others of its unit are completed.
+        """
         digest = self.name_of(key)
         return None if digest is None else redriven_digest(digest, header)
 
     def members_of(self, keys: Iterable[bytes | None]) -> dict[int, Member]:
-        """Return, by row, what records say that are more than a single one with its ID."""
+        """Return, by row, the statements of records that belong to a unit, or state more than an ID."""
         return {
             row: self._member(key)
             for row, key in enumerate(keys)
@@ -133,7 +141,7 @@ class UnitKeys:
 def spec_in_units(text: str) -> str | None:
     """Return the ID spec (its text) of records that belong to units, None where there are none.
 
-    ``text``: what a store keeps as its ID spec. It is only read, never resolved.
+    ``text``: the ID spec as a store keeps it. It is only read, never resolved.
     """
     return dict(parse_qsl(text.removeprefix(_HEAD))).get("id", "") if text.startswith(_HEAD) else None
 

@@ -1,12 +1,12 @@
-"""The memory of a partition whose records may belong to units: IDs are looked up, but records of a unit wait until it is whole.
+"""The memory of a partition whose records may belong to units: IDs are looked up, and units are judged as a whole.
 
-Each single record is judged where it lies, those of a unit at its end, all at once, and they are remembered there: so that "a mark below
-this offset" still tells what was judged before, and a fold of the log gives the same. What waits for an ID, records and units, waits in one
-line for it, in the order in which they are judged.
+Each single record is judged where it lies, those of a unit at its end, all at once, and they are remembered there.
+So "a mark below this offset" still means that it was judged before, and a fold of the log gives the same. Records
+and units that wait for an ID wait in one queue, in the order in which they are judged.
 
 A unit's marks have offset and timestamp of its last record. So to merge by the larger offset still keeps the last
-sighting. A unit that waits stands in the queues of all its IDs at its end: later records wait behind it, earlier ones
-do not.
+sighting. A unit that waits stands in the queues of all its IDs at its end: later records wait behind it, earlier
+ones do not.
 """
 
 from __future__ import annotations
@@ -51,20 +51,21 @@ from dedup_sdk.units.whole import CompleteUnit, UnitNotes, gathered_of, notes_of
 from dedup_sdk.window import Window
 
 MOST_OPEN: Final = 100_000
-"""So many records of others may come of its partition while a unit is open, so many offsets in a fold: all that comes since is in memory for it.
+"""So many other records may come of its partition while a unit is open: all of them are in memory for it.
 
-Those that it may have itself (`Unit.records`) come on top, but not in a fold, which then does not know what became of it.
+In a fold it counts offsets. The unit's own records (`Unit.records`) come on top, but not in a fold, which then does
+not know whether the unit was accepted.
 """
 MOST_TIMES: Final = 65_536
 """So many times of records are kept, whatever they are of."""
 WAITS_FOR_UNIT: Final = "unit"
-"""The reason of a record that waits for its unit, and of a duplicate that is one only because another record of its unit is."""
+"""The reason of a record that waits for its unit, and of one that is a duplicate only because its unit is."""
 _MEGABYTE: Final = 2**20
 
 
 @dataclass(slots=True, order=True)
 class Remembered:
-    """What a unit that is over leaves: a mark of each of ``digests`` at its end."""
+    """The marks that a unit leaves: one of each of ``digests`` at its end."""
 
     end: int
     end_ms: int
@@ -72,7 +73,10 @@ class Remembered:
 
 
 class Members(NamedTuple):
-    """What records of a chunk say of their units, by row; the rows that were completed before; and what the store knows of IDs."""
+    """The statements of a chunk's records on their units, by row.
+
+    The rows completed before; the store's marks of IDs.
+    """
 
     members: dict[int, Member]
     restored: set[int]
@@ -80,11 +84,12 @@ class Members(NamedTuple):
 
 
 class UnitMemory:
-    """`dedup_sdk.core.memory.Memory` of units, in front of one that looks IDs up; digests of records are their unit keys (`UnitKeys`).
+    """`dedup_sdk.core.memory.Memory` of units, in front of one that looks IDs up.
 
-    ``assembler`` has the units that are open. ``complete_units`` are those that wait or are in flight, by their ends. ``is_live``: records came
-    that are not folded. ``overflowed`` are the units that failed because too much came behind them, each with the offset of its
-    first record, until `take_overflowed`.
+    The digests of records are their unit keys (`UnitKeys`). ``assembler`` has the units that are open.
+    ``complete_units`` are those that wait or are in flight, by their ends. ``is_live``: records came that are not
+    folded. Units that failed because too much came behind them are kept, each with the offset of its first record,
+    until `take_overflowed`.
     """
 
     def __init__(self, window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS) -> None:
@@ -108,7 +113,7 @@ class UnitMemory:
         self._numbered = self.flight.high
         self.flight.watch(passing=self._pass, bound=self._outside_units)
         if progress.completed_end > (progress.low if progress.committed is None else progress.committed):
-            # What no commit says yet was lost with the process.
+            # Completions that no commit has yet were lost with the process.
             self.doubt.note_inexact_below(progress.completed_end)
 
     @property
@@ -152,12 +157,12 @@ class UnitMemory:
 
     @property
     def needs_more(self) -> bool:
-        """Whether the watermark stands before a record whose unit is not whole: more has to be read to have it move.
+        """Whether the watermark stands before a record whose unit is not whole: you must read on to have it move.
 
-        A partition is not paused for such a unit, however much waits behind it: its other records would never come, and
-        a paused partition is not at the end of its log, so that no time would end the unit. Instead it fails when too
-        much came behind it (`UnitAssembler.overflowing`). The records of a failed unit wait for their handlers; for these
-        the partition is paused as usual.
+        A partition is not paused for such a unit, however much waits behind it: its other records would never come,
+        and a paused partition is not at the end of its log, so that no timeout would end the unit. Instead it fails
+        when too much came behind it (`UnitAssembler.overflowing`). The records of a failed unit wait for their
+        handlers; for these the partition is paused as usual.
         """
         oldest = next(iter(self.assembler.open.values()), None)
         return oldest is not None and oldest.offsets[0] == self.flight.first_open
@@ -187,7 +192,10 @@ class UnitMemory:
     # --- records that come ---------------------------------------------------------------------------------
 
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
-        """Return what records with these unit keys have looked up, and what units do that they may make whole."""
+        """Return the digests that records with these unit keys have looked up.
+
+        Those of open units that they may make whole are among them.
+        """
         keys = list(digests)
         asked = [self.keys.name_of(key) for key in keys]
         for name in self.assembler.may_end(self.keys.members_of(keys).values()):
@@ -197,7 +205,7 @@ class UnitMemory:
     def look_up(
         self, chunk: Chunk, missing: dict[int, str], find: Find, *, discard: bool, now_ms: int
     ) -> Asked | Members:
-        """See `Memory`. What a fold before could not tell is not covered from here on."""
+        """See `Memory`. From here on records that an earlier fold could not judge are not covered."""
         self._now_ms, self._discards_unkeyed = now_ms, discard
         if not self._folding:
             self._due = []
@@ -218,7 +226,7 @@ class UnitMemory:
     def _find(
         self, chunk: Chunk, members: dict[int, Member], restored: set[int], find: Find
     ) -> dict[bytes, Mark]:
-        """Ask the store for all that may be judged now: the units that are open and named here come to their end, perhaps."""
+        """Ask the store for every ID that may be judged now, also those of open units that may come to their end."""
         wanted = {
             digest for row, digest in enumerate(chunk.digests) if digest is not None and row not in restored
         }
@@ -268,7 +276,7 @@ class UnitMemory:
             chunk.hold(row, WAITS_FOR_UNIT)
             if status is UnitStatus.WAITS:
                 continue
-            # What lies before an end is judged before it.
+            # Records before an end are judged before it.
             self._judge_singles(chunk, singles, known.stored)
             singles = []
             if status is UnitStatus.WHOLE and unit is not None:
@@ -304,7 +312,7 @@ class UnitMemory:
         self.lookup.judge(chunk, Asked(rows, digests, found), timed=True)
 
     def _hand_over_with(self, chunk: Chunk) -> None:
-        """Let what became due of the chunk that comes now be handed out with it."""
+        """Offer the records of this chunk that became due together with it."""
         due, self._due = [*self._due, *self._promoted], []
         self._promoted = []
         for place in due:
@@ -317,7 +325,7 @@ class UnitMemory:
     # --- units ---------------------------------------------------------------------------------------------
 
     def _judge_whole(self, gathered: OpenUnit, stored: dict[bytes, Mark]) -> None:
-        """Judge a unit at its end, or have it wait for what is in flight."""
+        """Judge a unit at its end, or have it wait for the records in flight."""
         places: list[RecordRef] = gathered.items
         digests = [chunk.digests[row] for chunk, row in places]
         distinct = list(dict.fromkeys(digest for digest in digests if digest is not None))
@@ -336,13 +344,13 @@ class UnitMemory:
         self._stand_in_line(unit)
 
     def _stand_in_line(self, unit: CompleteUnit) -> None:
-        """Have later records wait for a unit that waits itself, also where nothing else of an ID is known, or in flight any more."""
+        """Have later records wait for a waiting unit, also where nothing else of an ID is known or in flight."""
         for digest in unit.digests:
             if self.flight.first_waiter(digest) is unit:
                 self.lookup.put_in_line(digest, unit.end)
 
     def _settle_unit(self, unit: CompleteUnit) -> bool:
-        """Give a unit its verdict and return True, or False while that hangs on what is in flight."""
+        """Give a unit its verdict and return True, or False while the verdict depends on records in flight."""
         end, end_ms = unit.end, unit.end_ms
         covered = self.reach.covers(end_ms)
         kinds: dict[bytes, VerdictKind] = {}
@@ -431,7 +439,7 @@ class UnitMemory:
             return
         ended = self._finish_unit(unit)
         if self._settling:
-            # What waits for it is judged by the loop that judged this: a queue of such units may be longer than a stack.
+            # The loop that judged it judges its waiters: a queue of such units may be longer than a stack.
             self.lookup.end_ids(ended)
         else:
             self._promoted += self._conclude(unit.places[-1].chunk, ended)
@@ -464,7 +472,8 @@ class UnitMemory:
     def _deliver_each(self, places: Sequence[RecordRef], reason: str) -> None:
         """Offer records one by one, unverified: their unit cannot be judged. They leave no mark.
 
-        Else a unit that came again whole would be rejected for what came of it before, and what did not come then would be lost.
+        Else a unit that came again whole would be rejected for its earlier records, and those that had not come
+        would be lost.
         """
         for chunk, row in places:
             notes_of(chunk).leave_unit(row)
@@ -477,7 +486,7 @@ class UnitMemory:
         self._note_settled(places)
 
     def _note_settled(self, places: Sequence[RecordRef]) -> None:
-        """Note verdicts of records that came before what comes now."""
+        """Note verdicts of records that came before the chunk that comes now."""
         for place in places:
             if place.chunk is not self._admitting:
                 self.flight.settle([place])
@@ -521,7 +530,10 @@ class UnitMemory:
         return MOST_OPEN + self.keys.unit.records
 
     def _fail_overflowing(self) -> None:
-        """Let units fail behind whose first record too much has come; their time may not count, while there is so much to read."""
+        """Let units fail behind whose first record too much has come.
+
+        While there is so much to read, their time may not count.
+        """
         while name := self.assembler.overflowing(self.most_behind, self.keys.unit.megabytes * _MEGABYTE):
             self._overflowed.append((name, self.assembler.open[name].offsets[0]))
             self.fail_unit(name, UNFINISHED, self._now_ms)
@@ -532,7 +544,7 @@ class UnitMemory:
         return overflowed
 
     def fail_unit(self, name: bytes, reason: str, now_ms: int) -> None:
-        """Deliver what has come of an open unit, record by record, and whatever comes of it later; that is settled."""
+        """Deliver the records of an open unit one by one, and later ones of it likewise. They are settled."""
         self._now_ms = now_ms
         self._deliver_each(self.assembler.fail(name, reason, now_ms).items, reason)
         self._due += self._promoted
@@ -577,7 +589,7 @@ class UnitMemory:
         return [place] if unit is None else unit.places
 
     def _conclude(self, chunk: Chunk, ended: Iterable[bytes | None]) -> list[RecordRef]:
-        """Draw the conclusions from the end of these IDs; return what is to be delivered next."""
+        """Judge the records that waited for IDs which have ended; return the records to offer next."""
         known = list(ended)
         self.lookup.end_ids(known)
         self.flight.advance(chunk)
@@ -606,7 +618,10 @@ class UnitMemory:
             ready = {*self.lookup.take_undecided(), *freed} if progressed else set()
 
     def _settle_first(self, digest: bytes, waiting: Any) -> set[bytes]:
-        """Judge what waits first for an ID; return the IDs for which something else is first now, none where it has to wait on."""
+        """Judge the first waiter for an ID.
+
+        Return the IDs that have another first waiter now, none where it must wait on.
+        """
         if isinstance(waiting, CompleteUnit):
             if self._is_first(waiting) and self._settle_out(waiting):
                 return set(waiting.digests)
@@ -639,7 +654,10 @@ class UnitMemory:
     # --- the watermark -------------------------------------------------------------------------------------
 
     def _outside_units(self, high: int) -> int:
-        """Return where the watermark may stand up to ``high``: not in a unit that begins before it and ends behind it."""
+        """Return the highest offset up to ``high`` where the watermark may stand.
+
+        It may not stand between two records of a unit.
+        """
         return self.over.outside(high)
 
     def _pass(self, chunks: list[Chunk], high: int) -> None:
@@ -650,9 +668,9 @@ class UnitMemory:
         self.doubt.pass_below(high)
 
     def _number(self, count_window: CountWindow) -> None:
-        """Number what was accepted before the first that is not over, in the order of ends."""
+        """Number the records accepted before the first that is not completed, in the order of ends."""
         front = min((unit.end for unit in self.complete_units.values()), default=self.flight.position)
-        # What lies before it was over, and has its number.
+        # Records before it were completed, and have their numbers.
         chunks = self.flight.chunks_from(self._numbered)
         for chunk in chunks:
             if chunk.offsets[0] >= front:
@@ -678,7 +696,7 @@ class UnitMemory:
                     count_window.number_all([digest_of(chunk, row)], offset)
         self._numbered = max(self._numbered, front)
 
-    # --- what is kept --------------------------------------------------------------------------------------
+    # --- marks to keep -------------------------------------------------------------------------------------
 
     def marks(self) -> Written | None:
         """See `Memory`; the marks of a unit are written in the step that says that its records are completed."""
@@ -705,7 +723,7 @@ class UnitMemory:
         )
 
     def take_recent(self, clock_ms: int, find: Find) -> Marks:
-        """See `Memory`; what a unit that waits is judged by stays, since the store was asked before."""
+        """See `Memory`. The marks by which waiting units are judged stay, because the store was asked before."""
         waited_on = self.lookup.waited_marks()
         marks = self.lookup.take_recent(clock_ms, find)
         self.lookup.keep_marks(waited_on)
@@ -715,15 +733,16 @@ class UnitMemory:
         """See `Memory`."""
         self.lookup.put_back(marks)
 
-    # --- what others completed -----------------------------------------------------------------------------
+    # --- records completed elsewhere -----------------------------------------------------------------------
 
     def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
-        """See `Memory`; records without an ID or a unit have None.
+        """See `Memory`. Records without an ID or a unit have None.
 
-        The watermark stays before a unit that is open: it is whole in a later piece, and else a call without records closes it.
+        The watermark stays before a unit that is open: it is whole in a later piece, or a call without records
+        closes it.
 
-        Judged as they were, by the marks: but of a unit that had several IDs the log does not tell whether it was rejected where what came
-        before is not known. It leaves no mark then, and coverage begins behind it.
+        Records are judged as they were, by the marks. But where its past is not known, the log does not tell whether
+        a unit with several IDs was rejected: it leaves no mark then, and coverage begins behind it.
         """
         del find
         self._folding, self._now_ms = True, now_ms
@@ -749,7 +768,7 @@ class UnitMemory:
         return NO_MARKS if written is None else written.marks
 
     def _pass_unit(self, unit: CompleteUnit) -> None:
-        """Pass a unit of which a fold does not know what became."""
+        """Pass a unit of which a fold does not know whether it was accepted."""
         for digest in unit.digests:
             self.lookup.leave_line(digest, unit.end)
         self._number_none(unit, unit.digests)
@@ -757,7 +776,10 @@ class UnitMemory:
         self._end_rows(unit)
 
     def _close_units(self, begun_below: int) -> None:
-        """Pass units that a fold has open: what became of them is not known, and what comes of them later is not waited for."""
+        """Pass units that a fold has open: whether they were accepted is not known.
+
+        Later records of them are not waited for.
+        """
         opened = self.assembler.open
         for name in [name for name, unit in opened.items() if unit.offsets[0] < begun_below]:
             self._pass_gathered(self.assembler.fail(name, UNFINISHED, self._now_ms))
@@ -773,5 +795,8 @@ class UnitMemory:
 def open_units(
     window: Window, keys: UnitKeys, progress: Progress, recent: Marks = NO_MARKS
 ) -> PartitionState:
-    """Return the state of a partition whose records may belong to units: its progress, and the recent marks beside it."""
+    """Return the state of a partition whose records may belong to units.
+
+    ``progress`` is its progress, ``recent`` the marks beside it.
+    """
     return PartitionState(UnitMemory(window, keys, progress, recent))

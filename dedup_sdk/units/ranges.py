@@ -8,7 +8,10 @@ from typing import Final
 
 
 class UncutRanges:
-    """Ranges of offsets, each from its first record to its end; what overlaps becomes one. None may be cut between two of its records."""
+    """Ranges of offsets, each from its first record to its end; none may be cut between two of its records.
+
+    Ranges that overlap become one.
+    """
 
     def __init__(self) -> None:
         self._firsts: list[int] = []
@@ -42,7 +45,7 @@ class UncutRanges:
 
 
 MOST_HELD_BACK: Final = 20_000
-"""So many offsets the watermark may lie below what is completed, for units that overlap; then it stops between records of one."""
+"""So many offsets the watermark may lie below completed records for units that overlap; then it stops inside of one."""
 MOST_LATELY: Final = 10_000
 """So many units that are over are known by where they lie, for who goes back."""
 

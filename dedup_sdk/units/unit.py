@@ -1,4 +1,4 @@
-"""What makes a unit, as the user says it."""
+"""The definition of a unit, as the user gives it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ class Unit:
     """Which records belong together, and how long they are waited for.
 
     Args:
-        id: an ID spec or its text that names a record's unit; a record without it, or with an empty one, belongs to none.
-        size_header: the header that says, in decimal digits and on any record of the unit, how many records it has.
-        end_header: the header that marks the last record of a unit, whatever its value (null is none); enough where no size is known.
-        repeats: what becomes of a record whose ID an earlier record of the same unit bears: ``drop`` (it is a duplicate, the unit is not) or
-            ``deliver`` (as Artemis does).
+        id: an ID spec or its text that names a record's unit; a record without it, or with an empty one, belongs to
+            none.
+        size_header: the header that states, in decimal digits and on any record of the unit, how many records it has.
+        end_header: the header that marks the last record of a unit, whatever its value (null is none); enough where no
+            size is known.
+        repeats: how to treat a record whose ID an earlier record of the same unit bears: ``drop`` (it is a duplicate,
+            the unit is not) or ``deliver`` (as Artemis does).
         records: a unit that has more records than that is not waited for any longer.
-        timeout: seconds after its first record in which a unit is to become whole, of the time in which there is nothing more to read; then it is
-            not waited for any longer.
-        megabytes: so much may come of a partition (values, of whatever units and of none) since the first record of a unit that is not whole:
-            all of it is in memory for it. Then the unit is not waited for any longer.
+        timeout: seconds after its first record in which a unit must become whole, counting the time in which there is
+            nothing more to read; then it is not waited for any longer.
+        megabytes: so much may come of a partition (values, of any unit and of none) since the first record of a unit
+            that is not whole: all of it is in memory for it. Then the unit is not waited for any longer.
 
     Raises `ConfigurationError` for anything else.
     """
@@ -55,8 +57,9 @@ class Unit:
         for name in ("size_header", "end_header"):
             header(getattr(self, name))
         if self.size_header == self.end_header:
-            message = f"size_header={self.size_header!r} is the end_header, too: a number is no end mark; give two names"
-            raise ConfigurationError(message)
+            raise ConfigurationError(
+                f"size_header={self.size_header!r} is the end_header, too: a number is no end mark; give two names"
+            )
         choice("repeats", self.repeats, ("drop", "deliver"))
         advice = f"give a whole number from 1 to {MOST_UNIT_RECORDS:,}"
         whole("records", self.records, advice=advice, most=MOST_UNIT_RECORDS)

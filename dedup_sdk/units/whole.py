@@ -1,4 +1,4 @@
-"""A unit all of whose records have come, and what units keep with the records of a chunk."""
+"""A unit all of whose records have come, and the notes of a chunk with records of units."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from dedup_sdk.decision import Mark
 class CompleteUnit:
     """A unit all of whose records have come.
 
-    ``places`` are its records in offset order, the last of them its end; ``digests`` its IDs, each once, in the order of their first records.
-    ``stored`` is what the store said of them when it became whole. ``left`` counts the records that the application has not ended;
-    ``sized``: one of its records said how many it has, so that none is missing.
-    ``marked`` are the IDs that it leaves a mark of, ``accepted`` those of them that take a number.
+    ``places`` are its records in offset order, the last of them its end; ``digests`` its IDs, each once, in the
+    order of their first records. ``stored`` are the marks that the store had of them when it became whole. ``left``
+    counts the records that the application has not ended; ``sized``: one of its records said how many it has, so
+    that none is missing. ``marked`` are the IDs that it leaves a mark of, ``accepted`` those of them that take a
+    number.
     """
 
     __slots__ = ("accepted", "digests", "left", "marked", "places", "sized", "stored")
@@ -63,7 +64,10 @@ class CompleteUnit:
 
 
 class UnitNotes:
-    """``units`` has, by row, the unit of a record once that was accepted; ``gathered`` are the rows that end with a unit."""
+    """``units`` has, by row, the unit of a record once that was accepted.
+
+    ``gathered``: the rows that end with a unit.
+    """
 
     __slots__ = ("gathered", "units")
 
@@ -98,7 +102,7 @@ def gathered_of(chunk: Chunk) -> Collection[int]:
 
 
 def notes_of(chunk: Chunk) -> UnitNotes:
-    """Return what units keep with the records of a chunk that has some of theirs."""
+    """Return the notes of a chunk with records of units."""
     if not isinstance(chunk.notes, UnitNotes):
         raise TypeError(f"records from {chunk.offsets[0]} belong to no unit")
     return chunk.notes
