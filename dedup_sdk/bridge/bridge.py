@@ -55,8 +55,8 @@ class Bridge:
             {"bootstrap.servers": "old:9092"}, {"bootstrap.servers": "new:9092"}, topics=["orders"],
         ).run()
 
-    Headers, key, value (null too) and timestamp are kept. A record without a dedup ID gets one made of its position in the source, so that it
-    has the same ID when it is sent again: the `DedupConsumer` of the target sees each record once, however often the bridge was killed.
+    Headers, key, value (null too) and timestamp are kept. A record without a dedup ID gets one made of its position in the source and its
+    content, so that it has the same ID when it is sent again: the `DedupConsumer` of the target sees each record once, however often the bridge was killed.
     Several bridges with the same arguments share the work.
 
     Args:
@@ -378,7 +378,7 @@ class Bridge:
             if place is None:
                 lies = (message.topic(), message.partition())
                 place = source_id(
-                    places.get(lies) or places.setdefault(lies, source.id_prefix(lies)), message
+                    places.get(lies) or places.setdefault(lies, source.id_prefix(lies)), message, given
                 )
                 if adds:
                     headers = [*(given or ()), (id_header, place)]

@@ -57,7 +57,7 @@ Detection = Annotated[
     bool,
     typer.Option(
         "--duplicate-detection/--no-duplicate-detection",
-        help="Whether records without an ID get one made of their position in the source.",
+        help="Whether records without an ID get one made of their position and content in the source.",
     ),
 ]
 Rekey = Annotated[
@@ -124,8 +124,8 @@ def bridge(
         dedup bridge --from old.properties --to new.properties --topics '^eu\..*' --rename 'copy.{topic}'
         dedup bridge --from kafka:9092 --to kafka:9092 --topics orders --rename orders.by-id --rekey-by-id --until-end
 
-    Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position in the source, the same however often
-    it is sent: kill the bridge at any moment, start it again, and the target's DedupConsumer sees each record once. Within one cluster the
+    Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position and content in the source, the same
+    however often it is sent: kill the bridge at any moment, start it again, and the target's DedupConsumer sees each record once. Within one cluster the
     target also has each record once. Several bridges with the same options share the work.
 
     Statistics go to stderr; SIGTERM ends it after the current batch. With `--json` the last line is one object,

@@ -17,15 +17,15 @@ from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPart
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Bridge
+from dedup_sdk.bridge.record_ids import source_id
 from dedup_sdk.kafka.client import topic_id_of
 from dedup_sdk.kafka.client_errors import passes
 from dedup_sdk.kafka.commit_text import log_name, topic_digits
 from dedup_sdk.testing.supervised_child import SupervisedChild
-from tests.chaos.history import LogRecord
 from tests.chaos.options import ID_HEADER, SESSION_MS
 from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
-from tests.chaos.topic_log import read_log
+from tests.chaos.topic_log import read_log, read_messages, record_of
 from tests.support.producing import Outgoing
 
 _MAIN: Final = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.bridged_sender import main; sys.exit(main(sys.argv[1]))"
@@ -139,12 +139,12 @@ class BridgedSender(Sender):
         described = admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(_END_S)
         mark = topic_digits(log_name(cluster, topic_id_of(described)))
         lies_in = f"{cluster}.{self.topic}{mark and '~' + mark}"
-        return [self._name(lies_in, each) for each in read_log(self._straight, self.topic, self.partitions)]
+        return [self._name(lies_in, each) for each in read_messages(self._straight, self.topic, self.partitions)]  # fmt: skip
 
     @staticmethod
-    def _name(lies_in: str, record: LogRecord) -> bytes:
-        place = f"{lies_in}-{record.partition}-{record.offset}@{record.timestamp_ms}"
-        return place.encode() if record.ident is None else record.ident
+    def _name(lies_in: str, message: Any) -> bytes:
+        ident = record_of(message).ident
+        return source_id(f"{lies_in}-{message.partition()}", message, message.headers()) if ident is None else ident  # fmt: skip
 
     def _committed(self) -> dict[int, int]:
         reader = Consumer({"bootstrap.servers": self._straight, "group.id": self.topic, "log_level": 0})

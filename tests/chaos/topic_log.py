@@ -19,6 +19,13 @@ def read_log(
     bootstrap: str, topic: str, partitions: int, *, isolation: str = "read_committed"
 ) -> list[LogRecord]:
     """Return every record of a topic, partition by partition; raises `TimeoutError` when the broker stays silent."""
+    return list(map(record_of, read_messages(bootstrap, topic, partitions, isolation=isolation)))
+
+
+def read_messages(
+    bootstrap: str, topic: str, partitions: int, *, isolation: str = "read_committed"
+) -> list[Any]:
+    """Return the client's messages for the same records; raises likewise."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -30,7 +37,7 @@ def read_log(
             "log_level": 0,
         }
     )
-    records: list[LogRecord] = []
+    records: list[Any] = []
     open_partitions = set(range(partitions))
     consumer.assign([TopicPartition(topic, partition, 0) for partition in open_partitions])
     heard = time.monotonic()
@@ -44,7 +51,7 @@ def read_log(
             for message in batch:
                 error = message.error()
                 if error is None:
-                    records.append(record_of(message))
+                    records.append(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     open_partitions.discard(message.partition())
                 elif error.fatal():

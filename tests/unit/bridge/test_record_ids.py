@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Message
 
 from dedup_sdk import ConfigurationError, id_spec
 from dedup_sdk.bridge.record_ids import RecordIds, source_id
 from dedup_sdk.bridge.source_log import Log, id_prefix
-from dedup_sdk.orders import kafka_coordinates
 
 T0 = 1_700_000_000_000
 
 
-def message(offset: int = 5, timestamp: tuple[int, int] = (1, T0), **fields: object) -> Message:
+def message(offset: int = 5, timestamp: tuple[int, int] = (1, T0), **fields: Any) -> Message:
     """A message of the topic "orders"."""
-    return Message(**{"topic": "orders", "partition": 2, "offset": offset, "timestamp": timestamp, **fields})  # type: ignore[arg-type]
+    return Message(**{"topic": "orders", "partition": 2, "offset": offset, "timestamp": timestamp, **fields})
 
 
-def test_an_id_says_where_a_record_lay() -> None:
-    """Cluster, topic, partition, offset, timestamp; a record that took another one's offset has another ID."""
-    assert source_id("c1.orders-2", message()) == b"c1.orders-2-5@1700000000000"
-    assert source_id("c1.orders-2", message(timestamp=(2, T0 + 1))) == b"c1.orders-2-5@1700000000001"
-    assert source_id("c1.orders-2", message(timestamp=(0, -1))) == b"c1.orders-2-5"
-    assert kafka_coordinates().place(source_id("c1.orders-2", message(timestamp=(0, -1)))) is not None
+def name(of: Any) -> bytes:
+    """The ID of a message that lies in a partition."""
+    return source_id("c1.orders-2", of, of.headers())
+
+
+def test_an_id_says_where_a_record_lies() -> None:
+    """Cluster, topic, partition, offset, timestamp, leader epoch and a hash of the content: the format that targets hold."""
+    empty = b"f56935cf5cb88727"
+    assert name(message()) == b"c1.orders-2-5@1700000000000.." + empty
+    assert name(message(timestamp=(2, T0 + 1), leader_epoch=7)) == b"c1.orders-2-5@1700000000001.7." + empty
+    assert name(message(timestamp=(0, -1), leader_epoch=-1)) == b"c1.orders-2-5@.." + empty
+    full = message(key=b"k", value=b"v", headers=[("a", b"1"), ("a", None)], leader_epoch=0)
+    assert name(full) == name(full) == b"c1.orders-2-5@1700000000000.0.a74790377ebb0546"
+
+
+def test_records_that_differ_have_different_ids() -> None:
+    """At one offset, with one timestamp: by the leader epoch, or by any part of the content, wherever a part ends."""
+    others: list[dict[str, Any]] = [
+        {},
+        {"leader_epoch": 0},
+        {"leader_epoch": 1},
+        {"key": b""},
+        {"key": b"a"},
+        {"value": b""},
+        {"value": b"a"},
+        {"key": b"a", "value": b"bc"},
+        {"key": b"ab", "value": b"c"},
+        {"headers": [("a", b"bc")]},
+        {"headers": [("ab", b"c")]},
+        {"headers": [("a", None)]},
+        {"headers": [("a", b"")]},
+        {"headers": [("a", b""), ("a", b"")]},
+        {"headers": [("a", b""), ("b", b"")]},
+        {"headers": [("b", b""), ("a", b"")]},
+        {"value": b"a", "headers": [("b", b"c")]},
+        {"key": b"a", "headers": [("b", b"c")]},
+    ]
+    assert len({name(message(**fields)) for fields in others}) == len(others)
 
 
 def test_no_two_places_have_one_id() -> None:
     """Not where names look alike, nor where topics of one name have IDs of their own, or none."""
     made = {
-        source_id(id_prefix(cluster, (topic, partition), Log(name)), message(offset))
+        source_id(id_prefix(cluster, (topic, partition), Log(name)), message(offset), None)
         for cluster in ("c", "c.a")
         for topic in ("a", "a-1", "a-1-1", "a.0a1b2c3d")
         for partition in (0, 1, 11)
