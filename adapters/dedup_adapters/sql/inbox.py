@@ -261,11 +261,20 @@ def _group(group: object) -> str:
         or not 0 < len(group) <= GROUP_CHARACTERS
         or group != group.strip()
         or "\0" in group
+        or not _is_utf8(group)
     ):
         raise ConfigurationError(
             f"group={group!r}: give the group's name, at most {GROUP_CHARACTERS} characters without blanks around them"
         )
     return group
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _window_ms(window: Window | str | None) -> int | None:

@@ -2,6 +2,11 @@
 
 Times come from the clock of the database server. A host whose clock is ahead would call IDs first that all
 others know, and would drop time partitions that they need.
+
+Names are compared byte by byte, because two groups whose names the database takes for one would hide each other's
+messages. PostgreSQL and SQLite compare text so. In MySQL and MariaDB every collation that all their versions have
+pads names with blanks (`utf8mb4_bin` too), most ignore case, and `ALTER TABLE ... CONVERT TO CHARACTER SET` replaces
+it by the default one: there names are `VARBINARY`, which has no collation.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BINARY,
+    VARBINARY,
     BigInteger,
     Column,
     Connection,
@@ -23,11 +29,11 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     String,
     Table,
+    TypeDecorator,
     bindparam,
     inspect,
     literal_column,
 )
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -51,12 +57,29 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class _Name(TypeDecorator[str]):
+    """Text that MySQL and MariaDB keep as bytes of UTF-8; the length is in bytes."""
+
+    impl = VARBINARY
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 (SQLAlchemy gives it)
+        """Return the bytes of a name."""
+        return None if value is None else value.encode()
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002 (SQLAlchemy gives it)
+        """Return the name that bytes stand for."""
+        return None if value is None else bytes(value).decode()
+
+
 DIALECTS: Final = ("postgresql", "sqlite", "mysql", "mariadb")
 KEY_BYTES: Final = 16
 ATTEMPT_BYTES: Final = 8
 GROUP_CHARACTERS: Final = 255
 _TOPIC_CHARACTERS: Final = 249
 _UUID_CHARACTERS: Final = 36
+_CHARACTER_BYTES: Final = 4
+"""The most bytes of a character in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +101,10 @@ def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: 
     """Return the tables as a database of that dialect has them; with a window in ms those that are partitioned by it."""
     metadata = MetaData(schema=schema)
     by_mysql = dialect in ("mysql", "mariadb")
+    group = _Name(GROUP_CHARACTERS * _CHARACTER_BYTES) if by_mysql else String(GROUP_CHARACTERS)
+    topic, topic_id = map(_Name if by_mysql else String, (_TOPIC_CHARACTERS, _UUID_CHARACTERS))
     columns: list[Any] = [
-        Column("consumer_group", _text(GROUP_CHARACTERS), nullable=False),
+        Column("consumer_group", group, nullable=False),
         Column("id", BINARY(KEY_BYTES) if by_mysql else LargeBinary(KEY_BYTES), nullable=False),
         Column("seen_ms", BigInteger, nullable=False),
     ]
@@ -101,11 +126,11 @@ def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: 
     Index(f"{name}_seen", ids.c.seen_ms, postgresql_using="brin")
     offsets = Table(
         f"{name}_offsets", metadata,
-        Column("consumer_group", _text(GROUP_CHARACTERS), nullable=False),
-        Column("topic", _text(_TOPIC_CHARACTERS), nullable=False),
+        Column("consumer_group", group, nullable=False),
+        Column("topic", topic, nullable=False),
         Column("partition_number", Integer, autoincrement=False, nullable=False),
         Column("next_offset", BigInteger, nullable=False),
-        Column("topic_id", _text(_UUID_CHARACTERS), nullable=False),
+        Column("topic_id", topic_id, nullable=False),
         PrimaryKeyConstraint("consumer_group", "topic", "partition_number", name=f"{name}_offsets_key"),
         sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB",
     )  # fmt: skip
@@ -131,6 +156,12 @@ def check(connection: Connection, table: Table) -> None:
             f"there is no table {table.fullname}: call inbox.create(), or put what inbox.ddl() returns into a migration"
         ) from None
     if told:
+        columns = _names_with_collation(connection, table)
+        if columns:
+            raise InboxError(
+                f"table {table.fullname} was made by an earlier version, and compares names by a collation, which can take two groups for one; run: "
+                f"{_migration(connection.dialect, table, columns)}"
+            )
         raise InboxError(
             f"table {table.fullname} is no inbox of this version: {told}; name another one with table=, or move that one away"
         )
@@ -142,20 +173,36 @@ def difference(connection: Connection, table: Table) -> str:
     found = {column["name"]: column["type"] for column in inspector.get_columns(table.name, table.schema)}
     key = inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]
     wanted_key = [column.name for column in table.primary_key.columns]
-    wanted = {column.name: column.type.python_type for column in table.columns}
+    wanted = {column.name: _python_type(column.type) for column in table.columns}
     given = {name: _python_type(found[name]) for name in found}
     if given == wanted and sorted(key) == sorted(wanted_key):
         return ""
     return f"it has {_told(given, key)}, and {_told(wanted, wanted_key)} is wanted"
 
 
-def _text(characters: int) -> Any:
-    """Text of which no two that differ are the same: MySQL's usual collations compare case aside."""
-    exact = mysql.VARCHAR(characters, charset="utf8mb4", collation="utf8mb4_bin")
-    return String(characters).with_variant(exact, "mysql", "mariadb")
+def _names_with_collation(connection: Connection, table: Table) -> list[Column[Any]]:
+    """Return the columns of names that are text and must be bytes, where nothing else differs; else none."""
+    inspector = inspect(connection)
+    found = {
+        each["name"]: _python_type(each["type"]) for each in inspector.get_columns(table.name, table.schema)
+    }
+    key = inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]
+    names = [each for each in table.columns if isinstance(each.type, _Name)]
+    wanted = {each.name: _python_type(each.type) for each in table.columns}
+    if found != wanted | {each.name: str for each in names}:
+        return []
+    return names if sorted(key) == sorted(each.name for each in table.primary_key.columns) else []
+
+
+def _migration(dialect: Dialect, table: Table, columns: list[Column[Any]]) -> str:
+    changes = ", ".join(f"MODIFY {each.name} {each.type.compile(dialect)} NOT NULL" for each in columns)
+    return f"ALTER TABLE {dialect.identifier_preparer.format_table(table)} {changes}"
 
 
 def _python_type(given: Any) -> type:
+    """Return the type of the values that the database stores in a column."""
+    if isinstance(given, _Name):
+        return bytes
     try:
         return given.python_type  # type: ignore[no-any-return]
     except NotImplementedError:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.container)
 MYSQL = os.environ.get("DEDUP_TEST_MYSQL_URL", "")
 """A server of somebody's, e.g. ``mysql+pymysql://root@127.0.0.1:3306/mysql``: its tests are there where it is given."""
-DATABASES = ["sqlite", POSTGRESQL, *(["mariadb"] if HAS_MARIADB else []), *(["mysql"] if MYSQL else [])]
+MYSQLS = [*(["mariadb"] if HAS_MARIADB else []), *(["mysql"] if MYSQL else [])]
+DATABASES = ["sqlite", POSTGRESQL, *MYSQLS]
 SERVERS = DATABASES[1:]
 
 

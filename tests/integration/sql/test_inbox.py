@@ -28,13 +28,14 @@ from sqlalchemy import (
 from dedup_adapters.sql import Inbox, InboxError
 from dedup_sdk import ConfigurationError, Record, header, key
 from dedup_sdk.ids import digest_one
-from tests.integration.sql.conftest import SERVERS
+from tests.integration.sql.conftest import MYSQLS, SERVERS
 from tests.support.databases import Statements
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 
+BY_MYSQL = pytest.mark.parametrize("server", MYSQLS, indirect=True)
 WORK = Table(
     "work",
     MetaData(),
@@ -184,6 +185,73 @@ def test_groups_and_topics_are_apart(engine: Engine, inbox: Inbox) -> None:
     assert handle(engine, inbox, message(b"a"), message(b"a", topic="payments")) == [True, True]
     for other in others:
         assert handle(engine, other, message(b"a"), message(b"a", 1)) == [True, False]
+
+
+def test_groups_whose_names_look_alike_are_apart(engine: Engine, inbox: Inbox) -> None:
+    """No database takes two names for one: by case, accents, normal form, width, blanks, or characters that are not seen."""
+    assert inbox.counts.first == 0
+    alike = [
+        "billing", "Billing", "BILLING", "billing.", "bil ling", "bil  ling", "bil\u00a0ling", "billing\u200b", "\ufeffbilling", "billing\x7f",
+        "b\u0131lling", "b\u00edlling", "bi\u0301lling", "\uff42illing", "stra\u00dfe", "strasse", "\ufb01x", "fix", "\U0001f600", "\U0001f601",
+    ]  # fmt: skip
+    for name in alike:
+        assert handle(engine, Inbox(engine, group=name), message(b"a"), message(b"a", 1)) == [True, False], name  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["billing ", " billing", "billing\0", "billing\t", "bil\ud800ling"])
+def test_a_group_name_that_a_database_could_change_is_refused(engine: Engine, name: str) -> None:
+    """Blanks around it, a null character, and what has no UTF-8."""
+    with pytest.raises(ConfigurationError, match="group=") as raised:
+        Inbox(engine, group=name)
+    assert "\n" not in str(raised.value)
+
+
+_OLD_TABLES = """\
+CREATE TABLE dedup_inbox (
+  consumer_group VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, id BINARY(16) NOT NULL, seen_ms BIGINT NOT NULL,
+  attempt BINARY(8) NOT NULL, CONSTRAINT dedup_inbox_key PRIMARY KEY (id, consumer_group)) ENGINE=InnoDB;
+CREATE INDEX dedup_inbox_seen ON dedup_inbox (seen_ms);
+CREATE TABLE dedup_inbox_offsets (
+  consumer_group VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  topic VARCHAR(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, partition_number INTEGER NOT NULL, next_offset BIGINT NOT NULL,
+  topic_id VARCHAR(36) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+  CONSTRAINT dedup_inbox_offsets_key PRIMARY KEY (consumer_group, topic, partition_number)) ENGINE=InnoDB"""
+"""As versions made them that compared names by a collation."""
+
+
+@BY_MYSQL
+def test_a_table_whose_character_set_is_converted_keeps_groups_apart(engine: Engine, inbox: Inbox) -> None:
+    """The usual migration to utf8mb4 gives every column of text the default collation, which ignores case and blanks at the end."""
+    with engine.begin() as connection:
+        for table in ("dedup_inbox", "dedup_inbox_offsets"):
+            connection.execute(text(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"))  # fmt: skip
+    assert handle(engine, inbox, message(b"a")) == [True]
+    assert handle(engine, Inbox(engine, group="BILLING"), message(b"a"), message(b"a")) == [True, False]
+
+
+@BY_MYSQL
+def test_a_table_that_compares_names_by_a_collation_is_refused_with_the_statement_to_run(
+    engine: Engine,
+) -> None:
+    """In one line, by `create` and by the first message; after the statement its IDs are known as before."""
+    inbox = Inbox(engine, group="billing")
+    with engine.begin() as connection:
+        for each in _OLD_TABLES.split(";"):
+            connection.execute(text(each))
+        [known] = inbox._keys(["orders"], [digest_one(b"a")])
+        row = {"known": known, "attempt": bytes(8)}
+        connection.execute(text("INSERT INTO dedup_inbox VALUES ('billing', :known, 1, :attempt)"), row)
+    with pytest.raises(InboxError, match="made by an earlier version"):
+        handle(engine, inbox, message(b"a"))
+    for _ in range(2):
+        with pytest.raises(InboxError, match=r"run: ALTER TABLE \S+ MODIFY") as raised:
+            inbox.create()
+        assert "\n" not in str(raised.value)
+        with engine.begin() as connection:
+            connection.execute(text(str(raised.value).partition("run: ")[2]))
+    inbox.create()
+    WORK.metadata.create_all(engine)
+    assert handle(engine, inbox, message(b"a"), message(b"b")) == [False, True]
 
 
 def test_a_group_wide_scope_joins_topics(engine: Engine, inbox: Inbox) -> None:
