@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dedup_sdk.core.source_keys import source_spec_of
-from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.errors import ConfigurationError, IdSpecError
+from dedup_sdk.ids import id_spec
 from dedup_sdk.units.keys import spec_in_units
 from dedup_sdk.window import Window
 from spark_backfill.base import open_base
@@ -93,7 +94,7 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
 
 
 def _refuse_others(base: str, id_text: str) -> None:
-    """Refuse a base whose marks are more than last sightings."""
+    """Refuse a base whose marks are more than last sightings, and an ID spec that names code: a file must not decide which code runs here."""
     if source_spec_of(id_text) is not None:
         raise ConfigurationError(
             f"base {base!r} is of LastId: what it remembers cannot be added to: rebuild in full with "
@@ -103,6 +104,12 @@ def _refuse_others(base: str, id_text: str) -> None:
         raise ConfigurationError(
             f"base {base!r} has marks of units, and nothing can be added to these: rebuild in full with --id and --unit, without --base"
         )
+    try:
+        id_spec(id_text, imports=False)
+    except IdSpecError as error:
+        raise ConfigurationError(
+            f"base {base!r} cannot say which ID spec to use: {error}, with --id SPEC"
+        ) from None
 
 
 def check_expiry(text: str | None, window: Window, *, option: str = "--window") -> None:

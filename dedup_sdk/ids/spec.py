@@ -286,9 +286,9 @@ _STRAY_PERCENT = re.compile("%(?![0-9A-Fa-f]{2})")
 _STANDS_FOR_ITSELF = "".join(sorted(set(string.punctuation) - set("+%")))
 
 
-def parse_parts(text: str) -> tuple[Part, ...]:
+def parse_parts(text: str, *, imports: bool = True) -> tuple[Part, ...]:
     """Read the text of a spec; raises `IdSpecError` that names the text and the accepted forms."""
-    return tuple(_parse_part(part.strip(), text) for part in text.split("+"))
+    return tuple(_parse_part(part.strip(), text, imports=imports) for part in text.split("+"))
 
 
 def format_parts(parts: Sequence[Part]) -> str:
@@ -300,8 +300,12 @@ def format_parts(parts: Sequence[Part]) -> str:
     return "+".join(texts)
 
 
-def _parse_part(part: str, text: str) -> Part:
+def _parse_part(part: str, text: str, *, imports: bool) -> Part:
     name, colon, argument = part.partition(":")
+    if name == "py" and not imports:
+        raise IdSpecError(
+            f"id spec {text!r} names code, which is imported only where the user gives the spec; give it yourself"
+        )
     if not colon and name in _ALONE:
         return _ALONE[name]()
     if not argument or name not in _WITH_ARGUMENT:
@@ -391,17 +395,18 @@ class IdSpec:
         return digest
 
 
-def id_spec(text_or_spec: str | IdSpec) -> IdSpec:
+def id_spec(text_or_spec: str | IdSpec, *, imports: bool = True) -> IdSpec:
     """Return the spec that a text such as ``header:dedup-id`` or ``json:/tenant+json:/order/id`` means.
 
-    A spec is returned as it is. `dedup_sdk.ids.spec` has the grammar. A text with ``py:`` imports code: take it from
-    the user's configuration only, and compare a spec found in a file as text. Raises `IdSpecError` in one line.
+    A spec is returned as it is. `dedup_sdk.ids.spec` has the grammar. A text with ``py:`` imports code: take it from the user's
+    configuration only. Compare a spec found in a file as text, or read it with ``imports=False``, which refuses ``py:`` and
+    imports nothing. Raises `IdSpecError` in one line.
     """
     if isinstance(text_or_spec, IdSpec):
         return text_or_spec
     if not isinstance(text_or_spec, str):
         raise IdSpecError(f"id spec {text_or_spec!r} is {type(text_or_spec).__name__}; write {FORMS}")
-    return IdSpec(parse_parts(text_or_spec))
+    return IdSpec(parse_parts(text_or_spec, imports=imports))
 
 
 def header(name: str) -> IdSpec:

@@ -112,6 +112,42 @@ def test_a_base_of_last_id(base: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "rebuild in full with --id and --order, without --base" in line
 
 
+@pytest.mark.parametrize(
+    "spec", ["py:{module}:make@1", "key+ py:{module}:make@1", "header:a+py:{module}:make%401"]
+)
+def test_a_base_whose_id_spec_names_code(
+    base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    """The module is not imported: one line says to give the spec. Given by the user, it is."""
+    module = f"ids_{base.parent.name}"
+    (base.parent / f"{module}.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_suffix('.imported').touch()\ndef make(record): return record.key\n"
+    )
+    monkeypatch.syspath_prepend(str(base.parent))
+    told = spec.format(module=module)
+    write_manifest(base, replace(read_manifest(base), id_spec=told))
+    arguments = ["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"]
+    with pytest.raises(SystemExit) as ended:
+        parse_options(arguments, print)
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().out.splitlines()
+    assert f"id spec {told!r} names code, which is imported only where the user gives the spec" in line
+    assert "with --id SPEC" in line
+    assert not (base.parent / f"{module}.imported").exists()
+    parse_options([*arguments, "--id", told], print)
+    assert (base.parent / f"{module}.imported").exists()
+
+
+def test_a_base_whose_id_spec_is_none(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says so, and what to give."""
+    write_manifest(base, replace(read_manifest(base), id_spec="headers:dedup-id"))
+    with pytest.raises(SystemExit):
+        parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)
+    [line] = capsys.readouterr().out.splitlines()
+    assert "'headers:dedup-id' is not a part" in line
+    assert "with --id SPEC" in line
+
+
 def test_a_base_of_units(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """So does it where records belong to units."""
     keys = Lookup(id=header("seq"), window=Window(days=1), unit=header("dedup-unit")).keys
