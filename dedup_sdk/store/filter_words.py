@@ -29,8 +29,11 @@ from dedup_sdk.store.pages import digest_ranks
 
 MAGIC: Final = b"DFW2"
 WORD_BYTES: Final = 6
+PAGE_WORD_BYTES: Final = 4
 
 _HEADER: Final = struct.Struct("<4sIII")
+BLOCK_BYTES: Final = _HEADER.size
+"""Bytes of a block before its columns."""
 _COUNTS: Final = struct.Struct("<II")
 _RANK_TYPE: Final = np.dtype("<u4")
 _PATTERN_TYPE: Final = np.dtype("<u2")
@@ -95,7 +98,7 @@ def decode_words(data: bytes) -> list[FilterWords]:
             raise _corrupt(at, "no block begins here")
         _, count, page_count, checksum = _HEADER.unpack_from(data, at)
         at += _HEADER.size
-        size = WORD_BYTES * count + _RANK_TYPE.itemsize * page_count
+        size = WORD_BYTES * count + PAGE_WORD_BYTES * page_count
         columns = view[at : at + size]
         if len(columns) != size or _checksum(count, page_count, columns) != checksum:
             raise _corrupt(at, "the block is truncated or its checksum differs")

@@ -23,6 +23,7 @@ from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
 
 _INT64: Final = 2**63
+MOST_INTEGER: Final = _INT64 - 1
 _TEXT_CHARACTERS: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _SHORT: Final = Repr()
@@ -82,11 +83,11 @@ class Fields:
         """Return a text, or None where null stands."""
         return None if self._is_null(name) else self.text(name)
 
-    def integer(self, name: str, *, least: int = -_INT64, most: int = _INT64 - 1) -> int:
+    def integer(self, name: str, *, least: int = -_INT64, most: int = MOST_INTEGER) -> int:
         """Return a whole number of 64 bits, from ``least`` to ``most``."""
         value = self._content.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            upto = "on" if most == _INT64 - 1 else f"to {most}"
+            upto = "on" if most == MOST_INTEGER else f"to {most}"
             raise self.wrong(name, f"a whole number from {least} {upto} is wanted")
         return value
 

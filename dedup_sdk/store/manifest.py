@@ -12,6 +12,9 @@ the fields of `PartitionManifest`, their ``files`` as a list with the fields of 
 `Gap`; ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts; and ``checksum``:
 the SHA-256 of the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
 
+The checksum finds accidents; whoever writes a manifest can make one. So the sizes that it declares are bounded by what
+its marks can take (`SortedFile`), and whoever reads a file stops at the declared size.
+
 By it a partition store tells whether it may take a snapshot over (`fitting_partition`).
 """
 
@@ -27,8 +30,10 @@ from typing import Final, Self
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.marks import Progress
+from dedup_sdk.store.filter_words import BLOCK_BYTES, PAGE_WORD_BYTES, WORD_BYTES
 from dedup_sdk.store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
-from dedup_sdk.store.identity import Fields
+from dedup_sdk.store.identity import MOST_INTEGER, Fields
+from dedup_sdk.store.pages import MOST_PAYLOAD_BYTES
 from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
@@ -37,6 +42,10 @@ MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 4
 RANK_DIGITS: Final = 8
 MOST_MANIFEST_BYTES: Final = 64 * 2**20
+_FRAME_BYTES: Final = 2**20
+"""More than RocksDB adds to a sorted file as a whole."""
+_MARK_BYTES: Final = 256
+"""More than a mark takes that is alone in its page: digest, three numbers, the head and the key of the page, its entry in an index."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +55,7 @@ class SortedFile:
     ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``. ``smallest`` and
     ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest
     acceptance number, None where there is no count window; ``fingerprint`` is that of its marks; ``payloads`` counts those of
-    them that have a payload.
+    them that have a payload. Sizes have bounds: `most_bytes`, `filter_bounds`.
     """
 
     name: str
@@ -62,6 +71,21 @@ class SortedFile:
     filter_bytes: int
     filter_sha256: str
     payloads: int = 0
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of the sorted file and of its filter words."""
+        return self.bytes + self.filter_bytes
+
+
+def most_bytes(marks: int, payloads: int) -> int:
+    """Return the most bytes of a sorted file: what each mark takes in a page of its own, its payload, and what RocksDB adds."""
+    return _FRAME_BYTES + _MARK_BYTES * marks + MOST_PAYLOAD_BYTES * payloads
+
+
+def filter_bounds(marks: int) -> tuple[int, int]:
+    """Return the least and the most bytes of filter words: all marks in one block, or each in a block and a page of its own."""
+    return BLOCK_BYTES + WORD_BYTES * marks, (BLOCK_BYTES + WORD_BYTES + PAGE_WORD_BYTES) * marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +131,7 @@ class PartitionManifest:
     @property
     def bytes(self) -> int:
         """Bytes of its sorted files and of their filter words."""
-        return sum(file.bytes + file.filter_bytes for file in self.files)
+        return sum(file.whole_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,10 +356,14 @@ def _gap(fields: Fields) -> Gap:
 def _file(fields: Fields) -> SortedFile:
     oldest_ms = fields.integer("oldest_ms")
     smallest = fields.hexadecimal("smallest", digits=32)
+    marks = fields.integer("marks", least=1)
+    # A snapshot of before does not say, and has none.
+    payloads = fields.integer("payloads", least=0, most=marks) if fields.has("payloads") else 0
+    least_filter, most_filter = filter_bounds(marks)
     file = SortedFile(
         name=fields.file_name("name"),
-        marks=fields.integer("marks", least=1),
-        bytes=fields.integer("bytes", least=1),
+        marks=marks,
+        bytes=fields.integer("bytes", least=1, most=min(most_bytes(marks, payloads), MOST_INTEGER)),
         smallest=smallest,
         largest=fields.hexadecimal("largest", digits=32),
         oldest_ms=oldest_ms,
@@ -343,10 +371,9 @@ def _file(fields: Fields) -> SortedFile:
         newest_number=fields.optional_integer("newest_number", least=0),
         fingerprint=fields.hexadecimal("fingerprint", digits=FINGERPRINT_DIGITS),
         sha256=fields.hexadecimal("sha256", digits=64),
-        filter_bytes=fields.integer("filter_bytes", least=1),
+        filter_bytes=fields.integer("filter_bytes", least=least_filter, most=most_filter),
         filter_sha256=fields.hexadecimal("filter_sha256", digits=64),
-        # A snapshot of before does not say, and has none.
-        payloads=fields.integer("payloads", least=0) if fields.has("payloads") else 0,
+        payloads=payloads,
     )
     if file.largest < smallest:
         raise fields.wrong("largest", f"it is below smallest={smallest!r}; make the snapshot again")

@@ -234,18 +234,13 @@ def read_file(folder: Path, file: SortedFile, copy_to: Path | None) -> None:
 
 def reading_file(folder: Path, file: SortedFile, copy_to: Path | None) -> Iterator[None]:
     """Do as `read_file`, a megabyte a step."""
-    expected = ((SORTED_SUFFIX, file.bytes, file.sha256), (FILTER_SUFFIX, None, file.filter_sha256))
-    for suffix, size, sha256 in expected:
+    for suffix, size, sha256 in files_of(file):
         path = folder / f"{file.name}{suffix}"
         try:
             with _open(path) as source:
-                found = os.fstat(source.fileno()).st_size
-                if size is not None and found != size:
-                    message = (
-                        f"{path} has {found} bytes, its manifest says {size}; copy or make the snapshot again"
-                    )
-                    raise SnapshotError(message)
-                digest = yield from _digest(source, None if copy_to is None else copy_to / path.name)
+                check_size(str(path), os.fstat(source.fileno()).st_size, size)
+                target = None if copy_to is None else copy_to / path.name
+                digest = yield from _digest(source, target, str(path), size)
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror}; copy or make the snapshot again"
             raise SnapshotError(message) from error
@@ -266,11 +261,30 @@ def _open(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _digest(source: BinaryIO, copy_to: Path | None) -> Generator[None, None, str]:
+def files_of(file: SortedFile) -> tuple[tuple[str, int, str], tuple[str, int, str]]:
+    """Return suffix, bytes and SHA-256 of a sorted file and of its filter words, as the manifest declares them."""
+    return (
+        (SORTED_SUFFIX, file.bytes, file.sha256),
+        (FILTER_SUFFIX, file.filter_bytes, file.filter_sha256),
+    )
+
+
+def check_size(place: str, found: int, declared: int) -> None:
+    """Raise `SnapshotError` where a file is longer or shorter than its manifest declares; ``place`` is how messages name it."""
+    if found != declared:
+        raise SnapshotError(
+            f"{place} has {found} bytes, its manifest says {declared}; copy or make the snapshot again"
+        )
+
+
+def _digest(source: BinaryIO, copy_to: Path | None, place: str, size: int) -> Generator[None, None, str]:
     digest = hashlib.sha256()
     target = None if copy_to is None else _writing(copy_to)
+    left = size
     try:
-        while chunk := source.read(_CHUNK_BYTES):
+        # One byte more than declared: a file that grows meanwhile must not be read to an end that may never come.
+        while left >= 0 and (chunk := source.read(min(_CHUNK_BYTES, left + 1))):
+            left -= len(chunk)
             digest.update(chunk)
             if target is not None:
                 target.send(chunk)
@@ -278,6 +292,7 @@ def _digest(source: BinaryIO, copy_to: Path | None) -> Generator[None, None, str
     finally:
         if target is not None:
             target.close()
+    check_size(place, size - left, size)
     return digest.hexdigest()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -34,7 +35,7 @@ from dedup_sdk.store.manifest import (
     read_manifest,
 )
 from dedup_sdk.store.paths import work_folder
-from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_file
+from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, check_size, files_of, read_file
 
 AT_ONCE: Final = 4
 _STEP_S: Final = 0.02
@@ -147,6 +148,7 @@ class RemoteSnapshot:
 
         Raises `SnapshotError` where a file is not there, or not what the manifest says.
         """
+        self._require_room(folder, sum(entry.bytes for entry in entries))
         for entry in entries:
             (folder / str(entry.partition)).mkdir()
         yield from in_parallel(
@@ -158,11 +160,17 @@ class RemoteSnapshot:
 
     def fetch_file(self, partition: int, file: SortedFile, folder: Path, stop: Event | None = None) -> None:
         """Put one sorted file and its filter words into a folder, each whole and checked; ``stop`` gives it up."""
-        for suffix, size, sha256 in (
-            (SORTED_SUFFIX, file.bytes, file.sha256),
-            (FILTER_SUFFIX, file.filter_bytes, file.filter_sha256),
-        ):
+        self._require_room(folder, file.whole_bytes)
+        for suffix, size, sha256 in files_of(file):
             self._fetch(f"{partition}/{file.name}{suffix}", sha256, size, folder, stop or Event())
+
+    def _require_room(self, folder: Path, size: int) -> None:
+        """Raise `SnapshotError` where files of this size, as the manifest declares it, cannot fit on the disk of a folder."""
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            raise SnapshotError(
+                f"{self.place} needs {size} bytes, as its manifest says, and {folder} has room for {free}; make room there, or make the snapshot again"
+            )
 
     def remove(self) -> None:
         """Delete the manifest, and then the files it names; raises `SnapshotError`."""
@@ -178,18 +186,24 @@ class RemoteSnapshot:
     def _fetch(self, name: str, sha256: str, size: int, target: Path, stop: Event) -> None:
         path = target / name.rpartition("/")[2]
         partial_path = path.with_name(f"{path.name}.partial")
-        digest = hashlib.sha256()
+        digest, found = hashlib.sha256(), 0
         try:
             with partial_path.open("wb") as file:
                 for chunk in self._read(name, most_bytes=size + 1):
                     if stop.is_set():
                         return
+                    found += len(chunk)
                     digest.update(chunk)
                     file.write(chunk)
         except OSError as error:
             raise SnapshotError(
                 f"{partial_path} cannot be written: {error.strerror}; make room beside the store"
             ) from None
+        if found > size:
+            raise SnapshotError(
+                f"{self.place}/{name} has more than the {size} bytes that its manifest says; copy or make the snapshot again"
+            )
+        check_size(f"{self.place}/{name}", found, size)
         if digest.hexdigest() != sha256:
             raise SnapshotError(
                 f"{self.place}/{name} has SHA-256 {digest.hexdigest()}, its manifest says {sha256}; "

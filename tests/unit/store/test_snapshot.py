@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -13,9 +14,12 @@ import pytest
 
 from dedup_sdk.errors import SnapshotError, StoreError
 from dedup_sdk.marks import Marks
+from dedup_sdk.store.backup import restore_snapshot
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
 from dedup_sdk.store.snapshot import SortedFileWriter, read_file, read_snapshot, verify_snapshot
+from dedup_sdk.store.snapshot_copy import copy_snapshot
+from dedup_sdk.store.snapshot_source import find_snapshots
 from tests.support.marks import digest, marks, random_marks, rows, write_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store" / "snapshot"
@@ -137,6 +141,22 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "name twice": (lambda c: partition(c)["files"][1].update(name="0000"), r"files=\['0000', '0000'\]"),
     "marks do not add up": (lambda c: partition(c).update(marks=41), r"marks=41"),
     "no marks in a file": (lambda c: file(c).update(marks=0), r"files\[0\]\.marks=0"),
+    "sorted file larger than its marks can be": (
+        lambda c: file(c).update(bytes=2**40),
+        r"bytes=1099511627776: a whole number from 1 to 1052416 is wanted",
+    ),
+    "filter words larger than its marks need": (
+        lambda c: file(c).update(filter_bytes=2**40),
+        r"filter_bytes=1099511627776: a whole number from 106 to 390 is wanted",
+    ),
+    "filter words smaller than its marks need": (
+        lambda c: file(c).update(filter_bytes=105),
+        r"filter_bytes=105",
+    ),
+    "more payloads than marks": (
+        lambda c: file(c).update(payloads=16),
+        r"payloads=16: a whole number from 0 to 15",
+    ),
     "checksum not hexadecimal": (lambda c: file(c).update(sha256="z" * 64), r"sha256='zzz"),
     "digest too short": (lambda c: file(c).update(smallest="00"), r"smallest='00'"),
     "range upside down": (lambda c: file(c).update(largest="0" * 32), r"largest='000"),
@@ -202,6 +222,61 @@ def test_files_are_checked(folder: Path) -> None:
             shutil.rmtree(copy)
 
 
+@pytest.mark.parametrize("field", ["bytes", "filter_bytes"])
+@pytest.mark.parametrize("by", [-1, 1])
+def test_a_manifest_that_lies_about_a_size_is_refused(folder: Path, field: str, by: int) -> None:
+    """Also where the checksum is that of the file: by the folder, by its URL, and by a copy; the line says both sizes."""
+    found = file(json.loads((folder / MANIFEST_NAME).read_text()))[field]
+    change(folder, lambda content: file(content).update({field: found + by}))
+    says = f"manifest says {found + by}|more than the {found + by} bytes"
+    with pytest.raises(SnapshotError, match=says):
+        verify_snapshot(folder)
+    for number, place in enumerate((str(folder), f"file://{folder}")):
+        ((source,), _) = find_snapshots([place])
+        target = folder.with_name(f"copy-{number}")
+        with pytest.raises(SnapshotError, match=says) as caught:
+            copy_snapshot(source, str(target))
+        assert "\n" not in str(caught.value)
+        assert not target.exists()
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader stops at the size that the manifest says."""
+    path = folder / "3" / "0000.sst"
+    reads: list[int] = []
+
+    class Growing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            assert size is not None
+            reads.append(size)
+            assert len(reads) < 10
+            return b"x" * size
+
+        def fileno(self) -> int:
+            return descriptor
+
+    descriptor = os.open(path, os.O_RDONLY)
+    monkeypatch.setattr("dedup_sdk.store.snapshot._open", lambda _: Growing())
+    with pytest.raises(SnapshotError, match=r"0000\.sst has .* bytes, its manifest says"):
+        verify_snapshot(folder)
+    os.close(descriptor)
+    assert sum(reads) == path.stat().st_size + 1
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_not_fetched(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The declared sizes are compared with the disk before the first byte is fetched."""
+    total = read_manifest(folder).bytes
+    free = shutil.disk_usage(tmp_path)._replace(free=total - 1)
+    monkeypatch.setattr("dedup_sdk.store.snapshot_source.shutil.disk_usage", lambda _: free)
+    with pytest.raises(SnapshotError, match=f"needs {total} bytes, .* has room for {total - 1}"):
+        restore_snapshot(f"file://{folder}", tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot"]
+
+
 def test_links_and_pipes_are_not_followed(folder: Path) -> None:
     """A link or a pipe in place of a file is refused at once, whatever it leads to."""
     path = folder / "3" / "0000.sst"
@@ -226,11 +301,9 @@ def test_a_manifest_that_lies_about_its_marks_is_caught_when_they_are_read(folde
     """Counts that add up but are not those of the files are found by reading them."""
 
     def shift(content: Content) -> None:
-        one, two = partition(content)["files"]
-        one["marks"] -= 1
-        two["marks"] += 2
-        partition(content)["marks"] += 1
-        content["marks"] += 1
+        file(content)["marks"] -= 1
+        partition(content)["marks"] -= 1
+        content["marks"] -= 1
 
     change(folder, shift)
     entry = verify_snapshot(folder).partition(3)
