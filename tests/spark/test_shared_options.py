@@ -57,6 +57,8 @@ SQL = ["--window", "7d", "--group", "g", "--shared", "postgresql+psycopg://app:h
         (["--window", "7d", "--group", "g", "--shared-table", ""], "--shared-table is empty"),
         (["--window", "7d", "--group", "g", "--shared", "redis://:1/hunter2@h/0"], "--shared *** is no URL of a shared memory"),
         (["--window", "7d", "--group", "g", "--shared", "redis+cluster://app:hunter2@h:1/3"], "names database 3, and a cluster has one only"),
+        (["--window", "7d", "--group", "g", "--shared", "redis://app:hunter2@h:1/3?socket_timeout=abc"], "the option socket_timeout='abc'"),
+        (["--window", "7d", "--group", "g", "--shared", "redis://h:1/3?passwrod=hunter2"], "the option passwrod=***"),
         (["--window", "7d", "--group", "g", "--shared", "redis+sentinel://app:hunter2@h:1/3"], "is no URL of a shared memory"),
         ([*SQL, "--shared-keys", "k"], "--shared-keys does not go with --shared postgresql+psycopg://: PostgreSQL has a table"),
         ([*SQL, "--shared-buckets", "3"], "--shared-buckets does not go with --shared postgresql+psycopg://: PostgreSQL has a table"),

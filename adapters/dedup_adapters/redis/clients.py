@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -26,6 +25,7 @@ from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
 
+from dedup_adapters.redis.url_options import check_options
 from dedup_sdk import ConfigurationError
 
 logger = logging.getLogger("dedup_adapters")
@@ -72,21 +72,22 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
         "retry": once_more,
     }
     scheme, _, rest = server.partition("://")
+    is_cluster = scheme in CLUSTER_SCHEMES
+    url = f"{CLUSTER_SCHEMES[scheme]}://{rest}" if is_cluster else server
     try:
-        if scheme in CLUSTER_SCHEMES:
-            url = f"{CLUSTER_SCHEMES[scheme]}://{rest}"
-            node = Redis.from_url(url)  # it does not connect, and tells what is wrong with the URL
-            if node.connection_pool.connection_kwargs.get("db"):
-                raise ConfigurationError(
-                    f"the URL of the shared store names database {urlsplit(url).path.strip('/')}, and a cluster has one only: leave it out"
-                )
-            return partial(RedisCluster.from_url, url, **settings), f"the cluster of {where(node)}"
-        client = Redis.from_url(server, health_check_interval=0, **settings)
-    except ValueError as error:
+        check_options(url, is_cluster=is_cluster)
+        # It does not connect, and tells whether the URL is one.
+        client = Redis.from_url(url, health_check_interval=0, **settings)
+    except ConfigurationError:
+        raise
+    except ValueError:
+        # Its text may have a part of a password, which the library took for a port.
         raise ConfigurationError(
-            f"the URL of the shared store is none of Redis ({one_line(error)}); give e.g. 'redis://localhost:6379/0', of a cluster "
-            "'redis+cluster://localhost:6379'"
+            "the URL of the shared store is none of Redis; give e.g. 'redis://localhost:6379/0', of a cluster 'redis+cluster://localhost:6379', and "
+            "write special characters of a user or password as %XX"
         ) from None
+    if is_cluster:
+        return partial(RedisCluster.from_url, url, **settings), f"the cluster of {where(client)}"
     return lambda: client, where(client)
 
 
