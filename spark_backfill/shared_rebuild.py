@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError, SharedStoreError
 from dedup_sdk.marks import Int64s, Marks, cut_digests
-from dedup_sdk.shared.breaker import FIRST_WAIT_S, LONGEST_WAIT_S
+from dedup_sdk.shared.breaker import FIRST_WAIT_S, MAX_WAIT_S
 from dedup_sdk.shared.protocol import ClaimStore
 from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.store.manifest import Manifest, SortedFile
@@ -243,7 +243,7 @@ def patiently(ask: Callable[[], Answer], *, patience_s: float = PATIENCE_S) -> A
             if not error.passes or left_s <= 0:
                 raise
             time.sleep(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, LONGEST_WAIT_S)
+            pause_s = min(2 * pause_s, MAX_WAIT_S)
 
 
 def _near(timestamps: Int64s) -> Int64s:

@@ -1,1 +1,1 @@
-"""One memory for many consumers: who may handle an ID now, and which IDs are completed, in a store that all of them ask."""
+"""Duplicate detection across consumers: claims and completed IDs in a store that all of them use."""

@@ -1,7 +1,7 @@
-"""Calls to a shared store that may be away, and the completions that it has not taken yet.
+"""Calls to a shared store that may be unreachable, and the completions that it has not confirmed yet.
 
 pending
-    the completion of an ID that is completed here and not in the shared store.
+    an ID that this consumer completed, and whose completion the shared store has not confirmed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from dedup_sdk.shared.settings import Shared
 
 logger = logging.getLogger("dedup_sdk")
 
-MOST_PENDING: Final = 100_000
+MAX_PENDING: Final = 100_000
 _OWNER_CHARACTERS: Final = 200
 
 
 class PendingAck(NamedTuple):
-    """A completion that the shared store has not taken yet."""
+    """A completion that the shared store has not confirmed yet."""
 
     token: int
     timestamp_ms: int
@@ -35,13 +35,14 @@ class PendingAck(NamedTuple):
 
 
 class Acknowledgements:
-    """Calls a shared store, which may be away; completions that it did not take are *pending*.
+    """Calls the shared store; completions that it did not confirm are *pending* and sent again.
 
-    ``owner``: its name there, which no other consumer ever has: what it has claimed without hearing of it is completed by that name alone.
+    ``owner`` is this consumer's unique name in the store. It alone completes claims whose answer was lost.
 
-    For this consumer an ID whose completion is pending is a duplicate at once. Commits do not wait for it: at worst a copy elsewhere is
-    handled again. Pending completions are not written to disk: the local store has these IDs, but not whether the shared store knows
-    them, and that would take a second journal for a crash within an outage.
+    For this consumer an ID with a pending completion is a duplicate at once. Commits do not wait for the
+    store: at worst a copy is handled again elsewhere. Pending completions are kept in memory only. The
+    local store has these IDs, but not whether the shared store knows them; a crash during an outage loses
+    that. Keeping it would need a second journal.
     """
 
     def __init__(self, shared: Shared, counters: Counters, clock: Callable[[], float]) -> None:
@@ -54,17 +55,17 @@ class Acknowledgements:
         self.pending: dict[bytes, PendingAck] = {}
 
     @property
-    def is_out(self) -> bool:
-        """Whether the store did not answer last."""
+    def is_down(self) -> bool:
+        """Whether the last call failed."""
         return self._breaker.is_open
 
     @property
     def pauses(self) -> bool:
-        """Whether nothing is handed out for that."""
+        """Whether delivery is paused until the store answers again."""
         return self._breaker.is_open and self._shared.on_outage == "pause"
 
-    def may_ask(self) -> bool:
-        """Whether the store may be asked now: where it is away, that is seldom."""
+    def may_call(self) -> bool:
+        """Whether to call the store now; during an outage calls are rare."""
         return self._breaker.allows(self._clock())
 
     def enqueue(self, key: bytes, ack: PendingAck) -> None:
@@ -72,22 +73,22 @@ class Acknowledgements:
         self.pending[key] = ack
 
     def close(self) -> None:
-        """Send the pending completions a last time, whenever the store was asked last; those that it does not take are counted and logged."""
+        """Send pending completions a last time, without backoff; log and count those that are not confirmed."""
         if self.pending:
             self.send_pending(at_once=True)
         if self.pending:
             logger.warning(
-                "%d completed IDs are unknown to the shared store, which did not answer: where they come in a partition that another consumer "
-                "has, they are handled again; `dedup backfill --shared` tells it of them",
+                "shared store unreachable: %d completed IDs were not stored there; "
+                "other consumers may handle them again until you load them with `dedup backfill --shared`",
                 len(self.pending),
             )
             self.count("forgotten", len(self.pending))
             self.pending = {}
 
     def send_pending(self, *, at_once: bool = False) -> None:
-        """Send the pending completions, if the store may be asked."""
+        """Send pending completions, if the backoff allows it or ``at_once`` is set."""
         if not self.pending or not (at_once or self._breaker.allows(self._clock())):
-            self._forget_most()
+            self._drop_excess_pending()
             return
         pending = sorted(self.pending.items(), key=lambda item: item[1].window_ms)
         for window_ms, group in groupby(pending, key=lambda item: item[1].window_ms):
@@ -107,39 +108,39 @@ class Acknowledgements:
                         self.count("refused")
             if not answered:
                 break
-        self._forget_most()
+        self._drop_excess_pending()
 
-    def _forget_most(self) -> None:
-        """Bound the pending completions: the ID of one that is dropped may be handled again by another consumer."""
-        while len(self.pending) > MOST_PENDING:
+    def _drop_excess_pending(self) -> None:
+        """Drop the oldest completions above `MAX_PENDING`: another consumer may handle their IDs again."""
+        while len(self.pending) > MAX_PENDING:
             del self.pending[next(iter(self.pending))]
             self.count("forgotten")
 
     @contextmanager
     def answered(self) -> Iterator[list[bool]]:
-        """Ask in here; an outage ends it. The list is for the block, to say that it came to its end."""
+        """Call the store in this block; `SharedStoreError` ends it. The block must append to the list at its end."""
         try:
             yield []
         except SharedStoreError as error:
-            self._note_failure(error)
+            self._record_failure(error)
         else:
-            self._note_answer()
+            self._record_success()
 
-    def _note_failure(self, error: SharedStoreError) -> None:
-        """Count that the store did not answer, and ask less often."""
+    def _record_failure(self, error: SharedStoreError) -> None:
+        """Count a failed call and back off."""
         self.count("outages")
         if not self._breaker.is_open:
-            does = "wait for it" if self._shared.on_outage == "pause" else "are delivered as unverified"
-            logger.warning("%s; new messages %s meanwhile", error, does)
+            effect = "are held back" if self._shared.on_outage == "pause" else "are delivered as unverified"
+            logger.warning("%s; until it answers, new messages %s", error, effect)
         self._breaker.failed(self._clock())
 
-    def _note_answer(self) -> None:
-        """Note that the store answered."""
+    def _record_success(self) -> None:
+        """End the backoff."""
         if self._breaker.is_open:
             logger.warning("the shared store answers again")
         self._breaker.answered()
 
     def count(self, name: str, count: int = 1) -> None:
-        """Count what became of IDs."""
+        """Add to a counter under ``shared.``."""
         if count:
             self._counters.shared[name] = self._counters.shared.get(name, 0) + count

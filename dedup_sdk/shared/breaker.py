@@ -1,6 +1,7 @@
-"""When a store that did not answer is asked again: not for every batch, and less often the longer it is away.
+"""Circuit breaker for a shared store: exponential backoff while it does not answer.
 
-A state machine of its own, and not a library's: those count by the wall clock, which may be set, and wrap each call in a layer of theirs.
+It is implemented here because library breakers use the wall clock, which may be set, and wrap each call in
+a layer of their own.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_WAIT_S: Final = 0.5
-LONGEST_WAIT_S: Final = 10.0
+MAX_WAIT_S: Final = 10.0
 
 
 class Breaker:
-    """*Closed*: ask. *Open*: do not, until the wait is over; then one call tries. Times are monotonic seconds, given by the caller."""
+    """*Closed*: call. *Open*: wait, then let one call try. Times are monotonic seconds, given by the caller."""
 
     def __init__(self) -> None:
         self.failures = 0
-        """How often in a row it did not answer."""
+        """Consecutive failed calls."""
         self._retry_at = 0.0
 
     @property
@@ -25,14 +26,14 @@ class Breaker:
         return self.failures > 0
 
     def allows(self, now_s: float) -> bool:
-        """Whether to ask now."""
+        """Whether to call now."""
         return not self.is_open or now_s >= self._retry_at
 
     def failed(self, now_s: float) -> None:
-        """Note that a call was not answered: the wait doubles."""
-        self._retry_at = now_s + min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 30))
+        """Note a failed call: the wait doubles."""
+        self._retry_at = now_s + min(MAX_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 30))
         self.failures += 1
 
     def answered(self) -> None:
-        """Note that a call was answered."""
+        """Note a successful call: the breaker closes."""
         self.failures = 0

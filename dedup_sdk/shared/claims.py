@@ -1,6 +1,7 @@
-"""What a consumer claims in a memory that it shares with others: which messages it may hand out, and what becomes of the others.
+"""Claims of a consumer in a shared store: which messages it may hand out, and the handling of the others.
 
-`dedup_sdk.shared.gate` has the words *owned* and *waiting*, `dedup_sdk.shared.acknowledgements` has *pending*.
+`dedup_sdk.shared.gate` defines *owned* and *waiting*, `dedup_sdk.shared.acknowledgements` defines
+*pending*.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.marks import Marks, cut_digests
 from dedup_sdk.observe import Counters
 from dedup_sdk.shared.acknowledgements import Acknowledgements, PendingAck
-from dedup_sdk.shared.gate import ClaimGate, OwnedClaim, Waiting, near
+from dedup_sdk.shared.gate import ClaimGate, OwnedClaim, WaitingRecord, clamp_timestamp
 from dedup_sdk.shared.leases import Leases
 from dedup_sdk.shared.protocol import Claim, ClaimKind
 from dedup_sdk.shared.scope import scoped_ids
@@ -31,9 +32,10 @@ logger = logging.getLogger("dedup_sdk")
 
 
 class Claims:
-    """A consumer's hold on a shared memory. Its owner takes care that one thread is in here at a time, beside the one that renews.
+    """All claims of one consumer. Only one thread at a time may call it, apart from the renewal thread.
 
-    ``silence_s``: how long after `keep` the group still waits for the consumer, so that its claims are renewed.
+    ``silence_s``: seconds after `keep` for which the group still waits for the consumer, and its claims are
+    renewed.
     """
 
     def __init__(
@@ -51,34 +53,38 @@ class Claims:
         self._shared = shared
         self._clock = clock
         self._group = group
-        self._holders: set[bytes] = set()
+        self._owned_keys: set[bytes] = set()
 
     def gate(
         self, topic: str, partition: int, window: Window, *, cluster: str, id_spec: str
     ) -> ClaimGate | None:
-        """Return the gate of a partition; None where nothing is looked up. Raises `ConfigurationError` for a window by count."""
+        """Return the gate of a partition; None where the window is off.
+
+        Raises `ConfigurationError` for a window by count.
+        """
         if window.is_off:
             return None
         if window.time_ms is None or window.count is not None:
             raise ConfigurationError(
-                f"{topic}[{partition}] has the window {window}: a shared memory forgets by time alone; give e.g. Window(days=7)"
+                f"{topic}[{partition}] has the window {window}, but a shared store supports windows by time only; "
+                "give e.g. Window(days=7)"
             )
         scope = self._shared.scope_of(self._group, topic, partition, cluster=cluster, id_spec=id_spec)
         return ClaimGate(self, scope, window.time_ms)
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody else can have what is claimed here."""
+        """Whether no other consumer can own the claimed IDs."""
         return self.leases.is_sure
 
     @property
-    def is_out(self) -> bool:
-        """Whether the store did not answer last."""
-        return self.acks.is_out
+    def is_down(self) -> bool:
+        """Whether the last call of the store failed."""
+        return self.acks.is_down
 
     @property
     def pauses(self) -> bool:
-        """Whether nothing is handed out for that."""
+        """Whether delivery is paused until the store answers again."""
         return self.acks.pauses
 
     def rewound(self, topic: str, partition: int) -> None:
@@ -89,61 +95,66 @@ class Claims:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Renew no more, and send the pending completions a last time."""
+        """Stop renewing, and send the pending completions a last time."""
         with self.leases.lock:
             self.leases.stop()
             self.acks.close()
 
-    # --- records that come ---------------------------------------------------------------------------------------
+    # --- incoming records ----------------------------------------------------------------------------------------
 
     def admit(self, partitions: Sequence[Partition]) -> None:
-        """Claim what was judged and is to be handed out, by one call; what may not be handed out now is kept back."""
+        """Claim the judged records that are to be delivered, in one call; hold back those that must wait."""
         gates = list(dict.fromkeys(_gates_of(partitions)))
         with self.leases.lock:
-            asked: list[Waiting] = []
+            asked: list[WaitingRecord] = []
             for gate in gates:
-                # Else it began anew while its batch was judged: nobody would give back what is claimed for it now.
+                # A gate that left was replaced while its batch was judged: nobody would release new claims
+                # of it.
                 if not gate.left:
-                    # Not before: a store that cannot be opened is tried again and again.
+                    # Only here, not when the gate is made: opening a store is tried again and again, and
+                    # most attempts fail.
                     self.leases.enter(gate)
                     asked += gate.take_unclaimed()
-            duplicates = self._decide(asked) if asked else []
+            duplicates = self._claim_and_judge(asked) if asked else []
             for gate in gates:
                 gate.count_claimed()
             _complete_duplicates(duplicates)
 
     def keep(self, unseen: Unseen) -> None:
-        """Renew leases where it is time. What another consumer may have by now, and nobody was given here, waits to be asked for again.
+        """Renew leases if due. Queued messages whose claims may be lost are held back and claimed again.
 
-        A process that was stopped is the last one to learn of it, so that a lease which is over by the clock of this
-        process is not trusted. A machine that was suspended has a clock that stood still, too: there only the next
-        renewal shows it, a third of a lease later.
+        A process that was stopped learns of it last, so a lease that is over by this process's own clock
+        does not count. The clock of a suspended machine stands still, too: there only the next renewal
+        shows it, a third of a lease later.
         """
         with self.leases.lock:
             self.leases.note_alive()
             if not self.is_sure:
-                self._take_back(unseen)
+                self._reclaim_queued(unseen)
 
     def settle(self, partitions: Sequence[Partition]) -> None:
-        """Send the pending completions, and ask again for the IDs that wait. Records that may be handed out now are due."""
+        """Send pending completions, and claim waiting records again. Records that may be delivered now are queued."""
         with self.leases.lock:
             self.acks.send_pending()
-            if self.pauses and not self.acks.may_ask():
+            if self.pauses and not self.acks.may_call():
                 return
-            while due := self._due(partitions):
-                _complete_duplicates(self._decide(due))
+            while due := self._due_for_retry(partitions):
+                _complete_duplicates(self._claim_and_judge(due))
                 over = [each for each in due if not each.is_held_back]
                 for each in over:
                     each.gate.settle(RecordRef(each.chunk, each.row))
                 for gate in {each.gate for each in over}:
-                    gate.drop_claimed()
+                    gate.drop_decided()
                 if not over or not self.in_order:
                     return
 
-    def _due(self, partitions: Iterable[Partition]) -> list[Waiting]:
-        """Return what is to be asked for again. In order that is the first of each partition, and when that is over those behind it."""
+    def _due_for_retry(self, partitions: Iterable[Partition]) -> list[WaitingRecord]:
+        """Return the waiting records to claim now.
+
+        Where order is kept: the first of each partition, and once that is decided, those behind it.
+        """
         now = self._clock()
-        due: list[Waiting] = []
+        due: list[WaitingRecord] = []
         for gate in _gates_of(partitions):
             if not gate.waiting:
                 continue
@@ -153,69 +164,77 @@ class Claims:
                 due += gate.waiting if gate.waiting[0].retry_at == 0 else gate.waiting[:1]
         return due
 
-    def _decide(self, asked: list[Waiting]) -> list[Waiting]:
-        """Ask for records, and give each its verdict or have it wait; return the duplicates, which are to be completed."""
-        answers = self._ask(asked)
-        duplicates: list[Waiting] = []
+    def _claim_and_judge(self, asked: list[WaitingRecord]) -> list[WaitingRecord]:
+        """Claim records, and give each its verdict or make it wait; return the duplicates, which must be completed."""
+        answers = self._claim_ids(asked)
+        duplicates: list[WaitingRecord] = []
         stopped: set[ClaimGate] = set()
-        too_early: list[Waiting] = []
+        behind_waiting: list[WaitingRecord] = []
         now = self._clock()
         for each, answer in zip(asked, answers, strict=True):
             gate = each.gate
             if answer is not None and answer.kind is ClaimKind.FRESH:
                 gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, answer.token, each.offset))
-                self._holders.add(each.key)
+                self._owned_keys.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
-                each.judge(DUPLICATE, "shared", seen=(-1, answer.seen_ms))
+                each.set_verdict(DUPLICATE, "shared", seen=(-1, answer.seen_ms))
                 duplicates.append(each)
             elif gate in stopped:
-                too_early.append(each)
-                each.have_wait(0.0)
+                behind_waiting.append(each)
+                each.wait_until(0.0)
             elif answer is not None and answer.kind is ClaimKind.IN_FLIGHT:
-                each.have_wait_for(answer.left_ms / 1000, now)
+                each.wait_for_lease(answer.left_ms / 1000, now)
                 if self.in_order:
                     stopped.add(gate)
             elif answer is None and (self.pauses or now < each.lease_ends):
-                each.have_wait(0.0)
+                each.wait_until(0.0)
                 if self.in_order or self.pauses:
                     stopped.add(gate)
             else:
                 self._deliver(each, answer)
-        if too_early:
-            self._release_early(too_early)
+        if behind_waiting:
+            self._release_behind_waiting(behind_waiting)
         return duplicates
 
-    def _deliver(self, each: Waiting, answer: Claim | None) -> None:
+    def _deliver(self, each: WaitingRecord, answer: Claim | None) -> None:
         kind, reason = each.kind, each.reason
         if answer is None:
             self.acks.count("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
             each.gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, 0, each.offset))
-            self._holders.add(each.key)
+            self._owned_keys.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
             self.acks.count("foreign")
             kind, reason = UNVERIFIED, "shared-foreign"
         else:
             self.acks.count("claimed")
-        each.judge(kind, reason)
+        each.set_verdict(kind, reason)
         each.chunk.unhold(each.row)
 
-    def _release_early(self, too_early: list[Waiting]) -> None:
-        """Give back what stands behind a record that waits: two consumers that keep what the other waits for would wait for ever."""
+    def _release_behind_waiting(self, behind_waiting: list[WaitingRecord]) -> None:
+        """Release the claims of records behind one that waits.
+
+        Otherwise two consumers that each hold an ID the other waits for would wait for ever.
+        """
         by_gate: dict[ClaimGate, list[bytes]] = {}
-        for each in too_early:
+        for each in behind_waiting:
             digest = digest_of(each.chunk, each.row)
             owned = each.gate.owned.get(digest)
-            # Else it is that of an earlier record, which is completed and of which the store is not told yet.
+            # Otherwise the claim belongs to an earlier, completed record whose completion is still to be
+            # sent.
             if owned is not None and owned.offset == each.offset:
                 by_gate.setdefault(each.gate, []).append(digest)
         for gate, digests in by_gate.items():
             self.release(gate, digests)
 
-    def _ask(self, asked: list[Waiting]) -> list[Claim | None]:
-        """Return the answers of the shared store; None where it gives none. What this consumer has itself is in flight, or a duplicate."""
-        _name(asked)
-        # First of all: what is claimed again while its completion is still to be told would be completed by that.
+    def _claim_ids(self, asked: list[WaitingRecord]) -> list[Claim | None]:
+        """Return the store's answers; None where it gave none.
+
+        IDs that this consumer owns itself are in flight, and IDs with a pending completion are duplicates,
+        without a call.
+        """
+        _set_keys(asked)
+        # First: a pending completion that is sent after a new claim of its ID would complete that claim.
         self.acks.send_pending()
         answers: list[Claim | None] = [None] * len(asked)
         rows: list[int] = []
@@ -224,17 +243,17 @@ class Claims:
             pending = self.acks.pending.get(each.key)
             if pending is not None and abs(each.timestamp_ms - pending.timestamp_ms) <= each.gate.window_ms:
                 answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=pending.timestamp_ms)
-            elif each.key in self._holders or each.key in claimed:
+            elif each.key in self._owned_keys or each.key in claimed:
                 answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)
             elif pending is None:
                 claimed.add(each.key)
                 rows.append(row)
         if rows:
-            self.leases.keep_renewed()
+            self.leases.start_renewing()
         rows.sort(key=lambda row: asked[row].gate.window_ms)
         for window_ms, group in groupby(rows, key=lambda row: asked[row].gate.window_ms):
             part = list(group)
-            if self.acks.may_ask():
+            if self.acks.may_call():
                 with self.acks.answered():
                     given = self.acks.store.claim(
                         [asked[row].key for row in part],
@@ -247,65 +266,74 @@ class Claims:
                         answers[row] = answer
         return answers
 
-    # --- records that end ----------------------------------------------------------------------------------------
+    # --- ending records ------------------------------------------------------------------------------------------
 
     def complete(self, gate: ClaimGate, marks: Marks) -> None:
-        """Complete IDs in the store; completions that it does not take now are pending."""
+        """Complete IDs in the store; completions that it does not confirm now are pending."""
         columns = zip(
             cut_digests(marks.digests), marks.offsets.tolist(), marks.timestamps.tolist(), strict=True
         )
         with self.leases.lock:
             for digest, offset, timestamp_ms in columns:
                 owned = gate.owned.get(digest)
-                # A mark below it is that of an older record, out of whose window this one was claimed.
+                # A mark with a lower offset is that of an older record: this one was claimed outside its
+                # window.
                 if owned is not None and offset >= owned.offset:
-                    # In this order: whatever is interrupted, no ID stays with nobody who gives it back.
-                    self.acks.enqueue(owned.key, PendingAck(owned.token, near(timestamp_ms), gate.window_ms))
-                    self._holders.discard(owned.key)
+                    # In this order: an interruption at any line leaves no ID without an owner that
+                    # completes or releases it.
+                    self.acks.enqueue(
+                        owned.key, PendingAck(owned.token, clamp_timestamp(timestamp_ms), gate.window_ms)
+                    )
+                    self._owned_keys.discard(owned.key)
                     gate.disown(digest)
             self.acks.send_pending()
 
     def release(self, gate: ClaimGate, digests: Sequence[bytes]) -> None:
-        """Give claims back; where the store does not take that, they end with their lease."""
+        """Release claims; if the store does not answer, they end with their lease."""
         with self.leases.lock:
             given = [gate.owned[digest] for digest in digests]
-            # First: of what is interrupted here the partition still knows, and gives it back when it goes.
-            self._holders.difference_update([each.key for each in given])
+            # First: after an interruption here the partition still has the claims, and releases them when
+            # it leaves.
+            self._owned_keys.difference_update([each.key for each in given])
             for digest in digests:
                 gate.disown(digest)
             given = [each for each in given if each.token and not each.lost]
-            if given and self.acks.may_ask():
+            if given and self.acks.may_call():
                 with self.acks.answered():
                     self.acks.store.release([each.key for each in given], [each.token for each in given])
 
     def leave(self, gate: ClaimGate) -> None:
-        """Let a partition go, with all that is claimed for it."""
+        """Remove a partition, and release all its claims."""
         with self.leases.lock:
             self.leases.leave(gate)
             self.release(gate, list(gate.owned))
 
-    # --- claims that are lost --------------------------------------------------------------------------------------
+    # --- lost claims -----------------------------------------------------------------------------------------------
 
     def holds(self, partition: Partition, place: RecordRef) -> bool:
-        """Whether nobody else can have a message that was given out; else it is asked for again, and comes again where nobody completed it.
+        """Whether no other consumer can own the ID of a delivered message.
 
-        Without that a message that the application gives up for this answer would stay in flight for ever. A claim that
-        was lost stays in doubt until its message ends.
+        If one can, the message waits for a new claim and is delivered again unless somebody completed it.
+        Otherwise a message that the application drops because of this answer would stay in flight for ever.
+        A lost claim stays lost until its message ends.
         """
         gate, digest = partition.gate(ClaimGate), place.chunk.digests[place.row]
         with self.leases.lock:
             if gate is None or digest is None or not gate.has_claimed(digest):
                 return True
-            if not self.leases.is_in_time:
+            if not self.leases.is_valid:
                 self.leases.renew()
-            if not gate.owned[digest].lost and self.leases.is_in_time:
+            if not gate.owned[digest].lost and self.leases.is_valid:
                 return True
-            self._ask_again(gate, [place])
+            self._hold_for_reclaim(gate, [place])
             return False
 
-    def _take_back(self, unseen: Unseen) -> None:
-        """Take queued messages back whose lease may be over, and claim them again; where order is kept, also the messages behind them."""
-        unsure = not self.leases.is_in_time
+    def _reclaim_queued(self, unseen: Unseen) -> None:
+        """Hold back queued messages whose lease may be over, and claim them again.
+
+        Where order is kept, this includes the messages behind them.
+        """
+        unsure = not self.leases.is_valid
 
         def is_doubtful(partition: Partition, place: RecordRef) -> bool:
             gate, digest = partition.gate(ClaimGate), place.chunk.digests[place.row]
@@ -334,12 +362,13 @@ class Claims:
             if gate is not None:
                 by_gate.setdefault(gate, []).append(place)
         for gate, places in by_gate.items():
-            self._ask_again(gate, places)
-        # What the application has may be handed back, or put back, at any time.
-        self.leases.note_given_back()
+            self._hold_for_reclaim(gate, places)
+        # The application may release or seek back its messages at any time; so only those with it stay
+        # lost.
+        self.leases.refresh_lost()
 
-    def _ask_again(self, gate: ClaimGate, places: list[RecordRef]) -> None:
-        """Have records of a partition wait that were offered, and let their claims go."""
+    def _hold_for_reclaim(self, gate: ClaimGate, places: list[RecordRef]) -> None:
+        """Make offered records of a partition wait, and release their claims."""
         claimed: list[bytes] = []
         for place in places:
             gate.partition.verdicts.uncount(place)
@@ -355,17 +384,17 @@ def _gates_of(partitions: Iterable[Partition]) -> list[ClaimGate]:
     return [gate for gate in gates if gate is not None]
 
 
-def _name(asked: list[Waiting]) -> None:
-    """Note what records are called in the shared store."""
+def _set_keys(asked: list[WaitingRecord]) -> None:
+    """Set the keys of records in the shared store."""
     unnamed = (each for each in asked if not each.key)
     for scope, group in groupby(unnamed, key=lambda each: each.gate.scope):
         part = list(group)
         digests = (digest_of(each.chunk, each.row) for each in part)
         for each, key in zip(part, scoped_ids(scope, digests), strict=True):
-            each.call(key)
+            each.set_key(key)
 
 
-def _complete_duplicates(duplicates: list[Waiting]) -> None:
+def _complete_duplicates(duplicates: list[WaitingRecord]) -> None:
     rows: dict[int, tuple[ClaimGate, Chunk, list[int]]] = {}
     for each in duplicates:
         each.chunk.unhold(each.row)

@@ -1,10 +1,10 @@
-"""The gate of a partition to a memory that it shares with others: a record is held back until its ID is claimed there.
+"""The gate between a partition and a shared store: it holds a record back until its ID is claimed there.
 
 owned
-    an ID that this consumer has claimed, or handles without a claim because the store did not answer (token 0), until it is completed,
-    or its partition goes
+    an ID that this consumer has claimed, or handles without a claim (token 0) because the store did not answer. It
+    stays owned until it is completed or released, or its partition is revoked.
 waiting
-    an admitted record of which it is not known whether it may be handed out
+    an admitted record that is held back because its claim is not decided yet.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
     from dedup_sdk.shared.claims import Claims
 
 RETRY_S: Final = 0.1
-"""Seconds until an ID that is in flight elsewhere is asked for again; twice as long each time, up to a second."""
-_LONGEST_RETRY_S: Final = 1.0
-_FARTHEST_MS: Final = 2**52
+"""Seconds until an ID that is in flight elsewhere is claimed again; doubled each time, up to one second."""
+_MAX_RETRY_S: Final = 1.0
+_MAX_TIMESTAMP_MS: Final = 2**52
 
 
 class OwnedClaim(NamedTuple):
-    """What is known of an ID in hand: what it is called in the shared store, the claim's token (0: none), and the record that claimed it."""
+    """An owned ID: its key in the shared store, the claim's token (0: none), the offset of the claiming record."""
 
     key: bytes
     token: int
     offset: int
     lost: bool = False
-    """Whether the lease was over, and another consumer has it."""
+    """Whether the lease ended and another consumer claimed the ID."""
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
-    """A record that waits; ``kind`` and ``reason`` are what was said of it here."""
+class WaitingRecord:
+    """A record that waits for its claim; ``kind`` and ``reason`` are its local verdict."""
 
     gate: ClaimGate
     chunk: Chunk
@@ -53,7 +53,7 @@ class Waiting:
     retry_at: float = 0.0
     pause_s: float = RETRY_S
     lease_ends: float = 0.0
-    """When (monotonic seconds) the lease of who has it ends, by what the store said last."""
+    """When (monotonic seconds) the other owner's lease ends, by the store's last answer."""
 
     @property
     def offset(self) -> int:
@@ -62,30 +62,30 @@ class Waiting:
 
     @property
     def timestamp_ms(self) -> int:
-        """The message's timestamp, as far as stores take it."""
-        return near(int(self.chunk.timestamps[self.row]))
+        """The record's timestamp, limited to the range that stores accept."""
+        return clamp_timestamp(int(self.chunk.timestamps[self.row]))
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the application is not to have it now."""
+        """Whether the record is held back from the application."""
         return self.chunk.states[self.row] == PARKED
 
-    def call(self, key: bytes) -> None:
-        """Note what the shared store calls it."""
+    def set_key(self, key: bytes) -> None:
+        """Set its key in the shared store."""
         self.key = key
 
-    def have_wait_for(self, left_s: float, now: float) -> None:
-        """Have it wait for who has the lease, which ends in so many seconds; each time it waits twice as long."""
+    def wait_for_lease(self, left_s: float, now: float) -> None:
+        """Wait for the other owner, at most until its lease ends in ``left_s`` seconds; the delay doubles."""
         self.lease_ends = now + left_s
-        self.have_wait(now + min(self.pause_s, max(left_s, 0.001)))
-        self.pause_s = min(2 * self.pause_s, _LONGEST_RETRY_S)
+        self.wait_until(now + min(self.pause_s, max(left_s, 0.001)))
+        self.pause_s = min(2 * self.pause_s, _MAX_RETRY_S)
 
-    def judge(self, kind: int, reason: str | None, *, seen: tuple[int, int] | None = None) -> None:
-        """Give it its verdict."""
+    def set_verdict(self, kind: int, reason: str | None, *, seen: tuple[int, int] | None = None) -> None:
+        """Set its verdict; ``seen``: offset and timestamp (ms) of the earlier record."""
         self.chunk.judge(self.row, kind, reason or "", seen=seen)
 
-    def have_wait(self, retry_at: float) -> None:
-        """Hold it back, and ask again at this time (monotonic seconds)."""
+    def wait_until(self, retry_at: float) -> None:
+        """Hold it back, and claim it again at ``retry_at`` (monotonic seconds)."""
         self.retry_at = retry_at
         if not self.is_held_back:
             self.chunk.hold(self.row, "in-flight")
@@ -93,16 +93,17 @@ class Waiting:
 
 
 class ClaimGate(Gate):
-    """What a partition has claimed (``owned``, by digest), and what waits, ascending by offset; ``left``: it claims nothing any more.
+    """The claims of one partition.
 
-    ``unclaimed``: chunks that have been judged here, and must be claimed before they count.
+    ``owned``: owned IDs, by digest. ``waiting``: waiting records, ascending by offset. ``left``: the
+    partition is gone, and nothing is claimed for it any more.
     """
 
     def __init__(self, claims: Claims, scope: bytes, window_ms: int) -> None:
         self.scope = scope
         self.window_ms = window_ms
         self.owned: dict[bytes, OwnedClaim] = {}
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingRecord] = []
         self.left = False
         self._claims = claims
         self._unclaimed: list[Chunk] = []
@@ -110,7 +111,7 @@ class ClaimGate(Gate):
 
     @property
     def partition(self) -> Partition:
-        """The partition, once it has been opened."""
+        """The partition, once it is open."""
         if self._entered is None:
             raise AssertionError("a gate was used before its partition was opened")
         return self._entered
@@ -127,10 +128,10 @@ class ClaimGate(Gate):
         self._unclaimed.append(chunk)
         return True
 
-    def take_unclaimed(self) -> list[Waiting]:
-        """Return the records that are to be claimed; none of a partition that keeps all back behind what waits."""
+    def take_unclaimed(self) -> list[WaitingRecord]:
+        """Return the records to claim now; none while the partition stops behind a waiting record."""
         wanted = [
-            self.waiting_for(RecordRef(chunk, row))
+            self.waiting_record(RecordRef(chunk, row))
             for chunk in self._unclaimed
             for row in _offered(chunk)
             if row not in chunk.unmarked
@@ -143,13 +144,13 @@ class ClaimGate(Gate):
         return []
 
     def count_claimed(self) -> None:
-        """Count the records that were claimed, or wait to be."""
+        """Count the verdicts of the batches that were claimed, or wait to be."""
         claimed, self._unclaimed = self._unclaimed, []
         for chunk in claimed:
             self.partition.verdicts.count(chunk)
 
     def before_offer(self, offered: list[RecordRef]) -> list[RecordRef]:
-        """Keep back the records whose turn has come, which are claimed next; return the others."""
+        """Hold back the records that have an ID, to be claimed next; return the others."""
         ready = []
         for place in offered:
             if place.chunk.digests[place.row] is None:
@@ -159,13 +160,13 @@ class ClaimGate(Gate):
         return ready
 
     def hold_back(self, place: RecordRef) -> None:
-        """Have a record wait to be claimed."""
-        waiting = self.waiting_for(place)
+        """Make a record wait for its claim."""
+        waiting = self.waiting_record(place)
         place.chunk.hold(place.row, "in-flight")
         insort(self.waiting, waiting, key=attrgetter("offset"))
 
-    def wait(self, each: Waiting) -> None:
-        """Have a record wait behind all others."""
+    def wait(self, each: WaitingRecord) -> None:
+        """Add a record behind all that wait."""
         self.waiting.append(each)
 
     def own(self, digest: bytes, claim: OwnedClaim) -> None:
@@ -180,39 +181,40 @@ class ClaimGate(Gate):
         """Note that an ID is not claimed any more."""
         del self.owned[digest]
 
-    def waiting_for(self, place: RecordRef) -> Waiting:
+    def waiting_record(self, place: RecordRef) -> WaitingRecord:
         """Return a record as one that may have to wait."""
         chunk, row = place
-        return Waiting(self, chunk, row, chunk.kinds[row], chunk.reasons.get(row))
+        return WaitingRecord(self, chunk, row, chunk.kinds[row], chunk.reasons.get(row))
 
-    def drop_claimed(self) -> None:
-        """Forget the records that wait no more."""
+    def drop_decided(self) -> None:
+        """Remove records from `waiting` that wait no more."""
         self.waiting = [each for each in self.waiting if each.is_held_back]
 
     def before_persist(self, marks: Marks) -> None:
-        """Tell the shared store of completed records, before that is written here.
+        """Complete the IDs in the shared store before their marks are written locally.
 
-        Before: once it is written here, this group calls the record redelivered and tells nobody any more. A crash in
-        between leaves a duplicate that the shared store knows.
+        The order matters: once a mark is written locally, this group calls the record redelivered and does
+        not report it to the shared store again. A crash in between leaves a duplicate that the shared store
+        knows.
         """
         if self.owned:
             self._claims.complete(self, marks)
 
     def settle(self, place: RecordRef) -> None:
-        """Count a record that waited and has its verdict; it is due, where it is to be delivered."""
+        """Count a record that waited and now has its verdict; queue it if it is to be delivered."""
         self.partition.settle(place, due=place.chunk.states[place.row] == INDIVIDUAL)
 
     def has_claimed(self, digest: bytes) -> bool:
-        """Whether an ID is held by a claim, be it lost by now."""
+        """Whether this consumer claimed an ID, even if the claim is lost by now."""
         owned = self.owned.get(digest)
         return owned is not None and owned.token > 0
 
     def leave(self) -> None:
-        """Let others have all that is in flight here."""
+        """Release all claims of the partition."""
         self.left, self.waiting = True, []
         self._claims.leave(self)
 
-    # --- what its owner asks -----------------------------------------------------------------------------------
+    # --- status ------------------------------------------------------------------------------------------------
 
     @property
     def stands_still(self) -> bool:
@@ -223,13 +225,13 @@ class ClaimGate(Gate):
         """See `Gate`."""
         if self.waiting:
             yield "elsewhere"
-        if self._claims.is_out:
+        if self._claims.is_down:
             yield "outage"
 
 
-def near(timestamp_ms: int) -> int:
-    """Return a timestamp as stores take it: what is farther off is as far as they reach."""
-    return max(-_FARTHEST_MS, min(timestamp_ms, _FARTHEST_MS))
+def clamp_timestamp(timestamp_ms: int) -> int:
+    """Return a timestamp limited to the range that stores accept."""
+    return max(-_MAX_TIMESTAMP_MS, min(timestamp_ms, _MAX_TIMESTAMP_MS))
 
 
 def _offered(chunk: Chunk) -> Iterator[int]:

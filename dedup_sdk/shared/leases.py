@@ -1,13 +1,13 @@
-"""Keeping claims: they are renewed while their consumer lives, whatever its handlers do.
+"""Lease renewal: claims are renewed while their consumer is alive, whatever its handlers do.
 
 alive
-    the group still waits for the consumer: it asked for messages at most ``max.poll.interval.ms`` ago. A thread of its own renews
-    until then, so that a slow handler costs no claim, and one that hangs does not keep its messages from others for ever.
+    the group still waits for the consumer: its last poll was at most ``max.poll.interval.ms`` ago. A thread renews
+    until then, so that a slow handler loses no claim. A handler that hangs does not keep its messages for ever.
 sure
-    nobody else can have what is claimed: no lease has passed since all of it was renewed. A process that was stopped, or cut off from
-    the store, for longer than a lease is not, until the store has answered.
+    no other consumer can own the claimed IDs: less than one lease has passed since all of them were renewed. After
+    a process was stopped, or cut off from the store, for longer than a lease, that is false until the store answers.
 lost
-    a claim that another consumer has, or had: its message may be handled there.
+    a claim that another consumer took over: its message may be handled there.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from dedup_sdk.shared.settings import Shared
 logger = logging.getLogger("dedup_sdk")
 
 RENEWALS: Final = 3
-"""So often in a lease it is renewed."""
-_LOOK_AGAIN_S: Final = 0.1
-"""Seconds between two looks at whether a store that is away may be asked again."""
+"""Renewals per lease."""
+_CHECK_AGAIN_S: Final = 0.1
+"""Seconds between two checks whether an unreachable store may be called again."""
 
 
 class Leases:
-    """Renews what is claimed in a shared store, for all partitions of a consumer.
+    """Renews the claims of all partitions of a consumer.
 
-    ``lock``: whoever reads or changes what is claimed has it, because the thread that renews comes in between. It is taken after the
-    consumer's own, never before. ``silence_s``: how long the group waits for a consumer that does not ask for messages.
+    ``lock``: hold it to read or change claims, because the renewal thread does so at any time. Take it
+    after the consumer's own lock, never before. ``silence_s``: how long the group waits for a consumer that
+    does not poll, in seconds.
 
-    The thread is there because one poll claims up to a thousand IDs, and a handler may be slow with the first. It never
-    takes the consumer's lock, which a rebalance callback may hold for long. A renewal asks the store while it has
-    ``lock``: one that arrived after the release of its claim would claim the ID for nobody.
+    The thread exists because one poll claims up to a thousand IDs, and a handler may be slow with the
+    first. It never takes the consumer's lock, which a rebalance callback may hold for long. A renewal calls
+    the store while it holds ``lock``: if it arrived after the release of its claim, it would claim the ID
+    for nobody.
     """
 
     def __init__(
@@ -67,53 +69,54 @@ class Leases:
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody else can have what is claimed here."""
-        return not self._lost and self.is_in_time
+        """Whether no other consumer can own the claimed IDs."""
+        return not self._lost and self.is_valid
 
     @property
-    def is_in_time(self) -> bool:
-        """Whether no lease has passed since all of it was renewed."""
+    def is_valid(self) -> bool:
+        """Whether less than one lease has passed since all claims were renewed."""
         return self._clock() < self._sure_until
 
     def note_alive(self) -> None:
-        """Note that the consumer asks for messages, and renew what is due."""
+        """Note that the consumer polls, and renew if due."""
         self._alive_until = self._clock() + self._silence_s
         self.renew_if_due()
 
-    def note_given_back(self) -> None:
-        """Note that what was lost has been given back, but for what the application has."""
+    def refresh_lost(self) -> None:
+        """Note that lost claims were released, except those of messages in the application's hands."""
         self._lost = any(each.lost for gate in self.gates for each in gate.owned.values())
 
     def stop(self) -> None:
-        """Renew no more."""
+        """Stop renewing."""
         self._stopped.set()
 
-    def keep_renewed(self) -> None:
-        """Have a thread renew what is claimed from here on."""
+    def start_renewing(self) -> None:
+        """Start the renewal thread, if it does not run yet."""
         running = self._thread is not None and self._thread.is_alive()
         if not running and not self._stopped.is_set():
             stopped = self._stopped
-            # It must not keep alive what nobody closes, nor what is claimed there.
+            # A weak reference: the thread must not keep a consumer alive that nobody closes, nor renew its
+            # claims.
             arguments = ref(self, lambda _: stopped.set()), stopped
             self._thread = Thread(target=_renew_all, args=arguments, name="dedup-leases", daemon=True)
             self._thread.start()
 
     def renew_if_due(self) -> None:
-        """Renew all that is held, where it is time."""
+        """Renew all claims, if it is time."""
         if self._clock() >= self._renew_at:
             self.renew()
 
     def renew_while_alive(self) -> float:
-        """Renew what is due, unless the group has given the consumer up; return the seconds until the next look."""
+        """Renew if due, unless the group has given the consumer up; return the seconds until the next check."""
         with self.lock:
             now = self._clock()
             if self._stopped.is_set() or now >= self._alive_until:
                 return self._shared.lease / RENEWALS
             self.renew_if_due()
-            return max(self._renew_at - self._clock(), _LOOK_AGAIN_S)
+            return max(self._renew_at - self._clock(), _CHECK_AGAIN_S)
 
     def renew(self) -> None:
-        """Ask for another lease for all that is held, and note what is lost; where the store does not answer, that is tried again."""
+        """Renew all claims and mark the lost ones; where the store does not answer, the next call tries again."""
         began = self._clock()
         given = [
             (gate, digest, each)
@@ -122,7 +125,7 @@ class Leases:
             if each.token and not each.lost
         ]
         if given:
-            if not self._acks.may_ask():
+            if not self._acks.may_call():
                 return
             keys, tokens = [each.key for _, _, each in given], [each.token for _, _, each in given]
             with self._acks.answered() as answered:
@@ -148,6 +151,6 @@ def _renew_all(of: ref[Leases], stopped: Event) -> None:
         try:
             wait_s = leases.renew_while_alive()
         except Exception:
-            logger.exception("claims could not be renewed; the next call for messages tries again")
+            logger.exception("lease renewal failed; the next poll tries again")
             return
         del leases

@@ -1,4 +1,4 @@
-"""Whose IDs are the same in a shared memory: the name of a scope, and IDs within it."""
+"""Scopes: where equal IDs are the same message. The name of a scope, and IDs within it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def scope_name(
     topic: str = "",
     partition: int = 0,
 ) -> bytes:
-    """Return the name of the scope that a record lies in; equal names share IDs.
+    """Return the name of a record's scope; records whose scopes have equal names share IDs.
 
     - ``partition``: the same ID in two partitions of a group's topic is two messages;
-    - ``topic``: in two topics of a group;
-    - ``group``: in two groups of a cluster;
-    - ``global``: it is one, wherever it comes, also in two clusters.
+    - ``topic``: the same ID in two topics of a group is two messages;
+    - ``group``: the same ID in two groups of a cluster is two messages;
+    - ``global``: the same ID is one message everywhere, also in two clusters.
 
-    ``id_spec`` is the canonical text of the ID spec (``str(spec)``): what another spec reads is another ID, even where the bytes are equal.
-    ``cluster`` is the cluster ID, or the name that stands for it; empty where the brokers have none. ``topic`` is the one that counts: for a
-    retry topic that shares the scope of its origin, the origin. No two lists of parts have one name.
+    ``id_spec`` is the canonical text of the ID spec (``str(spec)``): IDs of different specs never match,
+    even where the bytes are equal. ``cluster`` is the cluster ID, or the name configured for it; empty
+    where the brokers have none. For a retry topic that shares the scope of its origin, ``topic`` is the
+    origin. The encoding is injective: different parts give different names.
     """
     parts = {
         "partition": [cluster, group, topic, str(partition)],
@@ -43,7 +44,7 @@ def scope_name(
 
 
 def scoped_ids(name: bytes, digests: Iterable[bytes]) -> list[bytes]:
-    """Return what IDs (digests of 16 bytes) are called in a scope: 16 bytes each, in the same order."""
+    """Return the IDs (digests of 16 bytes) as keys in a scope: 16 bytes each, in the same order."""
     begun = sha256(name)
     scoped = []
     for digest in digests:

@@ -1,4 +1,4 @@
-"""How a consumer uses a memory that it shares with others."""
+"""Settings of a consumer for a shared store."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ InFlight = Literal["park", "wait"]
 OnOutage = Literal["deliver", "pause"]
 
 LEASE_S: Final = 60.0
-LEAST_LEASE_S: Final = 1.0
+MIN_LEASE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A shared memory, and how it is asked.
+    """A shared store, and how a consumer uses it.
 
     Args:
         store: e.g. `dedup_adapters.redis.RedisStore`; consumers may share it, and none of them closes it.
-        scope: where IDs of the same ID spec are the same message: in a ``partition``, a ``topic``, a ``group``, or ``global`` (in all groups of
-            all clusters: each message is handled by one of them).
-        cluster: the name of the cluster in the scope; None: the ID that its brokers give. Give the same name in two clusters that share a
-            scope, e.g. where one mirrors the other. It does not count in the scope ``global``.
-        prefix: what keeps scopes of one store apart that would be the same, e.g. by environment.
+        scope: where equal IDs of one ID spec are the same message: in a ``partition``, a ``topic``, a ``group``, or
+            ``global`` (all groups of all clusters: one of them handles each message).
+        cluster: the name of the cluster in the scope; None: the ID that its brokers report. Give two clusters that
+            share a scope the same name, e.g. where one mirrors the other. Not used in the scope ``global``.
+        prefix: separates scopes in one store that would otherwise be equal, e.g. by environment.
         origins: topic -> the topic whose scope it shares, e.g. ``{"orders.retry": "orders"}``.
-        in_flight: what becomes of a message whose ID another consumer has in flight, until that is over: ``park`` (those behind it go on),
-            or ``wait`` (its partition stands still, in order).
-        on_outage: what becomes of messages while the store does not answer: ``deliver`` (as unverified, and counted) or ``pause``.
-        lease: seconds that a claim lasts without a word of this consumer, which a thread of its own gives three times in that while the group
-            waits for it. A dead one's messages wait so long; one that was stopped for longer, or cut off from the store, loses its claims.
+        in_flight: handling of a message whose ID another consumer has in flight: ``park`` (hold it back; later messages
+            go on) or ``wait`` (stop its partition, so that order is kept).
+        on_outage: handling of messages while the store does not answer: ``deliver`` (as unverified, and counted) or
+            ``pause``.
+        lease: seconds that a claim lasts without renewal. A thread of the consumer renews it three times per lease for
+            as long as the group waits for the consumer. Messages of a dead consumer wait for the rest of the lease. A
+            consumer that stops, or cannot reach the store, for longer than this loses its claims.
 
-    Raises `ConfigurationError` for settings that make no sense.
+    Raises `ConfigurationError` for invalid settings.
     """
 
     store: ClaimStore
@@ -57,10 +59,11 @@ class Shared:
     lease: float = field(default=LEASE_S, kw_only=True)
 
     def __post_init__(self) -> None:
-        """Refuse what is no setting, in one line."""
+        """Raise `ConfigurationError` for the first invalid setting."""
         if isinstance(self.store, type) or not callable(getattr(self.store, "claim", None)):
             raise ConfigurationError(
-                f"shared={self.store!r}: give a shared memory, e.g. RedisStore('redis://localhost:6379/0') of dedup_adapters.redis"
+                f"shared={self.store!r} is not a shared store; "
+                "give e.g. RedisStore('redis://localhost:6379/0') of dedup_adapters.redis"
             )
         choice("scope", self.scope, ("partition", "topic", "group", "global"))
         if self.cluster is not None:
@@ -72,33 +75,36 @@ class Shared:
         text("prefix", self.prefix)
         choice("in_flight", self.in_flight, ("park", "wait"))
         choice("on_outage", self.on_outage, ("deliver", "pause"))
-        if seconds("lease", self.lease) < LEAST_LEASE_S:
+        if seconds("lease", self.lease) < MIN_LEASE_S:
             raise ConfigurationError(f"lease={self.lease!r}: give at least a second, e.g. 60")
         given: object = self.origins  # what callers without a type checker pass
         if not isinstance(given, Mapping) or not all(
             isinstance(topic, str) and isinstance(origin, str) for topic, origin in given.items()
         ):
             raise ConfigurationError(
-                f"origins={self.origins!r}: give topics and those whose scope they share, e.g. {{'orders.retry': 'orders'}}"
+                f"origins={self.origins!r}: map each topic to the topic whose scope it shares, "
+                "e.g. {'orders.retry': 'orders'}"
             )
 
     def warn_of_retries(self) -> None:
-        """Say in the log what handlers must not do with topics that share the scope of another one: a consumer does so when it is made."""
+        """Warn that handlers must not send messages themselves to a topic that shares another's scope."""
         shared = {topic: origin for topic, origin in self.origins.items() if topic != origin}
         if shared:
             logger.warning(
-                "%s: equal IDs are one message. If this is a retry topic, let no handler send messages there by itself: what it lets pass then is "
-                "completed, and its retry hidden as a duplicate. Let the handler fail, with consumer.run(..., on_error='dead-letter') and the "
-                "retry topic as dead_letters; or leave it out of origins",
+                "%s: equal IDs are one message. If this is a retry topic, your handler must not send messages to it: "
+                "the original is then completed, and its retry hidden as a duplicate. Let the handler raise instead, "
+                "with consumer.run(..., on_error='dead-letter') and the retry topic as dead_letters; "
+                "or remove it from origins",
                 ", ".join(f"{topic} shares the scope of {origin}" for topic, origin in shared.items()),
             )
 
     def warn_of_lease(self, session_s: float) -> None:
-        """Say in the log that a process may lose its claims while its group still waits for it, ``session_s`` seconds."""
+        """Warn if a lease is shorter than ``session_s``: a stopped process would keep partitions and lose claims."""
         if self.lease < session_s:
             logger.warning(
-                "lease=%g s is shorter than session.timeout.ms (%g s): a process that stands still for longer than the lease keeps its partitions and "
-                "loses its claims, so that what it has in hand is handled twice; give at least lease=%g",
+                "lease=%g s is shorter than session.timeout.ms (%g s): a process that stops for longer than the lease "
+                "keeps its partitions but loses its claims, so that its messages in flight are handled twice; "
+                "give at least lease=%g",
                 self.lease, session_s, session_s,
             )  # fmt: skip
 
@@ -118,7 +124,7 @@ class Shared:
         return round(self.lease * 1000)
 
     def scope_of(self, group: str, topic: str, partition: int, *, cluster: str, id_spec: str) -> bytes:
-        """Return the name of the scope of a partition's records; ``cluster`` is the ID that its brokers give."""
+        """Return the name of the scope of a partition's records; ``cluster`` is the ID that its brokers report."""
         return scope_name(
             self.scope,
             id_spec=id_spec,

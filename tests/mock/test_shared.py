@@ -25,7 +25,7 @@ from dedup_sdk import (
     scope_name,
     scoped_ids,
 )
-from dedup_sdk.shared.acknowledgements import MOST_PENDING, PendingAck
+from dedup_sdk.shared.acknowledgements import MAX_PENDING, PendingAck
 from dedup_sdk.testing import MockKafka
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support import consuming
@@ -360,7 +360,9 @@ def test_an_outage_delivers_and_is_counted(
     assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
     assert hindrances(consumer) == ()
     lines = [record.message for record in caplog.records if "shared store" in record.message]
-    assert lines[0].startswith("the shared store is away; start it; new messages are delivered as unverified")
+    assert lines[0].startswith(
+        "the shared store is away; start it; until it answers, new messages are delivered as unverified"
+    )
     assert lines[-1] == "the shared store answers again"
 
 
@@ -418,14 +420,14 @@ def test_what_is_owed_is_told_at_the_end(
     consumer.close()
     assert claim_as(store, "a").kind is kind
     assert consumer.counters.shared.get("forgotten", 0) == untold
-    assert ("1 completed IDs are unknown to the shared store" in caplog.text) is untold
+    assert ("1 completed IDs were not stored there" in caplog.text) is untold
 
 
 def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None:
     """An outage of days does not fill the memory; what is given up is counted."""
     consumer = make("orders", shared=Shared(store, scope="global"))
     claims = claims_of(consumer)
-    claims.acks.pending = {number.to_bytes(16): PendingAck(0, 0, WINDOW_MS) for number in range(MOST_PENDING)}
+    claims.acks.pending = {number.to_bytes(16): PendingAck(0, 0, WINDOW_MS) for number in range(MAX_PENDING)}
     store.away = True
     send("a")
     poll_some(consumer, 1)
@@ -478,8 +480,8 @@ def test_what_comes_again_is_claimed_again(make: Make, send: Send, store: Watche
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"shared": "redis://"}, "give a shared memory, e.g. RedisStore"),
-        ({"shared": MemoryClaimStore}, "give a shared memory"),
+        ({"shared": "redis://"}, "give e.g. RedisStore"),
+        ({"shared": MemoryClaimStore}, "is not a shared store"),
         ({"dedup": lookup(window=Window(count=9))}, "forgets by time alone"),
         ({"dedup": lookup(window=Window(days=1, count=9))}, "forgets by time alone"),
         ({"dedup": lookup(window=Window.off())}, "forgets by time alone"),
@@ -504,7 +506,7 @@ def test_what_does_not_go_with_it_is_refused(make: Make, options: dict[str, Any]
         ({"lease": 0.5}, "at least a second"),
         ({"lease": "1m"}, "give seconds"),
         ({"prefix": 7}, "give text"),
-        ({"origins": ["a"]}, "give topics and those whose scope they share"),
+        ({"origins": ["a"]}, "map each topic to the topic whose scope it shares"),
     ],
 )
 def test_careless_settings_are_refused(settings: dict[str, Any], text: str) -> None:
@@ -522,7 +524,7 @@ def test_a_topic_whose_window_is_off_is_not_claimed(make: Make, send: Send, stor
     assert values(poll_some(consumer, 2)) == ["a", "a"]
     assert store.asked["claim"] == []
     other = make("pairs", shared=store, dedup=lookup(window=windows))
-    with pytest.raises(ConfigurationError, match="forgets by time alone"):
+    with pytest.raises(ConfigurationError, match="supports windows by time only"):
         poll_some(other, 1)
 
 

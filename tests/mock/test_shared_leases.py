@@ -324,7 +324,7 @@ def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
     left, _ = claims_for(store)
     threads = []
     for claims in (closed, left):
-        claims.leases.keep_renewed()
+        claims.leases.start_renewing()
         assert claims.leases._thread is not None
         threads.append(claims.leases._thread)
     closed.close()

@@ -63,7 +63,7 @@ def test_an_interrupted_completion_leaves_no_id_with_nobody(
     consumer = make("pairs", shared=Shared(store, scope="global"))
     poll_some(consumer, 1)
     claims = claims_of(consumer)
-    claims._holders = Interrupting(claims._holders)
+    claims._owned_keys = Interrupting(claims._owned_keys)
     with pytest.raises(KeyboardInterrupt):
         poll_quiet(consumer)
     send("a", topic="pairs", partition=1)

@@ -15,7 +15,7 @@ from dedup_sdk.shared.acknowledgements import Acknowledgements
 from dedup_sdk.shared.claims import Claims
 from dedup_sdk.shared.gate import ClaimGate
 from dedup_sdk.shared.leases import Leases
-from dedup_sdk.shared.memory import MemoryClaimStore, _Done, _Held
+from dedup_sdk.shared.memory import MemoryClaimStore, _Claimed, _Completed
 from dedup_sdk.shared.protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
 from tests.support.sharing import member, truth, watched, world
@@ -30,11 +30,11 @@ def mark_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
     claim = MemoryClaimStore._claim
 
     def claim_and_mark(
-        self: MemoryClaimStore, key: bytes, wanted: _Held, timestamp_ms: int, window_ms: int, now_ms: float
+        self: MemoryClaimStore, key: bytes, wanted: _Claimed, timestamp_ms: int, window_ms: int, now_ms: float
     ) -> Any:
         given = claim(self, key, wanted, timestamp_ms, window_ms, now_ms)
         if given.kind is ClaimKind.FRESH:
-            self._entries[key] = _Done(given.token, timestamp_ms, now_ms + window_ms)
+            self._entries[key] = _Completed(given.token, timestamp_ms, now_ms + window_ms)
         return given
 
     patch.setattr(MemoryClaimStore, "_claim", claim_and_mark)
@@ -45,7 +45,7 @@ def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
     def forget(self: Claims, own: ClaimGate, digests: Any) -> None:
         for digest in list(digests):
-            self._holders.discard(own.owned.pop(digest).key)
+            self._owned_keys.discard(own.owned.pop(digest).key)
 
     patch.setattr(Claims, "release", forget)
 
@@ -96,7 +96,7 @@ def compare_no_tokens(patch: pytest.MonkeyPatch) -> None:
     def release(self: MemoryClaimStore, ids: Any, tokens: Any) -> list[bool]:
         del tokens
         for key in ids:
-            if isinstance(self._entries.get(key), _Held):
+            if isinstance(self._entries.get(key), _Claimed):
                 del self._entries[key]
         return [True] * len(ids)
 
@@ -109,7 +109,7 @@ def claim_what_is_held_here(patch: pytest.MonkeyPatch) -> None:
 
     def begin(self: Claims, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
-        self._holders = Forgetful()
+        self._owned_keys = Forgetful()
 
     patch.setattr(Claims, "__init__", begin)
 
@@ -123,7 +123,7 @@ class Forgetful(set[bytes]):
 
 def keep_what_lies_behind(patch: pytest.MonkeyPatch) -> None:
     """In order, what stands behind a message that waits stays claimed."""
-    patch.setattr(Claims, "_release_early", lambda *_: None)
+    patch.setattr(Claims, "_release_behind_waiting", lambda *_: None)
 
 
 def tell_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ class Member(Watched):
             clock=lambda: world.now_s,
         )
         # The world renews, and no thread.
-        self.claims.leases.keep_renewed = lambda: None  # type: ignore[method-assign]
+        self.claims.leases.start_renewing = lambda: None  # type: ignore[method-assign]
         self.engine.share(self.claims)
         self.hand = Delivery(
             self._partition_of, CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING
