@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dedup_sdk.store.paths import MOST_PARTITIONS
+from dedup_sdk.store.paths import MAX_PARTITIONS
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError, known_cause, one_line
 
@@ -29,10 +29,10 @@ def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
             f"{count} rows of the archive have no {lacks}: they are no records of Kafka; see --columns {lacks}=COLUMN"
         )
     partition, newest_ms = int(found["partition"]), int(found["newest_ms"])
-    if not 0 <= partition < MOST_PARTITIONS or found["begin"] < 0:
+    if not 0 <= partition < MAX_PARTITIONS or found["begin"] < 0:
         raise BackfillError(
             f"the archive has partition {partition}, offset {found['begin']}: neither can be negative, nor a partition "
-            f"{MOST_PARTITIONS} or more; see --columns"
+            f"{MAX_PARTITIONS} or more; see --columns"
         )
     if units_are_said and newest_ms > 0 and not _YEAR_1973_MS < newest_ms < _YEAR_2096_MS:
         raise BackfillError(

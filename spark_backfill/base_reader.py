@@ -78,7 +78,7 @@ class BaseReader:
         """Read one file, check it on the way, and yield its marks slot by slot."""
         pending: list[Marks] = []
         place = f"{self.place if not is_url(self.place) else 'base'}/{partition}"
-        for page in read_files([file], self._copy(partition), place=place, beside=None):
+        for page in read_files([file], self._copy(partition), place=place, temp_dir=None):
             pending.append(page)
             if sum(each.count for each in pending) >= self.run_rows:
                 yield from self._packed(partition, join_marks(pending))

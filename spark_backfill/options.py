@@ -12,7 +12,7 @@ from typing import NoReturn
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.kafka.error_text import masked_urls
-from dedup_sdk.store.snapshot_source import is_url, require_driver, shown
+from dedup_sdk.store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import client_config, secrets_of
@@ -94,7 +94,7 @@ class Options:
     @property
     def shown_output(self) -> str:
         """Where the snapshot goes, without what may be a secret of a URL; empty where none stays."""
-        return shown(self.url) if self.url else str(self.output or "")
+        return redacted_url(self.url) if self.url else str(self.output or "")
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -250,11 +250,13 @@ def _url(given: argparse.Namespace) -> str:
         return ""
     if given.overwrite:
         raise ConfigurationError(
-            f"--overwrite replaces a folder, and {shown(output)} is a URL: a snapshot there is never overwritten, choose another"
+            f"--overwrite replaces a folder, and {redacted_url(output)} is a URL: a snapshot there is never overwritten, choose another"
         )
     require_driver(output)
-    if not shown(output).partition("://")[2].strip("/"):
-        raise ConfigurationError(f"--output {shown(output)} names no place: give e.g. s3://bucket/snapshot")
+    if not redacted_url(output).partition("://")[2].strip("/"):
+        raise ConfigurationError(
+            f"--output {redacted_url(output)} names no place: give e.g. s3://bucket/snapshot"
+        )
     return output
 
 

@@ -14,7 +14,7 @@ from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.paths import work_folder
 from dedup_sdk.store.snapshot_copy import UrlTarget
-from dedup_sdk.store.snapshot_source import Source, shown
+from dedup_sdk.store.snapshot_source import Source, redacted_url
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output
@@ -61,7 +61,7 @@ def check_shared(options: Options, spark: SparkSession) -> None:
     ):
         return
     what = (
-        f"output {shown(options.url)} with Spark at {master}: the driver uploads what workers write"
+        f"output {redacted_url(options.url)} with Spark at {master}: the driver uploads what workers write"
         if options.url
         else f"--shared without --output with Spark at {master}: workers share what other workers write"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dedup_sdk.marks import Int64s, Marks, join_marks, select_marks
-from dedup_sdk.store.pages import newest_given, newest_per_digest
+from dedup_sdk.store.pages import last_given_per_digest, newest_per_digest
 from spark_backfill.time_fold import Folded, TimeFold, leave_out
 
 
@@ -35,7 +35,7 @@ class ReshardFold:
         """Return the marks whose timestamp is at or after the horizon."""
         here = _turned(self._here.finish().marks)
         # Of equal ones the last that is given stays.
-        marks = _turned(newest_given(join_marks([self._elsewhere.finish().marks, here])))
+        marks = _turned(last_given_per_digest(join_marks([self._elsewhere.finish().marks, here])))
         if self._keep_from_ms is None or not marks.count:
             return Folded(marks, None)
         return leave_out(marks, self._keep_from_ms)

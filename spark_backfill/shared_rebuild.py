@@ -84,7 +84,7 @@ class SharedLoader:
 
     def _load(self, store: ClaimStore, given: SharedFile) -> int:
         copy = partial(read_file, Path(given.folder))
-        pages = read_files([given.file], copy, place=given.folder, beside=None)
+        pages = read_files([given.file], copy, place=given.folder, temp_dir=None)
         try:
             with _told():
                 return sum(

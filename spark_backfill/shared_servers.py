@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.shared.protocol import ClaimStore
-from dedup_sdk.store.snapshot_source import shown
+from dedup_sdk.store.snapshot_source import redacted_url
 from spark_backfill.client_config import secrets_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RedisServer:
     @property
     def shown(self) -> str:
         """See `SharedServer`."""
-        return shown(self.url)
+        return redacted_url(self.url)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -190,7 +190,7 @@ def read_server(given: argparse.Namespace) -> SharedServer:
         )
         server = SqlServer(url=url, table=given.shared_table, schema=given.shared_schema)
     else:
-        said = shown(url) if found and _is_whole(url) else "***"
+        said = redacted_url(url) if found and _is_whole(url) else "***"
         raise ConfigurationError(
             f"--shared {said} is no URL of a shared memory: give e.g. {_EXAMPLE}, or postgresql+psycopg://localhost/work"
         )

@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.store.snapshot_source import shown
+from dedup_sdk.store.snapshot_source import redacted_url
 from spark_backfill.archive_checks import unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 
@@ -35,7 +35,7 @@ def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
             raise unreadable(place, archive.read_options, error) from error
         if form is not None:
             raise ConfigurationError(
-                f"{shown(place)!r} is a table of the format {form}, and its files alone have what the table has not any more: give "
+                f"{redacted_url(place)!r} is a table of the format {form}, and its files alone have what the table has not any more: give "
                 f"--format {form} and, with --packages, what reads it"
             )
 

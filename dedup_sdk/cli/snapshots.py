@@ -19,10 +19,10 @@ from dedup_sdk.store.snapshot_copy import copy_snapshot
 from dedup_sdk.store.snapshot_source import (
     find_snapshots,
     newest_first,
-    one_family,
+    removable_snapshots,
     remove_snapshot,
-    snapshot_places,
-    superfluous,
+    snapshot_locations,
+    snapshots_of_one_group,
 )
 from dedup_sdk.window import Window
 
@@ -55,7 +55,7 @@ def found_in(place: str) -> tuple[list[Source], list[str]]:
 
     Raises `ConfigurationError` for a text that names no place, `SnapshotError` when there is no snapshot.
     """
-    return find_snapshots(snapshot_places(place))
+    return find_snapshots(snapshot_locations(place))
 
 
 def only_one(place: str) -> Source:
@@ -337,7 +337,7 @@ def prune(
     found, errors = found_in(place)
     for line in errors:
         tell(f"left alone: {line}")
-    going = superfluous(one_family(found, topic, group), keep, before_ms)
+    going = removable_snapshots(snapshots_of_one_group(found, topic, group), keep, before_ms)
     for source in going:
         stays = [] if dry_run else remove_snapshot(source)
         if not json_output:

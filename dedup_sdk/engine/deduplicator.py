@@ -27,7 +27,7 @@ from dedup_sdk.ids.spec import GroupKeys
 from dedup_sdk.marks import Coverage, Int64s
 from dedup_sdk.observe import Counters, Observer, PartitionEvent
 from dedup_sdk.record import Record, Settled, Verdict
-from dedup_sdk.store.forgetful import ForgetfulStore
+from dedup_sdk.store.ephemeral import EphemeralStore
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import DIGEST_NAME, Identity, KeyStore, PartitionStore
 from dedup_sdk.strategy import Strategy, Terms
@@ -177,7 +177,7 @@ class Deduplicator:
             held = Partition(
                 topic,
                 partition,
-                ForgetfulStore(store, identity, window) if terms.forgets else store,
+                EphemeralStore(store, identity, window) if terms.forgets else store,
                 terms,
                 counters=self.counters,
                 observers=self._observers,

@@ -50,7 +50,7 @@ from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot_source import Places, snapshot_places
+from dedup_sdk.store.snapshot_source import SnapshotLocations, snapshot_locations
 from dedup_sdk.strategy import LastId, Lookup, Strategy
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class DedupConsumer(Consumer):
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
         mode: Mode = "dedup",
-        snapshot: Places | None = None,
+        snapshot: SnapshotLocations | None = None,
         shared: Shared | ClaimStore | None = None,
         history: History = "none",
         dead_letters: str | None = None,
@@ -186,7 +186,7 @@ class DedupConsumer(Consumer):
         _refuse_choices(
             completion=completion, mode=mode, durability=durability, history=history, on_full_disk=on_full_disk,
         )  # fmt: skip
-        places = snapshot_places(snapshot)
+        places = snapshot_locations(snapshot)
         _refuse_strategy(dedup, mode, places, snapshot)
         _refuse_dead_letters(dead_letters)
         refuse_unknown(client_arguments, _OURS, _OF_STRATEGIES)

@@ -108,11 +108,10 @@ class Claims:
         with self.leases.lock:
             asked: list[WaitingRecord] = []
             for gate in gates:
-                # A gate that left was replaced while its batch was judged: nobody would release new claims
-                # of it.
+                # A gate that left was replaced while its batch was judged: nobody would release new claims of it.
                 if not gate.left:
-                    # Only here, not when the gate is made: opening a store is tried again and again, and
-                    # most attempts fail.
+                    # Only here, not when the gate is made: a store that cannot be opened is retried with a
+                    # new gate each time.
                     self.leases.enter(gate)
                     asked += gate.take_unclaimed()
             duplicates = self._claim_and_judge(asked) if asked else []
@@ -220,8 +219,7 @@ class Claims:
         for each in behind_waiting:
             digest = digest_of(each.chunk, each.row)
             owned = each.gate.owned.get(digest)
-            # Otherwise the claim belongs to an earlier, completed record whose completion is still to be
-            # sent.
+            # Otherwise the claim belongs to an earlier, completed record whose completion is still to be sent.
             if owned is not None and owned.offset == each.offset:
                 by_gate.setdefault(each.gate, []).append(digest)
         for gate, digests in by_gate.items():
@@ -276,8 +274,7 @@ class Claims:
         with self.leases.lock:
             for digest, offset, timestamp_ms in columns:
                 owned = gate.owned.get(digest)
-                # A mark with a lower offset is that of an older record: this one was claimed outside its
-                # window.
+                # A mark with a lower offset is that of an older record: this one was claimed outside its window.
                 if owned is not None and offset >= owned.offset:
                     # In this order: an interruption at any line leaves no ID without an owner that
                     # completes or releases it.
@@ -292,8 +289,7 @@ class Claims:
         """Release claims; if the store does not answer, they end with their lease."""
         with self.leases.lock:
             given = [gate.owned[digest] for digest in digests]
-            # First: after an interruption here the partition still has the claims, and releases them when
-            # it leaves.
+            # First: after an interruption here the partition still has the claims, and releases them when it leaves.
             self._owned_keys.difference_update([each.key for each in given])
             for digest in digests:
                 gate.disown(digest)
@@ -363,8 +359,7 @@ class Claims:
                 by_gate.setdefault(gate, []).append(place)
         for gate, places in by_gate.items():
             self._hold_for_reclaim(gate, places)
-        # The application may release or seek back its messages at any time; so only those with it stay
-        # lost.
+        # Recompute, because the application may release its messages, or put them back, at any time.
         self.leases.refresh_lost()
 
     def _hold_for_reclaim(self, gate: ClaimGate, places: list[RecordRef]) -> None:

@@ -83,7 +83,7 @@ class Leases:
         self.renew_if_due()
 
     def refresh_lost(self) -> None:
-        """Note that lost claims were released, except those of messages in the application's hands."""
+        """Recompute whether any claim is lost; call it after lost claims were released."""
         self._lost = any(each.lost for gate in self.gates for each in gate.owned.values())
 
     def stop(self) -> None:
@@ -95,8 +95,7 @@ class Leases:
         running = self._thread is not None and self._thread.is_alive()
         if not running and not self._stopped.is_set():
             stopped = self._stopped
-            # A weak reference: the thread must not keep a consumer alive that nobody closes, nor renew its
-            # claims.
+            # A weak reference: the thread must not keep a consumer alive that nobody closes, nor renew its claims.
             arguments = ref(self, lambda _: stopped.set()), stopped
             self._thread = Thread(target=_renew_all, args=arguments, name="dedup-leases", daemon=True)
             self._thread.start()

@@ -155,7 +155,8 @@ def shared_for(given: Shared | ClaimStore, dedup: Strategy, *, observes: bool, s
     window = dedup.window
     if isinstance(window, Window) and (window.is_off or window.time_ms is None or window.count is not None):
         raise ConfigurationError(
-            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out shared"
+            f"window={str(window)!r}: a shared memory forgets by time alone; give e.g. Window(days=7), or leave out "
+            "shared"
         )
     shared.warn_of_retries()
     shared.warn_of_lease(session_s)

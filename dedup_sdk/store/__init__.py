@@ -1,1 +1,1 @@
-"""The key store: what a group remembers of each partition, in RocksDB or in memory."""
+"""The key store: marks and progress of each partition, in RocksDB or in memory."""

@@ -1,11 +1,13 @@
-"""Snapshots of a store that is in use, and stores made of snapshots.
+"""Snapshots of a store that may be in use, and stores restored from snapshots.
 
-A store becomes a snapshot whether its consumer runs or not: each partition as it is at one moment (`freeze`). RocksDB's own checkpoint is for the
-process that has the database open. What it does can be done from outside: sorted files never change, so that a link keeps one however soon
-it is merged away; the list of files and the log are copied. That list must not have changed meanwhile: else a file that it names may be
-missing, or what was taken out of the log be in no file yet.
+`snapshot_store` reads each partition from a hard-link checkpoint, which is consistent as of one moment
+(`checkpoint`). RocksDB's own checkpoint needs the process that has the database open; the same can be done
+from outside. Sorted files never change, so a hard link keeps one even if it is merged away meanwhile. The
+MANIFEST (RocksDB's list of files) and the logs are copied. If the MANIFEST changed during the copy, a file
+that it lists may be missing, or data removed from the log may be in no file yet; then the checkpoint is
+made again.
 
-A snapshot becomes a store folder of its own: all partitions, or nothing (`restore_snapshot`).
+`restore_snapshot` makes a new store folder with all partitions of a snapshot, or nothing.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from dedup_sdk.errors import (
 )
 from dedup_sdk.marks import Marks, Progress
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest, write_manifest
-from dedup_sdk.store.paths import PartitionFolder, new_snapshot, usable
+from dedup_sdk.store.paths import PartitionFolder, checked_store_path, new_snapshot
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.read_only import ReadOnlyPartition, read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
-from dedup_sdk.store.snapshot_source import scratch, whole_snapshot
+from dedup_sdk.store.snapshot_source import open_newest, scratch
 from dedup_sdk.window import Window
 
 _ATTEMPTS: Final = 100
@@ -44,19 +46,19 @@ _MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}")
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
 
-def freeze(database: Path, folder: Path) -> None:
-    """Make ``folder`` a copy of a partition's database as it is at one moment, to be read; nobody is disturbed.
+def checkpoint(database: Path, folder: Path) -> None:
+    """Make ``folder`` a readable copy of a partition's database as of one moment, without disturbing its owner.
 
-    It takes the room of the log (32 MB at most) where ``folder`` is on the same disk, else as much as the database.
-    Raises `StoreLockedError` when the database changed at every attempt, `StoreCorruptError` when it is damaged, OSError when it cannot be
-    read.
+    It takes the size of the log (at most 32 MB) where ``folder`` is on the same disk, else the size of the
+    database. Raises `StoreLockedError` when the database changed at every attempt, `StoreCorruptError` when
+    it is damaged, OSError when it cannot be read.
     """
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_S)
         folder.mkdir(mode=0o700)
         try:
-            if _frozen(database, folder):
+            if _copy_files(database, folder):
                 return
         except FileNotFoundError:
             if not (database / _CURRENT).exists():
@@ -65,27 +67,28 @@ def freeze(database: Path, folder: Path) -> None:
     raise StoreLockedError(f"store {database} changed at each of {_ATTEMPTS} attempts to copy it; try again")
 
 
-def _frozen(database: Path, folder: Path) -> bool:
-    """Copy once; return whether the list of files stayed as it was."""
-    before = _list_of_files(database)
+def _copy_files(database: Path, folder: Path) -> bool:
+    """Copy once; return whether the MANIFEST stayed the same."""
+    before = _manifest_and_logs(database)
     current, size, logs = before
     for path in database.glob("*.sst"):
         _link(path, folder / path.name)
     with (database / current).open("rb") as source:
         (folder / current).write_bytes(source.read(size))
     for name in logs:
-        # The last one grows on: what is copied of it ends with a whole step, or with a torn one, which counts for nothing.
+        # The last log may grow during the copy: an incomplete step at its end is ignored when it is read.
         shutil.copyfile(database / name, folder / name)
     (folder / _CURRENT).write_text(f"{current}\n")
-    return _list_of_files(database) == before
+    return _manifest_and_logs(database) == before
 
 
-def _list_of_files(database: Path) -> tuple[str, int, list[str]]:
-    """The name and size of RocksDB's list of files, and the names of its logs, ascending."""
+def _manifest_and_logs(database: Path) -> tuple[str, int, list[str]]:
+    """Return name and size of RocksDB's MANIFEST, and the names of its logs, ascending."""
     current = (database / _CURRENT).read_bytes().strip()
     if not _MANIFEST.fullmatch(current):
         raise StoreCorruptError(
-            f"store {database} is damaged: {_CURRENT} names {current[:80]!r}, which is no list of files; rebuild it from a snapshot or the topic"
+            f"store {database} is damaged: {_CURRENT} names {current[:80]!r}, which is not a MANIFEST; "
+            "rebuild it from a snapshot or the topic"
         )
     logs = sorted((path.name for path in database.glob("*.log")), key=lambda name: (len(name), name))
     name = current.decode()
@@ -102,29 +105,28 @@ def _link(path: Path, target: Path) -> None:
 
 
 _MARKS_PER_FILE: Final = 4_000_000
-_SAME: Final = ("cluster", "group", "topic", "topic_id", "id_spec", "digest", "isolation")
+_EQUAL_FIELDS: Final = ("cluster", "group", "topic", "topic_id", "id_spec", "digest", "isolation")
 
 
 def snapshot_store(partitions: Sequence[PartitionFolder], store: Path, output: Path) -> Manifest:
-    """Make a snapshot of some partitions (of one group and topic) of a store's folder; a consumer that has it open goes on.
+    """Make a snapshot of partitions (of one group and topic) in a store's folder; a running consumer is not disturbed.
 
-    A partition's cut is the watermark up to which its group has completed everything, which may be ahead of what is committed:
-    a consumer takes the snapshot once the group has committed that far. What was completed above the cut is not in it.
-
-    Marks at or above the cut are left out *before* the newest mark of each ID is chosen: an older one of the same ID,
-    if the store has one, takes its place.
+    A partition's cut is the watermark up to which its group has completed everything. It may be ahead of
+    the commit: a consumer installs the snapshot once the group has committed that far. Marks at or above
+    the cut are left out *before* the newest mark of each ID is chosen, so an older mark of the same ID is
+    used if the store has one.
 
     Raises:
-        ConfigurationError: the partitions are of several groups, topics or ID specs, or the output is no path.
-        SnapshotError: the output is not empty or cannot be written, or no partition has begun.
+        ConfigurationError: the partitions are of several groups, topics or ID specs, or the output path is invalid.
+        SnapshotError: the output is not empty or cannot be written, or no partition has completed anything.
         StoreError: a partition cannot be read.
     """
-    with new_snapshot(output) as folder, scratch(store) as room:
+    with new_snapshot(output) as folder, scratch(store) as scratch_folder:
         created_ms = time.time_ns() // 1_000_000
         made = [
             part
             for found in partitions
-            for part in [_partition(found, room, folder / str(found.partition))]
+            for part in [_partition(found, scratch_folder, folder / str(found.partition))]
             if part is not None
         ]
         if not made:
@@ -133,11 +135,11 @@ def snapshot_store(partitions: Sequence[PartitionFolder], store: Path, output: P
             )
         (identity, window, _), *others = made
         for other, _, _ in others:
-            for name in _SAME:
+            for name in _EQUAL_FIELDS:
                 if getattr(other, name) != getattr(identity, name):
                     raise ConfigurationError(
                         f"{store} has partitions of {name}={getattr(identity, name)!r} and {getattr(other, name)!r}; "
-                        "say which topic and group"
+                        "select one topic and group"
                     )
         manifest = Manifest.of_store(identity, window, created_ms, tuple(part for _, _, part in made))
         write_manifest(folder, manifest)
@@ -145,24 +147,25 @@ def snapshot_store(partitions: Sequence[PartitionFolder], store: Path, output: P
 
 
 def _partition(
-    found: PartitionFolder, room: Path, target: Path
+    found: PartitionFolder, scratch_folder: Path, target: Path
 ) -> tuple[Identity, str, PartitionManifest] | None:
-    frozen = room / str(found.partition)
+    copy = scratch_folder / str(found.partition)
     try:
-        freeze(found.path, frozen)
+        checkpoint(found.path, copy)
     except OSError as error:
         raise StoreError(
-            f"store {found.path} cannot be copied to {room}: {error.strerror}; is there room, and may you read it?"
+            f"store {found.path} cannot be copied to {scratch_folder}: {error.strerror}; "
+            "check free space and permissions"
         ) from None
-    with read_partition(frozen) as opened:
+    with read_partition(copy) as opened:
         if opened.progress is None or not opened.progress.begun:
             return None
         target.mkdir(mode=0o700)
-        return opened.identity, opened.window, _written(opened, opened.progress, target)
+        return opened.identity, opened.window, _write_partition(opened, opened.progress, target)
 
 
-def _written(opened: ReadOnlyPartition, progress: Progress, target: Path) -> PartitionManifest:
-    files = tuple(_files(opened.scan_all(below=progress.high), target))
+def _write_partition(opened: ReadOnlyPartition, progress: Progress, target: Path) -> PartitionManifest:
+    files = tuple(_write_files(opened.scan_all(below=progress.high), target))
     return PartitionManifest(
         partition=opened.identity.partition,
         low=progress.low,
@@ -179,8 +182,8 @@ def _written(opened: ReadOnlyPartition, progress: Progress, target: Path) -> Par
     )
 
 
-def _files(pages: Iterator[Marks], target: Path) -> Iterator[SortedFile]:
-    # One iterator in both loops: the outer one goes on behind the file that the inner one filled.
+def _write_files(pages: Iterator[Marks], target: Path) -> Iterator[SortedFile]:
+    # One iterator in both loops: the outer one continues after the file that the inner one filled.
     for number, first in enumerate(pages):
         with SortedFileWriter(target / f"{number:05d}{SORTED_SUFFIX}") as writer:
             writer.add(first)
@@ -194,26 +197,26 @@ def _files(pages: Iterator[Marks], target: Path) -> Iterator[SortedFile]:
 def restore_snapshot(
     snapshot: str | Path, store: Path, *, group: str | None = None, assume_processed: bool = False
 ) -> tuple[Manifest, str]:
-    """Install a snapshot in a new store folder, and return its manifest and the group it is for.
+    """Install a snapshot in a new store folder; return its manifest and the group it is for.
 
-    All files are verified on their way in; the folder is there whole, by one rename, or not at all.
+    All files are verified on the way. The folder appears complete, by one rename, or not at all.
 
     Args:
-        snapshot: the folder with the manifest, one that holds several (then the newest), or a URL.
-        store: the folder to make; it may exist if it is empty.
-        group: whose store it will be; None = the manifest's own group.
-        assume_processed: the caller vouches that this group processed everything that the snapshot covers. Needed for
-            one that was made without a group, because what is covered counts as processed: for a group that has not
-            got so far, messages would be hidden.
+        snapshot: the folder with the manifest, a folder with several snapshots (the newest is used), or a URL.
+        store: the folder to create; it may exist if it is empty.
+        group: the group that will use the store; None = the manifest's own group.
+        assume_processed: confirms that this group processed everything that the snapshot covers. Needed for a snapshot
+            made without a group: covered offsets count as processed, so for a group that has not got that far, messages
+            would be hidden.
 
     Raises:
-        ConfigurationError: the group, or the vouching for it, is missing; or the path is none for a new folder.
+        ConfigurationError: the group or ``assume_processed`` is missing, or the path is invalid.
         SnapshotError: the snapshot is unreadable, or of another group.
-        StoreError: the folder is not empty, or cannot be made.
+        StoreError: the folder is not empty, or cannot be created.
     """
-    _refuse_unfit(store)
-    with whole_snapshot(str(snapshot), group, store) as (folder, ours):
-        return _restore(folder, str(snapshot), store, group, assume_processed=assume_processed, move=ours)
+    _check_target(store)
+    with open_newest(str(snapshot), group, store) as (folder, is_own):
+        return _restore(folder, str(snapshot), store, group, assume_processed=assume_processed, move=is_own)
 
 
 def _restore(
@@ -222,13 +225,13 @@ def _restore(
     manifest = read_manifest(snapshot)
     owner = _owner(manifest, place, group, assume_processed=assume_processed)
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
-        raise StoreError(f"{store} is not empty: restore into a new folder, and let store= name that one")
+        raise StoreError(f"{store} is not empty; restore into a new folder, and set store= to it")
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(mkdtemp(prefix=f"{store.name}.partial-", dir=store.parent))
     except OSError as error:
         raise StoreError(
-            f"{store} cannot be made: {error.strerror}; give a folder you may write to"
+            f"{store} cannot be created: {error.strerror}; give a folder you may write to"
         ) from None
     try:
         opened = RocksStore(partial)
@@ -241,20 +244,20 @@ def _restore(
             partial.rename(store)
         except OSError as error:
             raise StoreError(
-                f"{store} cannot become the store: {error.strerror}; give a folder that does not exist yet"
+                f"{store} cannot be created by rename: {error.strerror}; give a folder that does not exist yet"
             ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return manifest, owner
 
 
-def _refuse_unfit(store: Path) -> None:
-    usable(store)
+def _check_target(store: Path) -> None:
+    checked_store_path(store)
     if store.name in {"", ".."}:
         raise ConfigurationError(f"store={str(store)!r} names no new folder; give e.g. 'var/dedup'")
     if store.is_symlink():
         raise StoreError(
-            f"{store} is a symbolic link, and the store comes into place by a rename: name the folder itself"
+            f"{store} is a symbolic link, which cannot be replaced by rename; give the folder itself"
         )
 
 
@@ -262,15 +265,16 @@ def _owner(manifest: Manifest, snapshot: str, group: str | None, *, assume_proce
     owner = group or manifest.group
     if owner is None:
         raise ConfigurationError(
-            f"snapshot {snapshot} was made without a group: give --group and --assume-processed"
+            f"snapshot {snapshot} was made without a group; give --group and --assume-processed"
         )
     if manifest.group not in {None, owner}:
         raise SnapshotError(
-            f"snapshot {snapshot} is of group {manifest.group!r}, not {owner!r}: make one of that group"
+            f"snapshot {snapshot} is of group {manifest.group!r}, not {owner!r}; make one of group {owner!r}"
         )
     if manifest.vouched and not assume_processed:
         raise ConfigurationError(
-            f"snapshot {snapshot} does not say what group {owner!r} processed: add --assume-processed if all of it"
+            f"snapshot {snapshot} does not say how far group {owner!r} is; "
+            "add --assume-processed if it processed all of it"
         )
     return owner
 

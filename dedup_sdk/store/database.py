@@ -1,16 +1,16 @@
-"""A partition's database: opened with all options, never as a silent empty one, and read from end to end.
+"""A partition's RocksDB database: options, opening, error translation, and complete reads.
 
-RocksDB's exceptions, which are texts, become this package's errors here and nowhere else (`translating`).
-
-All options are passed on every open: what is not passed is silently lost when a database is reopened.
-
-*Open files* are bounded for the whole process, whatever the number of partitions. RocksDB counts a database's sorted files only: its log, its manifest, its lock and the like, some seven files, come on top, and its folder once
-for each generation that was made since it was opened. Half of what
-the process may open (``ulimit -n``, when this is imported) is given out: a database gets a quarter of what is left when it opens,
-between `LEAST` and `MOST`, and gives it back when it is closed.
-
-RocksDB merges files in *one thread* for all databases of this process, in more only while one of them closes. A database that is told to stop gives up the merge it is in at once, but one that still waits for a thread has to be taken up
-before it can be given up. With one thread that is after the merges of other databases ahead of it, which go on for seconds.
+- An existing database whose head is missing is never opened as a silent empty one.
+- RocksDB raises plain exceptions with a text; only this module translates them (`translating`).
+- Every open passes all options: RocksDB silently loses those that are not passed.
+- Open files are bounded for the whole process, whatever the number of partitions (`OpenFiles`). Half of the
+  process's limit (``ulimit -n`` at import) is shared out: an opening database gets a quarter of the rest,
+  between `MIN_OPEN_FILES` and `MAX_OPEN_FILES`, and returns it when it closes. RocksDB's limit covers
+  sorted files only. Its log, manifest, lock and the like (some seven files) come on top, and its folder
+  once per generation created since it was opened.
+- One thread merges files for all databases of the process; while a database closes there are more
+  (`MergeThreads`). A database that is told to stop gives up a running merge at once, but a queued merge
+  must first get a thread. With one thread that would wait for the merges of other databases, for seconds.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ from dedup_sdk.store.pages import (
     rank_of,
 )
 
-LEAST: Final = 24
-MOST: Final = 256
-_SHARE_OF_LIMIT: Final = 2
-_SHARE_OF_REST: Final = 4
+MIN_OPEN_FILES: Final = 24
+MAX_OPEN_FILES: Final = 256
+_LIMIT_DIVISOR: Final = 2
+_REST_DIVISOR: Final = 4
 _UNLIMITED: Final = 2**20
 
 
 class OpenFiles:
-    """Sorted files that may be open at once; together at most ``total`` and `LEAST` a database. Thread-safe."""
+    """A budget of open sorted files: at most ``total``, and `MIN_OPEN_FILES` per database. Thread-safe."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -79,30 +79,30 @@ class OpenFiles:
         self._lock = Lock()
 
     def take(self) -> int:
-        """Return how many a database that opens now may hold; give it back when it is closed."""
+        """Return the number of files for a database that opens now; return it with `give_back`."""
         with self._lock:
-            share = min(MOST, max(LEAST, (self._total - self._given) // _SHARE_OF_REST))
+            share = min(MAX_OPEN_FILES, max(MIN_OPEN_FILES, (self._total - self._given) // _REST_DIVISOR))
             self._given += share
             return share
 
     def give_back(self, share: int) -> None:
-        """Note that a database is closed which had been given ``share``."""
+        """Return the ``share`` of a database that is closed."""
         with self._lock:
             self._given -= share
 
 
 def process_limit() -> int:
-    """Return how many files this process may have open."""
+    """Return the number of files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
-OPEN_FILES: Final = OpenFiles(process_limit() // _SHARE_OF_LIMIT)
-"""Of this process."""
+OPEN_FILES: Final = OpenFiles(process_limit() // _LIMIT_DIVISOR)
+"""The budget of this process."""
 
 
 class MergeThreads:
-    """How many threads merge; ``usual`` of them while nothing closes. Thread-safe."""
+    """The number of merge threads; ``usual`` of them while no database closes. Thread-safe."""
 
     def __init__(self, usual: int = 1) -> None:
         self._usual = usual
@@ -111,18 +111,18 @@ class MergeThreads:
         self._lock = Lock()
 
     def opened(self) -> None:
-        """Note that a database has opened."""
+        """Count an opened database."""
         with self._lock:
             self._open += 1
 
     def closed(self) -> None:
-        """Note that a database is closed."""
+        """Count a closed database."""
         with self._lock:
             self._open -= 1
 
     @contextmanager
     def one_each(self) -> Iterator[None]:
-        """Have a thread for each open database meanwhile, since each has one merge at most that waits or goes on."""
+        """Allow one thread per open database in this block: each has at most one merge, queued or running."""
         with self._lock:
             self._closing += 1
             self._limit(max(self._usual, self._open))
@@ -135,17 +135,17 @@ class MergeThreads:
                     self._limit(self._usual)
 
     def _limit(self, threads: int) -> None:
-        # Every environment object stands for the one of the process. Threads beyond the limit end when their merge does.
+        # Every Env object stands for the one of the process. Threads above the limit end after their merge.
         Env().set_low_priority_background_threads(threads)
 
 
 MERGE_THREADS: Final = MergeThreads()
-"""Of this process."""
+"""The merge threads of this process."""
 
 
 BLOOM_BITS: Final = 10
 BLOCK_BYTES: Final = 1024
-"""Less than a page of marks without payloads has, so that each is a block of its own: what is read is what is asked for."""
+"""Smaller than a page of marks without payloads: each page is its own block, and a read returns only that page."""
 WAL_BYTES: Final = 32 * 2**20
 WRITE_BUFFERS_BYTES: Final = 64 * 2**20
 JOURNAL_BUFFER_BYTES: Final = 8 * 2**20
@@ -155,7 +155,7 @@ _TABLE_FORMAT: Final = 5
 
 
 def table_options() -> BlockBasedOptions:
-    """Return how sorted files are laid out, and that their blocks are not cached: pages are, see `PageCache`."""
+    """Return the layout of sorted files. RocksDB's block cache is off; `PageCache` caches pages instead."""
     table = BlockBasedOptions()
     table.disable_cache()
     table.set_bloom_filter(BLOOM_BITS, block_based=False)
@@ -165,7 +165,7 @@ def table_options() -> BlockBasedOptions:
 
 
 def sorted_file_options(*, compressed: bool) -> Options:
-    """Return the options of a sorted file written by RocksDB outside a database."""
+    """Return the options of a sorted file written outside a database."""
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(table_options())
     if compressed:
@@ -177,7 +177,7 @@ def sorted_file_options(*, compressed: bool) -> Options:
 
 
 class SharedMemory:
-    """A cache of pages, and the write buffers, which are the same for the whole process; see `shared_memory`."""
+    """A page cache, and the write buffers of the whole process; see `shared_memory`."""
 
     def __init__(self, block_cache_bytes: int, buffers: WriteBufferManager) -> None:
         self.pages = PageCache(block_cache_bytes)
@@ -196,7 +196,7 @@ def _buffers() -> WriteBufferManager:
 
 
 def shared_memory(block_cache_bytes: int) -> SharedMemory:
-    """Return the memory that all databases of this process share whose stores ask for a cache of this size."""
+    """Return the memory shared by all databases of this process whose stores ask for a cache of this size."""
     with _LOCK:
         memory = _CACHES.get(block_cache_bytes)
         if memory is None:
@@ -204,19 +204,19 @@ def shared_memory(block_cache_bytes: int) -> SharedMemory:
         return memory
 
 
-def database_options(memory: SharedMemory | None, open_files: int = LEAST) -> Options:
-    """Return the options of a partition's database, which are also those of its default column family."""
+def database_options(memory: SharedMemory | None, open_files: int = MIN_OPEN_FILES) -> Options:
+    """Return the options of a partition's database and of its default column family."""
     options = _base(memory)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_max_open_files(open_files)
-    # Of 64 parts, the default, each would keep a file open.
+    # With 64 shards, the default, each would keep a file open.
     options.set_table_cache_num_shard_bits(0)
-    # Its files are few: opening them takes no threads.
+    # There are few files: opening them needs no threads.
     options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
     options.set_max_total_wal_size(WAL_BYTES)
-    # A whole step is lost to a torn tail of the log, never a part of it, and never an earlier one.
+    # An incomplete record at the end of the log loses that whole step: never a part of it, never an earlier one.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(2**20)
@@ -239,7 +239,7 @@ def journal_options(memory: SharedMemory | None) -> Options:
 
 
 def generation_options(memory: SharedMemory | None) -> Options:
-    """Return the options of a generation of marks: files come in whole, and are joined rarely, so that few are open."""
+    """Return the options of a generation: whole files are ingested, and merged rarely, so that few are open."""
     options = _base(memory)
     options.set_compression_type(DBCompressionType.zstd())
     options.set_compression_options(-14, 1, 0, 0)
@@ -260,7 +260,7 @@ def _base(memory: SharedMemory | None) -> Options:
 _LOCKED = re.compile(
     r"while lock file.*resource temporarily unavailable|lock hold by current process", re.DOTALL
 )
-"""Another failure of the system to lock the file, as on some network disks, is no word about another owner."""
+"""Other failures to lock the file, as on some network disks, do not mean that there is another owner."""
 _CORRUPT = (
     "corruption",
     "checksum mismatch",
@@ -268,7 +268,7 @@ _CORRUPT = (
     "does not match the expected size",
 )
 _FAILED = ("io error", "(os error ")
-"""How RocksDB and its binding tell what the system refused, whatever that was."""
+"""How RocksDB and its binding report an error of the operating system."""
 _FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
 
@@ -276,13 +276,13 @@ ReportDamage = Callable[[StoreCorruptError], None]
 
 
 def translated(error: Exception, folder: Path) -> Exception:
-    """Return the error to raise instead of one of RocksDB's or the system's; any other is returned as it is.
+    """Return the error to raise instead of RocksDB's or the system's; any other error is returned unchanged.
 
-    The frames that ``error`` has left are emptied: a database handle in one of them keeps the lock for as long as somebody
-    looks at the error, and the next opening would be told that the store is open elsewhere.
+    Clears the frames of ``error``: a database handle in one of them keeps the lock for as long as somebody
+    holds the error, and the next open would find the store locked.
     """
     clear_frames(error.__traceback__)
-    # RocksDB's are plain exceptions: a subclass is somebody else's.
+    # RocksDB raises plain Exception; a subclass comes from somebody else.
     if type(error) is not Exception and not isinstance(error, DbClosedError | OSError):
         return error
     text = str(error).strip()
@@ -306,34 +306,34 @@ def translated(error: Exception, folder: Path) -> Exception:
 
 def _remedy(text: str) -> str:
     if any(sign in text for sign in _FULL):
-        return "make room on its disk"
+        return "free space on its disk"
     if "too many open files" in text:
         return "let the process open more files (ulimit -n), or give it fewer partitions"
     return "check the folder, its permissions and its disk"
 
 
 def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError | None:
-    """Return the error for files that do not fit together in a way nobody thought of, None for any other error.
+    """Return the error for files that contradict each other in an unforeseen way, None for any other error.
 
-    A store is made of its files alone: set aside and made again from the topic it serves, where an error that is raised at every
-    opening would end the partition for good.
+    A damaged store can be quarantined and rebuilt from its topic. An error of another kind, raised at every
+    open, would stop the partition for good.
     """
     if isinstance(error, DedupError) or not isinstance(error, ArithmeticError | LookupError | ValueError):
         return None
     clear_frames(error.__traceback__)
     return StoreCorruptError(
-        f"store {folder} does not fit together ({error!r}); move it away and rebuild it from a snapshot or the topic"
+        f"store {folder} is inconsistent ({error!r}); move it away and rebuild it from a snapshot or the topic"
     )
 
 
 @contextmanager
 def translating(folder: Path, report_damage: ReportDamage = lambda _: None) -> Iterator[None]:
-    """Raise RocksDB's and the system's errors inside as `translated` says, and tell ``report_damage`` of damage."""
+    """Translate errors of RocksDB and the system in this block (`translated`); pass damage to ``report_damage``."""
     try:
         yield
     except BaseException as error:
         if not isinstance(error, Exception):
-            # An interruption, whose frames hold handles as well.
+            # An interruption; its frames hold handles as well.
             clear_frames(error.__traceback__)
             raise
         better = translated(error, folder)
@@ -351,7 +351,7 @@ STATE: Final = b"state"
 PROGRESS: Final = b"progress"
 
 _RECORD: Final = struct.Struct("<IHB")
-"""Of RocksDB's logs: CRC, length, kind."""
+"""The header of a record in RocksDB's logs: CRC, length, kind."""
 _LOG_BLOCK_BYTES: Final = 2**15
 _REUSED_KINDS: Final = frozenset({5, 6, 7, 8, 11})
 _VALUE_BYTES: Final = re.compile(r"raw value size=(\d+)")
@@ -363,21 +363,29 @@ def sequence_key(sequence: int) -> bytes:
     return sequence.to_bytes(8, "big")
 
 
-def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -> tuple[Rdict, list[str]]:
-    """Open the database in ``folder``, or make it where there is nothing of one; return it and its column families.
+def open_database(
+    folder: Path, memory: SharedMemory, open_files: int = MIN_OPEN_FILES
+) -> tuple[Rdict, list[str]]:
+    """Open the database in ``folder``, or create it where no file of one exists; return it and its column families.
 
-    Raises RocksDB's exceptions, and `StoreCorruptError` when files of a database are there without their head.
+    Raises RocksDB's exceptions, and `StoreCorruptError` when files of a database exist without its head.
     """
     exists = (folder / "CURRENT").exists()
     if not exists:
         left_over = next((path.name for pattern in ("*.sst", "*.log") for path in folder.glob(pattern)), None)
         if left_over is not None:
-            message = f"store {folder} has {left_over} but no CURRENT; move it away and rebuild it from a snapshot or the topic"
+            message = (
+                f"store {folder} has {left_over} but no CURRENT; "
+                "move it away and rebuild it from a snapshot or the topic"
+            )
             raise StoreCorruptError(message)
     names = Rdict.list_cf(str(folder)) if exists else [DEFAULT, JOURNAL]
     if JOURNAL not in names and has_tables(folder):
-        # A list of files that was cut off: RocksDB would take what it does not name for rubbish, and remove it.
-        message = f"store {folder} has sorted files but no journal: its MANIFEST is cut off; move it away and rebuild it"
+        # Truncated MANIFEST: RocksDB would delete the sorted files that it no longer lists.
+        message = (
+            f"store {folder} has sorted files but no journal: its MANIFEST is truncated; "
+            "move it away and rebuild it"
+        )
         raise StoreCorruptError(message)
     _refuse_reused_logs(folder)
     options = database_options(memory, open_files)
@@ -387,15 +395,15 @@ def open_database(folder: Path, memory: SharedMemory, open_files: int = LEAST) -
 
 
 def _refuse_reused_logs(folder: Path) -> None:
-    """Raise `StoreCorruptError` for a log with a record of a kind that only reused log files have, and these are never reused.
+    """Raise `StoreCorruptError` for a log record of a kind that only reused log files have; none is reused here.
 
-    One flipped bit makes such a record of another one, and RocksDB would read it again and again, for ever.
+    One flipped bit turns another record into such a one, and RocksDB would read it in an endless loop.
     """
     for path in (*folder.glob("*.log"), *folder.glob("MANIFEST-*")):
         try:
             data, at = path.read_bytes(), 0
         except FileNotFoundError:
-            # Nobody has locked the store yet: its owner deletes logs that it needs no more.
+            # The store is not locked yet: another owner may delete logs that it no longer needs.
             continue
         while at + _RECORD.size <= len(data):
             left = _LOG_BLOCK_BYTES - at % _LOG_BLOCK_BYTES
@@ -404,7 +412,10 @@ def _refuse_reused_logs(folder: Path) -> None:
                 continue
             _, length, kind = _RECORD.unpack_from(data, at)
             if kind in _REUSED_KINDS:
-                message = f"store {folder} is damaged: {path.name} has a record of kind {kind} at byte {at}; move it away and rebuild it"
+                message = (
+                    f"store {folder} is damaged: {path.name} has a record of kind {kind} at byte {at}; "
+                    "move it away and rebuild it"
+                )
                 raise StoreCorruptError(message)
             if not length and not kind:
                 break
@@ -412,12 +423,12 @@ def _refuse_reused_logs(folder: Path) -> None:
 
 
 def has_tables(folder: Path) -> bool:
-    """Whether sorted files lie in a database's folder."""
+    """Whether a database's folder has sorted files."""
     return next(folder.glob("*.sst"), None) is not None
 
 
 def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:
-    """Open an existing database as it is now, without its lock; return it and its column families."""
+    """Open an existing database read-only, without its lock; return it and its column families."""
     names = Rdict.list_cf(str(folder))
     options = database_options(None)
     options.create_if_missing(False)
@@ -427,11 +438,12 @@ def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:
 
 
 def close_database(database: Rdict, *, merges: bool = True) -> None:
-    """Stop background work and close; what is in memory is in the log as well, so that nothing is written out.
+    """Stop background work and close, without flushing: the log has everything that is in memory.
 
-    ``merges``: whether a merge of its files may go on or wait for a thread; see `wants_merges`. Does nothing to one that is closed.
+    ``merges``: whether a merge may be running or queued; see `wants_merges`. Does nothing if the database
+    is closed already.
     """
-    # Not waiting for what ends: that would hold the interpreter's lock, and closing waits for it as well.
+    # Do not wait: that would hold the interpreter's lock, and closing waits for running work anyway.
     try:
         database.cancel_all_background(False)
     except DbClosedError:
@@ -440,7 +452,7 @@ def close_database(database: Rdict, *, merges: bool = True) -> None:
         with MERGE_THREADS.one_each() if merges else nullcontext():
             database.close()
     except Exception as error:
-        # Closing wants to write buffers out, which the line before forbids; it closes nevertheless.
+        # Closing tries to flush buffers, which the call above forbids; the database is closed nevertheless.
         if "shutdown in progress" not in str(error).lower():
             raise
     finally:
@@ -448,17 +460,17 @@ def close_database(database: Rdict, *, merges: bool = True) -> None:
 
 
 def wants_merges(families: Iterable[Rdict]) -> bool:
-    """Whether files of one of these families are to be merged."""
+    """Whether RocksDB wants to merge files of one of these families."""
     return any(family.property_int_value("rocksdb.compaction-pending") for family in families)
 
 
 def get_values(family: Rdict, keys: list[bytes]) -> list[bytes | None]:
-    """Return the value of each key, None for those that are missing."""
+    """Return the value of each key, None for missing ones."""
     return cast("list[bytes | None]", family.get(cast("list[str | int | float | bytes | bool]", keys)))
 
 
 def read_items(family: Rdict, lower: bytes = b"", upper: bytes | None = None) -> list[tuple[bytes, bytes]]:
-    """Return keys and values from ``lower`` to below ``upper``, ascending.
+    """Return keys and values from ``lower`` (inclusive) to ``upper`` (exclusive), ascending.
 
     Raises RocksDB's exception when it cannot read one of them.
     """
@@ -466,7 +478,7 @@ def read_items(family: Rdict, lower: bytes = b"", upper: bytes | None = None) ->
     if upper is not None:
         options.set_iterate_upper_bound(upper)
     items = cast("list[tuple[bytes, bytes]]", list(family.items(from_key=lower, read_opt=options)))
-    # Such an iteration ends at an error as it does at the end. One that can be asked goes the last step again.
+    # This iterator ends silently on an error. A cursor reports it: repeat the last step with one.
     cursor = family.iter(options)
     cursor.seek(items[-1][0] if items else lower)
     if items and cursor.valid():
@@ -479,7 +491,7 @@ def read_items(family: Rdict, lower: bytes = b"", upper: bytes | None = None) ->
 
 
 def value_bytes(family: Rdict) -> int:
-    """Return how many bytes the values in its sorted files have, uncompressed."""
+    """Return the total size of the values in a family's sorted files, in bytes, uncompressed."""
     found = _VALUE_BYTES.search(family.property_value("rocksdb.aggregated-table-properties") or "")
     return int(found.group(1)) if found else 0
 
@@ -493,7 +505,7 @@ def last_key(family: Rdict) -> bytes | None:
 
 
 def families_with_bloom(folder: Path) -> set[str]:
-    """Return the column families that have a Bloom filter, by what RocksDB itself noted down when it was opened last."""
+    """Return the column families with a Bloom filter, by the options file of the last open."""
     written = max(folder.glob("OPTIONS-*"), key=lambda path: path.name, default=None)
     if written is None:
         return set()
@@ -512,16 +524,16 @@ def _families(names: list[str], memory: SharedMemory | None, own: Options) -> di
 
 PART_MARKS: Final = 50_000
 PART_BYTES: Final = 2**24
-"""Of pages; those without payloads take a tenth of it at most."""
+"""Size of pages in a part; those without payloads take at most a tenth of it."""
 
 
 def read_journal(
     journal: Rdict, first: int, before: Progress | None
 ) -> tuple[Progress | None, list[Marks], int]:
-    """Return the whole progress after the last step, the marks of each, and the sequence after the last.
+    """Return the whole progress after the last step, the marks of each step, and the sequence after the last one.
 
-    ``before`` is the progress before the first step. ``first`` is the sequence where the journal begins by what the store knows. Raises `StoreCorruptError` when a record does not
-    check, or one is missing.
+    ``before`` is the progress before the first step, ``first`` the sequence where the journal must begin.
+    Raises `StoreCorruptError` when a record fails its check, or is missing.
     """
     steps = [] if before is None else [before]
     marks: list[Marks] = []
@@ -529,7 +541,7 @@ def read_journal(
     for key, record in read_items(journal):
         sequence = int.from_bytes(key, "big")
         if sequence != following:
-            message = f"the journal lacks step {following} before step {sequence}; move the store away and rebuild it"
+            message = f"journal step {following} is missing before step {sequence}; move the store away and rebuild it"
             raise StoreCorruptError(message)
         progress, step = decode_step(record)
         steps.append(progress)
@@ -539,54 +551,55 @@ def read_journal(
     return latest(steps), marks, following
 
 
-class Extents(NamedTuple):
-    """A generation to be read: its column family, and how many ``extents`` it has."""
+class StoredGeneration(NamedTuple):
+    """A generation to read: its column family, and its number of ``extents``."""
 
     family: Rdict
     extents: int
 
 
-class _Reading:
-    """The marks of one extent, read in the order of their ranks."""
+class _ExtentReader:
+    """A sequential reader of one extent, in the order of ranks."""
 
     def __init__(self, family: Rdict, number: int) -> None:
         self._family = family
         self._number = number
         self._next = page_key(number, 0)
-        self._held = NO_MARKS
+        self._pending = NO_MARKS
 
     def below(self, rank: int | None) -> Marks:
-        """Return the marks up to a rank that were not returned before, all of them where it is None; no cursor is left open."""
+        """Return the unread marks below ``rank`` (None: all the rest); leaves no cursor open."""
         end = page_key(self._number + 1, 0) if rank is None else page_key(self._number, rank)
         found = decode_items(read_items(self._family, self._next, end))
         self._next = end
-        held = join_marks([self._held, found]) if self._held.count else found
+        held = join_marks([self._pending, found]) if self._pending.count else found
         cut = held.count
         if rank is not None:
-            # A page that begins below the rank may reach beyond it.
+            # A page that begins below the rank may extend above it.
             cut = int(np.searchsorted(digest_ranks(held.digests), rank))
-        self._held = cut_marks(held, cut, held.count)
+        self._pending = cut_marks(held, cut, held.count)
         return cut_marks(held, 0, cut)
 
 
 def scan_generations(
-    generations: Sequence[Extents], marks: int, more: Marks = NO_MARKS, *, below: int | None = None
+    generations: Sequence[StoredGeneration], marks: int, more: Marks = NO_MARKS, *, below: int | None = None
 ) -> Iterator[Marks]:
-    """Yield the marks of all generations and ``more``, ascending, each ID once, in parts of about `PART_MARKS`; ``marks`` is their number.
+    """Yield the marks of all generations and ``more``, ascending, each ID once, in parts.
 
-    Where payloads make them large, a part has about `PART_BYTES`. None divides what has one rank. ``below``: marks of this offset or a higher
-    one do not count.
+    A part has about `PART_MARKS` marks, or about `PART_BYTES` where payloads make it large; marks of one
+    rank are never split. ``marks`` is the number of marks in the generations. ``below``: ignore marks at
+    this offset or above.
     """
     size = sum(value_bytes(family) for family, _ in generations)
     slices = min(max(1, (marks + more.count) // PART_MARKS, size // PART_BYTES), 2**16)
     bounds = [*(index * 2**32 // slices for index in range(1, slices)), None]
     later = newest_per_digest(_below(more, below))
     ranks = digest_ranks(later.digests)
-    readings = [_Reading(family, number) for family, count in generations for number in range(count)]
+    readers = [_ExtentReader(family, number) for family, count in generations for number in range(count)]
     start = 0
     for bound in bounds:
         end = later.count if bound is None else int(np.searchsorted(ranks, bound))
-        parts = [_below(reading.below(bound), below) for reading in readings]
+        parts = [_below(reader.below(bound), below) for reader in readers]
         found = [part for part in (*parts, cut_marks(later, start, end)) if part.count]
         start = end
         if found:
@@ -597,8 +610,8 @@ def _below(marks: Marks, offset: int | None) -> Marks:
     return marks if offset is None else select_marks(marks, np.flatnonzero(marks.offsets < offset))
 
 
-def find_in_generation(generation: Extents, digest: bytes) -> list[FoundMark]:
-    """Return every mark that a generation has of a digest, without its filters."""
+def find_in_generation(generation: StoredGeneration, digest: bytes) -> list[FoundMark]:
+    """Return every mark of a digest in a generation, without using its filters."""
     found = []
     for number in range(generation.extents):
         cursor = generation.family.iter()
@@ -611,7 +624,7 @@ def find_in_generation(generation: Extents, digest: bytes) -> list[FoundMark]:
 
 
 def read_words(family: Rdict, number: int) -> Iterator[FilterWords]:
-    """Yield the filter words of an extent's pages, one after the other."""
+    """Yield the filter words of each page of an extent."""
     for item in read_items(family, page_key(number, 0), page_key(number + 1, 0)):
         marks = decode_items([item])
         yield filter_words(marks.digests, [rank_of(marks.digests)])

@@ -1,36 +1,43 @@
-"""The filters of one partition, which say of most digests that they are not stored, and of the others where to look, before RocksDB is asked.
+"""The filters of one partition: they answer for most unknown digests that they are not stored, without asking RocksDB.
 
-They are few and large, made of the filter words that each generation keeps on disk.
-Words may be read again at any time, so that a filter that is full is made anew, twice as large, without a key being
-touched; while nobody has the store open, the filters lie beside the words as they were; what has been dropped meanwhile is left out. Filters beyond `MOST_PER_FILTER` digests are left as they are and
-another is begun. What they let pass goes through `ExtentFilters`, which say where to look.
+They are built from the filter words that each generation keeps on disk. There are two kinds:
 
-A large `Filter` is a Bloom filter of one 64-bit word a block, a few bits of it a digest ("register blocked": Putze, Sanders, Singler, "Cache-, hash- and
-space-efficient Bloom filters", 2007). Where a digest lies is read from its own bytes, which are uniform:
+- `Filter`: few and large, over all generations. Words can be read again at any time, so a full filter is
+  replaced by one of twice the size without reading a key. A filter with `MAX_PER_FILTER` digests is left as
+  it is, and another one begins.
+- `ExtentFilters`: one small filter, and a page index, per extent. They select the pages to read for the few
+  digests that pass the large filters.
 
-- block: ``rank * blocks >> 32``, rank being its first 4 bytes as a big-endian number, so that ascending digests touch the
-  table in order;
-- bits: pattern ``p & 4095`` of a fixed table, ``p`` being its last 2 bytes as a big-endian number. Pattern ``i`` has the
-  first `PATTERN_BITS` different values of ``byte & 63`` over the bytes of SHA-256 of ``dedup filter pattern i``.
+**Large filters.** A `Filter` is a Bloom filter whose bits of one digest lie in one 64-bit word, the *block*
+("register blocked": Putze, Sanders, Singler, "Cache-, hash- and space-efficient Bloom filters", 2007).
+Block and bits come from the digest's own bytes, which are uniform:
 
-One gather over a thousand digests says "certainly not stored" of nearly all new IDs, at some 0.05 µs of CPU an ID.
-RocksDB would have to be asked for each of them.
+- block: ``rank * blocks >> 32``, where rank is its first 4 bytes as a big-endian number, so that ascending
+  digests access the table in order;
+- bits: pattern ``p & 4095`` of a fixed table, where ``p`` is its last 2 bytes as a big-endian number.
+  Pattern ``i`` has the first `PATTERN_BITS` different values of ``byte & 63`` over the bytes of SHA-256 of
+  ``dedup filter pattern i``.
 
-Each extent has a small filter, and an index of its pages, for the few digests that the large filters let pass.
-Asking RocksDB for the page of an extent that does not have a digest costs a block, times the extents; a filter says no for a hundredth of that.
-In an extent that may have it the index says which page: the last whose rank is not above the digest's. All tables lie in one array, so that digests are looked up in all of them at
-once. A digest's block is found as in `Filter`; its pattern is number ``h >> 20`` of `PATTERNS`, where ``h = rank * 0x9E3779B1 +
-pattern * 0x85EBCA77`` (rank and pattern as in the words, in 32 bits), so that what fooled a large filter does not fool these.
+One gather over a thousand digests rejects nearly all new IDs, at some 0.05 µs of CPU per ID.
 
-While nobody has the partition open, the filters lie on disk as they are in memory, as an *image*. Making them of their words costs ten times as much as reading them back. An image is believed only where it was made of exactly the
-state that the store has now, and is whole; else it is as if there was none. Layout, little-endian; the file ``filters/image``::
+**Extent filters.** Asking RocksDB for a page of an extent without the digest costs one block read per
+extent; a small filter rejects it for a hundredth of that. The index then selects the page: the last one
+whose rank is not above the digest's. All tables lie in one array, so that one operation looks digests up in
+all of them. The block is found as in `Filter`. The pattern is number ``h >> 20`` of `PATTERNS`, where
+``h = rank * 0x9E3779B1 + pattern * 0x85EBCA77`` (rank and pattern as in the words, in 32 bits), so that false
+positives of both kinds are independent.
+
+**Image.** While the partition is closed, the filters are stored on disk as they are in memory. Reading this
+image takes a tenth of the time of building them from words. It is used only if it is complete and belongs
+to exactly the current state of the store. Layout, little-endian; the file ``filters/image``::
 
     magic     4 bytes  "DFI3"
     checksum  uint32   CRC-32 (zlib) of everything after it
     length    uint32   of the heading, at most 16 MiB
-    heading   JSON     {"state": SHA-256 of the state, hex, "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
-    tables    uint64s  of each segment its table, ``table_blocks(capacity)`` words, then those of its extents, each of
-                       ``extent_blocks(marks)`` words, then the ranks of their pages, a word each
+    heading   JSON     {"state": SHA-256 of the state, hex,
+                        "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
+    tables    uint64s  of each segment: its table, ``table_blocks(capacity)`` words; then the tables of its extents,
+                       each of ``extent_blocks(marks)`` words; then the ranks of their pages, a word each
 """
 
 from __future__ import annotations
@@ -74,7 +81,7 @@ _PATTERN_SHIFT: Final = np.uint32(20)
 _PATTERN_MASK: Final = np.uint32(2**16 - 1)
 _RANKS: Final = np.dtype(">u4")
 _DIGEST: Final = np.dtype(f"V{DIGEST_BYTES}")
-_MOST_AT_ONCE: Final = 4096
+_BATCH_DIGESTS: Final = 4096
 
 
 def _pattern(index: int) -> int:
@@ -86,14 +93,15 @@ PATTERNS: Final[Uint64s] = np.array([_pattern(index) for index in range(_PATTERN
 
 
 def table_blocks(capacity: int) -> int:
-    """Return how many words the table of a filter for so many digests has."""
+    """Return the number of 64-bit words in the table of a filter for ``capacity`` digests."""
     return max(1, capacity * BITS_PER_ID // _BLOCK_BITS)
 
 
 class Filter:
-    """A filter for up to ``capacity`` digests; beyond that it stays right and answers "maybe" too often.
+    """A filter for up to ``capacity`` digests; above that it stays correct, with more false positives.
 
-    ``table``: that of another filter of this capacity to which ``count`` digests were added; it is taken over, not copied.
+    ``table``: that of another filter of this capacity with ``count`` digests; it is used directly, not
+    copied.
     """
 
     def __init__(self, capacity: int, table: Uint64s | None = None, count: int = 0) -> None:
@@ -104,12 +112,12 @@ class Filter:
 
     @property
     def table(self) -> Uint64s:
-        """Its bits, to be kept as they are."""
+        """The bits."""
         return self._table
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self._table.nbytes
 
     def add(self, words: FilterWords) -> None:
@@ -123,9 +131,9 @@ class Filter:
         self.count += words.count
 
     def may_contain(self, digests: bytes) -> NDArray[np.intp]:
-        """Return the positions, ascending, of the digests (``16 * n`` bytes) that may have been added; never misses one."""
+        """Return the positions, ascending, of the digests (``16 * n`` bytes) that may be in it; no false negatives."""
         if len(digests) == DIGEST_BYTES:
-            # A consumer whose messages come one at a time asks so: numpy's calls would cost it ten times as much.
+            # One digest at a time, as with poll(): numpy calls would cost ten times as much.
             rank, pattern = _WORDS.unpack(digests)
             wanted = PATTERNS.item(pattern & (_PATTERNS - 1))
             block = self._table.item(rank * len(self._table) >> 32)
@@ -141,9 +149,9 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A stretch of a generation's file of filter words: whole blocks, ``marks`` digests in all, in so many ``pages``.
+    """A range of a generation's file of filter words: whole blocks, ``marks`` digests in all, on ``pages`` pages.
 
-    ``number`` counts the extents of a generation; the higher one is the younger.
+    ``number`` counts the extents of a generation; a higher one is younger.
     """
 
     generation: int
@@ -154,11 +162,11 @@ class Extent:
     pages: int = 0
 
 
-class Asked(NamedTuple):
-    """The digests that a generation may have, their positions, and beside each the key of the page that it would be in.
+class Candidates(NamedTuple):
+    """The digests that one generation may have: positions, digests, and the key of the page to read for each.
 
-    Keys ascend. A position comes once for each extent that may have it, the youngest extent last. A generation may come in several parts, the
-    youngest first.
+    Keys ascend. A position occurs once per extent that may have it, the youngest extent last. A generation
+    may come in several parts, the youngest first.
     """
 
     generation: int
@@ -168,7 +176,7 @@ class Asked(NamedTuple):
 
 
 def extent_blocks(marks: int) -> int:
-    """Return how many words the table of an extent with so many digests has."""
+    """Return the number of 64-bit words in the table of an extent with ``marks`` digests."""
     return max(1, marks * BITS_PER_ID_AND_EXTENT // _BLOCK_BITS)
 
 
@@ -178,8 +186,8 @@ _generation = attrgetter("generation")
 class ExtentFilters:
     """The filters of a partition's extents.
 
-    ``extents``, ``table``, ``pages``: those of other filters, whose tables, and ranks of pages, lie one after the other in them; the
-    tables are taken over, not copied.
+    ``extents``, ``table``, ``pages``: those of other filters. Tables, and ranks of pages, are concatenated
+    in the order of the extents; the tables are used directly, not copied.
     """
 
     def __init__(
@@ -188,28 +196,28 @@ class ExtentFilters:
         self._extents = list(extents)
         self._table = np.empty(0, np.uint64) if table is None else table
         self._index, self._keys = _page_columns(self._extents, _NO_RANKS if pages is None else pages)
-        self._place()
+        self._update_positions()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self._table.nbytes + self._index.nbytes + self._keys.nbytes
 
     def table(self, extents: Sequence[Extent]) -> Uint64s:
-        """Return the bits of some of them, one after the other in the order that they have here, to be kept as they are."""
+        """Return the concatenated bits of some extents, in the order of this object's extents."""
         return self._cut(self._table, [extent_blocks(each.marks) for each in self._extents], extents)
 
     def pages(self, extents: Sequence[Extent]) -> Uint64s:
-        """Return the ranks of the pages of some of them, one after the other in the order that they have here."""
+        """Return the concatenated page ranks of some extents, in the order of this object's extents."""
         ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
         return self._cut(ranks, [each.pages for each in self._extents], extents)
 
     def add(self, extent: Extent, blocks: Sequence[FilterWords]) -> None:
-        """Make a filter of an extent's words, ascending in each block."""
+        """Build the filter of an extent from its words, ascending in each block."""
         table = np.zeros(extent_blocks(extent.marks), np.uint64)
         for words in blocks:
             if not len(words.ranks):
-                # Of a generation whose keys are all gone, or never came: what there is of it is a filter that lets nothing pass.
+                # An extent without keys: its filter rejects everything.
                 continue
             places = (words.ranks.astype(np.uint64) * np.uint64(len(table))) >> _RANK_BITS
             starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
@@ -221,27 +229,27 @@ class ExtentFilters:
         self._index, self._keys = np.concatenate((self._index, index)), np.concatenate((self._keys, keys))
         self._table = np.concatenate((self._table, table))
         self._extents.append(extent)
-        self._place()
+        self._update_positions()
 
     def keep(self, wanted: Callable[[Extent], bool]) -> None:
-        """Forget the other extents."""
+        """Remove all other extents."""
         kept = [extent for extent in self._extents if wanted(extent)]
         if len(kept) < len(self._extents):
             self._index, self._keys = _page_columns(kept, self.pages(kept))
             self._table = self.table(kept)
             self._extents = kept
-            self._place()
+            self._update_positions()
 
-    def by_generation(self, digests: bytes, positions: NDArray[np.intp]) -> list[Asked]:
-        """Return which of the digests (``16 * n`` bytes) at ``positions`` each generation may have.
+    def by_generation(self, digests: bytes, positions: NDArray[np.intp]) -> list[Candidates]:
+        """Return the digests (``16 * n`` bytes) at ``positions`` that each generation may have; no false negatives.
 
-        Positions ascend; a generation that has none of them is left out, and none is missed.
+        ``positions`` ascend. Generations that have none of them are left out.
         """
         wanted = np.frombuffer(digests, _DIGEST)[positions]
         words = wanted.view(_RANKS).astype(np.uint32).reshape(-1, DIGEST_BYTES // _RANKS.itemsize)
-        found: list[Asked] = []
-        for start in range(0, len(words), _MOST_AT_ONCE):
-            some = words[start : start + _MOST_AT_ONCE]
+        found: list[Candidates] = []
+        for start in range(0, len(words), _BATCH_DIGESTS):
+            some = words[start : start + _BATCH_DIGESTS]
             bits = _bits(some[:, 0], some[:, -1] & _PATTERN_MASK)
             ranks = some[:, 0].astype(np.uint64)
             places = ranks * self._blocks
@@ -256,18 +264,21 @@ class ExtentFilters:
             order = pages.argsort()
             columns = columns[order] + start
             keys, asked = self._keys[pages[order]].tolist(), positions[columns].tolist()
-            looked_for = wanted[columns].tolist()
-            # Rows of one generation are neighbours.
+            candidates = wanted[columns].tolist()
+            # Rows of one generation are adjacent.
             edges = [0, *rows.searchsorted(self._edges).tolist(), len(asked)]
             for generation, (first, last) in zip(self._generations, pairwise(edges), strict=True):
                 if first < last:
                     found.append(
-                        Asked(generation, asked[first:last], looked_for[first:last], keys[first:last])
+                        Candidates(generation, asked[first:last], candidates[first:last], keys[first:last])
                     )
         return found[::-1]
 
     def _cut(self, column: Uint64s, sizes: Sequence[int], extents: Sequence[Extent]) -> Uint64s:
-        """Return the parts of some extents of a column in which each extent has so much, in the order of the extents here."""
+        """Return the concatenated parts of some extents from a column, in the order of this object's extents.
+
+        ``sizes``: the length of each extent's part.
+        """
         wanted, ends = {*extents}, np.cumsum(sizes).tolist()
         parts = [
             column[end - size : end]
@@ -276,8 +287,8 @@ class ExtentFilters:
         ]
         return np.concatenate(parts) if parts else column[:0]
 
-    def _place(self) -> None:
-        """Note where each table lies, in columns of shape ``(extents, 1)``, and which rows are those of one generation."""
+    def _update_positions(self) -> None:
+        """Update the offset of each table (shape ``(extents, 1)``), and the rows of each generation."""
         blocks = np.array([extent_blocks(extent.marks) for extent in self._extents], np.uint64)
         self._blocks = blocks[:, None]
         self._starts = (np.cumsum(blocks, dtype=np.uint64) - blocks)[:, None]
@@ -290,16 +301,17 @@ class ExtentFilters:
 def _page_columns(
     extents: Sequence[Extent], ranks: Uint64s, first: int = 0
 ) -> tuple[Uint64s, NDArray[np.void]]:
-    """Return the index of the pages of extents, whose rows are numbered from ``first``, and the keys of the pages.
+    """Return the page index of extents, whose rows are numbered from ``first``, and the keys of the pages.
 
-    The index has the row and the rank of each page in one number, ascending, so that one search is enough for all that are asked for.
+    An index entry combines row and rank of a page in one number. Entries ascend, so that one search serves
+    all digests.
     """
     counts = np.array([extent.pages for extent in extents], np.int64)
     numbers = np.array([extent.number for extent in extents], np.uint64) << _RANK_BITS
     keys = (np.repeat(numbers, counts) | ranks).astype(">u8").view("V8")
     rows = np.arange(first, first + len(extents), dtype=np.uint64) << _RANK_BITS
     index = np.repeat(rows, counts) | ranks
-    # What would lie before the first page is not there, which that page says as well.
+    # Digests below the first page are not stored; let the search select the first page, which says so.
     some = counts > 0
     index[(np.cumsum(counts) - counts)[some]] = rows[some]
     return index, keys
@@ -314,14 +326,18 @@ IMAGE: Final = "image"
 
 _MAGIC: Final = b"DFI3"
 _HEAD: Final = struct.Struct("<4sII")
-_MOST_HEADING_BYTES: Final = 2**24
+_MAX_HEADING_BYTES: Final = 2**24
 _WORD_BYTES: Final = 8
-_REMEDY: Final = "it is made again"
+_REMEDY: Final = "it is rebuilt"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentImage:
-    """One filter: its capacity and count in digests, where the words lie that it was made of, its table, those of the extents, and the ranks of their pages."""
+    """The image of one filter.
+
+    ``capacity`` and ``count`` are in digests; ``extents`` locate the words it was built from; then its
+    table, the tables of the extents, and the ranks of their pages.
+    """
 
     capacity: int
     count: int
@@ -332,7 +348,7 @@ class SegmentImage:
 
 
 def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> None:
-    """Write the filters that belong to ``state``, whole or not at all; raises OSError."""
+    """Write the filters that belong to ``state``, complete or not at all; raises OSError."""
     heading = json.dumps(
         {
             "state": sha256(state).hexdigest(),
@@ -361,7 +377,7 @@ def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> N
             file.write(heading)
             for table in tables:
                 file.write(table.data)
-        # Not flushed to the disk: what a power cut leaves of it does not check, and nothing is lost with it.
+        # No fsync: an image damaged by a power cut fails its check and is rebuilt.
         partial.replace(path)
     except OSError:
         with suppress(OSError):
@@ -372,21 +388,21 @@ def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> N
 def read_image(path: Path, state: bytes) -> list[SegmentImage]:
     """Return the filters that were written for exactly this state.
 
-    Raises FileNotFoundError when there is no image, `StoreCorruptError` when it is of another state or does not check, and OSError
-    when it cannot be read.
+    Raises FileNotFoundError when there is no image, `StoreCorruptError` when it belongs to another state or
+    fails a check, and OSError when it cannot be read.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size or not head.startswith(_MAGIC):
-            raise _wrong(path, "is no filter image of this version")
+            raise _corrupt_image(path, "is not a filter image of this version")
         _, checksum, length = _HEAD.unpack(head)
-        if length > min(_MOST_HEADING_BYTES, size):
-            raise _wrong(path, "is truncated")
+        if length > min(_MAX_HEADING_BYTES, size):
+            raise _corrupt_image(path, "is truncated")
         heading = file.read(length)
         words = np.fromfile(file, dtype="<u8")
     if crc32(words.data, crc32(heading, crc32(struct.pack("<I", length)))) != checksum:
-        raise _wrong(path, "does not check")
+        raise _corrupt_image(path, "has a wrong checksum")
     read = Fields(
         f"filter image {path} cannot be read",
         "",
@@ -395,7 +411,7 @@ def read_image(path: Path, state: bytes) -> list[SegmentImage]:
         remedy=_REMEDY,
     )
     if read.text("state") != sha256(state).hexdigest():
-        raise _wrong(path, "is of another state of the store")
+        raise _corrupt_image(path, "belongs to another state of the store")
     segments, at = [], 0
     for entry in read.objects("segments"):
         capacity, count = entry.integer("capacity", least=1), entry.integer("count", least=0)
@@ -410,7 +426,7 @@ def read_image(path: Path, state: bytes) -> list[SegmentImage]:
         )
         at = end
     if size != _HEAD.size + length + _WORD_BYTES * at:
-        raise _wrong(path, f"has {size} bytes, which is not what its heading says")
+        raise _corrupt_image(path, f"has {size} bytes, which contradicts its heading")
     return segments
 
 
@@ -418,12 +434,12 @@ def _extent(read: Fields) -> Extent:
     return Extent(*(read.integer(entry.name, least=0) for entry in fields(Extent)))
 
 
-def _wrong(path: Path, why: str) -> StoreCorruptError:
+def _corrupt_image(path: Path, why: str) -> StoreCorruptError:
     return StoreCorruptError(f"filter image {path} {why}; {_REMEDY}")
 
 
-MOST_PER_FILTER: Final = 2**24
-LEAST_PER_FILTER: Final = 2**16
+MAX_PER_FILTER: Final = 2**24
+MIN_PER_FILTER: Final = 2**16
 
 
 @dataclass(slots=True)
@@ -437,9 +453,9 @@ class _Segment:
 
 
 class FilterSet:
-    """Filters over everything flushed in one partition; ``folder`` holds one file of words a generation.
+    """All filters of one partition; ``folder`` has one file of words per generation.
 
-    ``expected``: how many digests are about to be loaded, so that the first filter is made in their size at once.
+    ``expected``: number of digests about to be loaded; the first filter gets that size at once.
     """
 
     def __init__(self, folder: Path, expected: int = 0) -> None:
@@ -447,16 +463,16 @@ class FilterSet:
         self._expected = expected
         self._segments: list[_Segment] = []
         self._extents = ExtentFilters()
-        self._imaged = False
+        self._has_image = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self._extents.nbytes + sum(segment.filter.nbytes for segment in self._segments)
 
     @property
     def marks(self) -> int:
-        """How many digests were added and not dropped."""
+        """The number of digests that were added and not dropped."""
         return sum(segment.marks for segment in self._segments)
 
     def path(self, generation: int) -> Path:
@@ -464,7 +480,7 @@ class FilterSet:
         return self._folder / f"g{generation}.filter"
 
     def may_contain(self, digests: bytes) -> NDArray[np.intp]:
-        """Return the positions, ascending, of the digests that may be stored; never misses one."""
+        """Return the positions, ascending, of the digests that may be stored; no false negatives."""
         if len(self._segments) == 1:
             return self._segments[0].filter.may_contain(digests)
         if not self._segments:
@@ -472,25 +488,25 @@ class FilterSet:
         found = [segment.filter.may_contain(digests) for segment in self._segments]
         return np.unique(np.concatenate(found))
 
-    def by_generation(self, digests: bytes) -> list[Asked]:
-        """Return the digests that each generation may have, and in which pages they would be; never misses one."""
+    def by_generation(self, digests: bytes) -> list[Candidates]:
+        """Return the digests that each generation may have, and their pages; no false negatives."""
         if not self._segments:
             return []
         passed = self.may_contain(digests)
         return self._extents.by_generation(digests, passed) if passed.size else []
 
     def append(self, generation: int, start: int, words: FilterWords, number: int = 0) -> int:
-        """Write words as `write` does, add them as the extent of this number, and return the file's end."""
-        self._changes()
+        """Write words as `write` does, add them as the extent of this number, and return the new end of the file."""
+        self._delete_image()
         end = self.write(generation, start, words)
-        # An earlier attempt of the same flush, whose bytes were just written over.
+        # Remove an earlier attempt of the same flush; its bytes were just overwritten.
         self._keep(lambda known: known.generation != generation or known.start < start)
         self._add(Extent(generation, start, end - start, words.count, number, len(words.pages)), [words])
         return end
 
     def fold(self, old: int, new: int, words: FilterWords) -> None:
-        """Put a generation with one extent, whose words are written, in the place of another one that has the same digests."""
-        self._changes()
+        """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written."""
+        self._delete_image()
         holders = [
             segment
             for segment in self._segments
@@ -507,10 +523,10 @@ class FilterSet:
         self.path(old).unlink(missing_ok=True)
 
     def write(self, generation: int, start: int, words: FilterWords) -> int:
-        """Write words (ascending) at byte ``start`` of the generation's file, cut off what lay beyond, return the file's end."""
+        """Write words (ascending) at byte ``start`` of the generation's file, truncate the rest, return the new end."""
         data = encode_words(words)
         path = self.path(generation)
-        # What lies beyond ``start`` is left over from an interrupted flush.
+        # Bytes after ``start`` are left over from an interrupted flush.
         with path.open("r+b" if path.exists() else "wb") as file:
             file.truncate(start)
             file.seek(start)
@@ -520,14 +536,16 @@ class FilterSet:
         return start + len(data)
 
     def load(self, generation: int, extents: Sequence[int]) -> int:
-        """Add the extents of a generation, which have so many bytes of its file each, and return how many digests they have.
+        """Add the extents of a generation, given by their sizes in its file; return the number of digests.
 
-        Raises `StoreCorruptError` or OSError when they cannot be read; nothing was added then.
+        Raises `StoreCorruptError` or OSError when they cannot be read; then nothing was added.
         """
         size = sum(extents)
         data = self.read(generation, 0, size)
         if len(data) < size:
-            message = f"{self.path(generation)} has {len(data)} bytes, {size} are wanted; it is to be made again from its keys"
+            message = (
+                f"{self.path(generation)} has {len(data)} bytes instead of {size}; rebuild it from its keys"
+            )
             raise StoreCorruptError(message)
         read, start = [], 0
         for number, length in enumerate(extents):
@@ -537,20 +555,20 @@ class FilterSet:
                 read.append((Extent(generation, start, length, counts[0], number, counts[1]), blocks))
             start += length
         if read:
-            self._changes()
+            self._delete_image()
         for extent, blocks in read:
             self._add(extent, blocks)
         return sum(extent.marks for extent, _ in read)
 
     def read(self, generation: int, start: int, size: int) -> bytes:
-        """Read so many bytes of a generation's file (fewer if it is shorter)."""
+        """Read ``size`` bytes of a generation's file (fewer if it is shorter)."""
         with self.path(generation).open("rb") as file:
             file.seek(start)
             return file.read(size)
 
     def keep(self, state: bytes) -> None:
-        """Write what is in memory as the image of the filters for ``state``, unless it is there; raises OSError."""
-        if self._imaged or not self._segments:
+        """Write the image of the filters for ``state``, unless it is there already; raises OSError."""
+        if self._has_image or not self._segments:
             return
         images = [
             SegmentImage(
@@ -564,12 +582,12 @@ class FilterSet:
             for segment in self._segments
         ]
         write_image(self._folder / IMAGE, state, images)
-        self._imaged = True
+        self._has_image = True
 
     def restore(self, state: bytes) -> bool:
-        """Take the filters over from their image, where there is one for ``state``; only into an empty set.
+        """Load the filters from their image, if there is one for ``state``; only into an empty set.
 
-        Raises `StoreCorruptError` or OSError when there is one that cannot be used; nothing was added then.
+        Raises `StoreCorruptError` or OSError when the image cannot be used; then nothing was added.
         """
         try:
             images = read_image(self._folder / IMAGE, state)
@@ -577,9 +595,11 @@ class FilterSet:
             return False
         ends = {extent.generation: extent.start + extent.size for image in images for extent in image.extents}
         for generation, end in ends.items():
-            # What is there is not read now; what is missing would be missed when a filter is made larger.
+            # The words are not read now, but needed later to enlarge a filter: check that they exist.
             if self.path(generation).stat().st_size < end:
-                message = f"{self.path(generation)} is shorter than its filter's image says; both are to be made again"
+                message = (
+                    f"{self.path(generation)} is shorter than the filter image says; both must be rebuilt"
+                )
                 raise StoreCorruptError(message)
         self._segments = [
             _Segment(Filter(image.capacity, image.table.copy(), image.count), list(image.extents))
@@ -590,19 +610,19 @@ class FilterSet:
             np.concatenate([image.extent_table for image in images]),
             np.concatenate([image.pages for image in images]),
         )
-        self._imaged = True
+        self._has_image = True
         return True
 
-    def _changes(self) -> None:
-        """Remove the image before what it shows changes: a state of the same bytes must never come to it later."""
-        self._imaged = False
+    def _delete_image(self) -> None:
+        """Delete the image before a change: a later state with the same bytes must never match an outdated image."""
+        self._has_image = False
         (self._folder / IMAGE).unlink(missing_ok=True)
 
     def drop(self, generations: Iterable[int]) -> None:
-        """Forget generations and delete their files; the bits they set go when their filter is made anew."""
+        """Remove generations and delete their files; their bits disappear when their filter is rebuilt."""
         dropped = set(generations)
         if dropped:
-            self._changes()
+            self._delete_image()
         self._keep(lambda extent: extent.generation not in dropped)
         self._segments = [segment for segment in self._segments if segment.extents]
         for generation in dropped:
@@ -615,7 +635,7 @@ class FilterSet:
 
     def _add(self, extent: Extent, blocks: list[FilterWords]) -> None:
         last = self._segments[-1] if self._segments else None
-        if last is None or last.marks + extent.marks > MOST_PER_FILTER:
+        if last is None or last.marks + extent.marks > MAX_PER_FILTER:
             last = _Segment(Filter(_capacity(max(extent.marks, self._expected))))
             self._expected = 0
             self._segments.append(last)
@@ -627,14 +647,18 @@ class FilterSet:
             last.filter.add(block)
 
     def _enlarged(self, last: _Segment, more: int) -> _Segment:
-        """Return a filter with room for ``more`` digests: the last made anew, or another where its words are damaged."""
+        """Return a filter with room for ``more`` digests.
+
+        It is the last one, rebuilt, or a new one where the words of the last are damaged.
+        """
         larger = Filter(_capacity(last.marks + more))
         try:
             for known in last.extents:
                 for block in decode_words(self.read(known.generation, known.start, known.size)):
                     larger.add(block)
         except (StoreCorruptError, OSError):
-            # What is in memory came from an image. The words are made again from the keys when they are needed to open.
+            # The filter in memory came from an image. Its words are rebuilt from the keys at the next open
+            # that needs them.
             self._segments.append(_Segment(Filter(_capacity(more))))
             return self._segments[-1]
         last.filter = larger
@@ -642,4 +666,4 @@ class FilterSet:
 
 
 def _capacity(marks: int) -> int:
-    return max(LEAST_PER_FILTER, marks if marks > MOST_PER_FILTER else min(2 * marks, MOST_PER_FILTER))
+    return max(MIN_PER_FILTER, marks if marks > MAX_PER_FILTER else min(2 * marks, MAX_PER_FILTER))

@@ -1,6 +1,7 @@
-"""Filter words: what filters need of each digest, and where the pages begin.
+"""Filter words: the input of filters for each digest, and the first rank of each page.
 
-They are kept beside the sorted files, so that filters of any size (`filter_set`), and the index of pages, are made without reading a page.
+They are stored beside the sorted files, so that filters of any size (`filter_set`) and the page index are
+built without reading a page.
 
 Layout, little-endian; a filter file (``NAME.filter``) is any number of blocks, one after the other::
 
@@ -37,7 +38,7 @@ BLOCK_BYTES: Final = _HEADER.size
 _COUNTS: Final = struct.Struct("<II")
 _RANK_TYPE: Final = np.dtype("<u4")
 _PATTERN_TYPE: Final = np.dtype("<u2")
-_MOST_PER_BLOCK: Final = 2**22
+_MAX_PER_BLOCK: Final = 2**22
 
 
 _NO_PAGES: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
@@ -45,9 +46,9 @@ _NO_PAGES: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class FilterWords:
-    """``n`` digests as a filter sees them: ``ranks`` (their order) and ``patterns``, both of shape ``(n,)``.
+    """The filter words of ``n`` digests: ``ranks`` (ascending) and ``patterns``, both of shape ``(n,)``.
 
-    ``pages``: the ranks of the pages in which they lie, ascending; none where nobody asks for them.
+    ``pages``: the ranks of the pages that contain them, ascending; empty where they are not needed.
     """
 
     ranks: NDArray[np.uint32]
@@ -56,7 +57,7 @@ class FilterWords:
 
     @property
     def count(self) -> int:
-        """How many digests these are."""
+        """The number of digests."""
         return len(self.ranks)
 
 
@@ -72,10 +73,10 @@ def filter_words(digests: bytes, pages: Sequence[int] = ()) -> FilterWords:
 
 
 def encode_words(words: FilterWords) -> bytes:
-    """Return the words as blocks, the pages with the last one; none give no bytes."""
+    """Return the words as blocks, the pages in the last one; no words give no bytes."""
     blocks = []
-    for start in range(0, words.count, _MOST_PER_BLOCK):
-        end = start + _MOST_PER_BLOCK
+    for start in range(0, words.count, _MAX_PER_BLOCK):
+        end = start + _MAX_PER_BLOCK
         pages = words.pages if end >= words.count else words.pages[:0]
         columns = (
             words.ranks[start:end].astype(_RANK_TYPE, copy=False).tobytes()
@@ -88,14 +89,14 @@ def encode_words(words: FilterWords) -> bytes:
 
 
 def decode_words(data: bytes) -> list[FilterWords]:
-    """Return one entry a block.
+    """Return one entry per block.
 
-    Raises `StoreCorruptError` when the bytes are foreign, truncated or changed, or a block is out of order.
+    Raises `StoreCorruptError` when the bytes are foreign, truncated or changed, or a block is not sorted.
     """
     blocks, at, view = [], 0, memoryview(data)
     while at < len(data):
         if len(data) - at < _HEADER.size or data[at : at + len(MAGIC)] != MAGIC:
-            raise _corrupt(at, "no block begins here")
+            raise _corrupt(at, "there is no block header")
         _, count, page_count, checksum = _HEADER.unpack_from(data, at)
         at += _HEADER.size
         size = WORD_BYTES * count + PAGE_WORD_BYTES * page_count
@@ -105,7 +106,7 @@ def decode_words(data: bytes) -> list[FilterWords]:
         ranks = np.frombuffer(columns, dtype=_RANK_TYPE, count=count)
         pages = np.frombuffer(columns, dtype=_RANK_TYPE, count=page_count, offset=WORD_BYTES * count)
         if (ranks[1:] < ranks[:-1]).any() or (pages[1:] <= pages[:-1]).any():
-            raise _corrupt(at, "the block is out of order")
+            raise _corrupt(at, "the block is not sorted")
         patterns = np.frombuffer(
             columns, dtype=_PATTERN_TYPE, count=count, offset=_RANK_TYPE.itemsize * count
         )
@@ -123,9 +124,9 @@ def merge_words(blocks: Iterable[FilterWords]) -> FilterWords:
     patterns = np.concatenate([block.patterns for block in kept])
     pages = np.sort(np.concatenate([block.pages for block in kept]))
     if (ranks[1:] >= ranks[:-1]).all():
-        # Blocks of sorted files, in their order: to see that takes a twentieth of a sort.
+        # Blocks of sorted files in order: this check takes a twentieth of a sort.
         return FilterWords(ranks, patterns, pages)
-    # Rank and pattern in one number: one sort of plain words instead of a sort of positions and two gathers.
+    # Rank and pattern in one number: one plain sort instead of an index sort and two gathers.
     joined = np.sort((ranks.astype(np.uint64) << np.uint64(16)) | patterns)
     return FilterWords((joined >> np.uint64(16)).astype(np.uint32), joined.astype(np.uint16), pages)
 
@@ -136,5 +137,5 @@ def _checksum(count: int, pages: int, columns: bytes | memoryview) -> int:
 
 def _corrupt(at: int, why: str) -> StoreCorruptError:
     return StoreCorruptError(
-        f"filter words cannot be read at byte {at}: {why}; the file is to be made again from its keys"
+        f"filter words cannot be read at byte {at}: {why}; rebuild the file from its keys"
     )

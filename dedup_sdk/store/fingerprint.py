@@ -1,11 +1,12 @@
-"""One short text for a set of marks, however they are ordered, paged or spread over files.
+"""Fingerprints: one short text for a set of marks, independent of their order, pages and files.
 
-Layout: each mark becomes one 64-bit word by folding its four columns (high and low word of the digest, offset,
-timestamp, all as unsigned 64-bit) through the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
-number generators", OOPSLA 2014); the text is the sum of these words and the sum of their own mixes, both modulo 2^64, in
-hexadecimal. So the fingerprints of parts add up to that of the whole. A payload is folded in as a fifth word, `payload_word`;
-marks without one have four. Acceptance numbers are not part of it. It tells sets
-apart that differ by accident, not by design.
+Layout: each mark becomes one 64-bit word by folding its four columns (high and low word of the digest,
+offset, timestamp, all as unsigned 64-bit) through the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast
+splittable pseudorandom number generators", OOPSLA 2014). A payload is folded in as a fifth word,
+`payload_word`. Acceptance numbers are not included. The text is the sum of these words and the sum of their
+own mixes, both modulo 2^64, in hexadecimal. So the fingerprints of parts add up to that of the whole.
+
+It detects accidental differences; it is no protection against deliberate ones.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 _MASK: Final = 2**64 - 1
 _HALF_DIGITS: Final = FINGERPRINT_DIGITS // 2
 _CACHED_MARKS: Final = 2**13
-"""Columns of so many marks stay in the processor's cache from one step to the next: half the time."""
+"""Columns of this many marks stay in the processor's cache from one step to the next, which halves the time."""
 
 
 def fingerprint(pages: Iterable[Marks]) -> str:
-    """Return 32 hexadecimal digits that depend only on which marks the pages hold; none at all give 32 zeros."""
+    """Return 32 hexadecimal digits that depend only on the set of marks; 32 zeros for no marks."""
     total = total_mixed = 0
     for page in pages:
         for start in range(0, page.count, _CACHED_MARKS):
@@ -44,7 +45,7 @@ def fingerprint(pages: Iterable[Marks]) -> str:
 
 
 def sum_fingerprints(parts: Iterable[str]) -> str:
-    """Return the fingerprint of all marks of the parts; none at all give 32 zeros.
+    """Return the fingerprint of the marks of all parts together; 32 zeros for no parts.
 
     Raises ValueError when one of them is not hexadecimal.
     """
@@ -69,7 +70,7 @@ def _words(marks: Marks) -> Uint64s:
 
 
 def payload_word(payload: bytes) -> int:
-    """Return 64 bits that stand for a payload: its BLAKE2b of 8 bytes, little-endian."""
+    """Return 64 bits for a payload: its BLAKE2b of 8 bytes, little-endian."""
     return int.from_bytes(blake2b(payload, digest_size=8).digest(), "little")
 
 

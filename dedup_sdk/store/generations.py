@@ -1,19 +1,23 @@
-"""Generations: the marks of one stretch of time, dropped as a whole when all of them are outside the window.
+"""Generations: groups of marks of similar age, each dropped as a whole once no window reaches any of its marks.
 
-A generation is one column family (``g<number>``) of a partition's database. Each flush adds an extent to it, which is a sorted file of pages; one
-that takes nothing in any more is folded into a generation of a single extent, which takes its place. What is known
-of it is kept here, so that nothing has to be scanned to drop it. Layout of the state, JSON under the key ``state``::
+A generation is one column family (``g<number>``) of a partition's database. Each flush adds an *extent*,
+which is one sorted file of pages. The state describes each generation, so that dropping one needs no scan.
+Layout of the state, JSON under the key ``state``::
 
-    {"format": 2, "next": 3, "top_offset": 99, "first_step": 7, "generations": [{"number": 1, "marks": ..., "extents": [...], ...}, ...]}
+    {"format": 2, "next": 3, "top_offset": 99, "first_step": 7,
+     "generations": [{"number": 1, "marks": ..., "extents": [...], ...}, ...]}
 
-A mark is never taken in over one of a higher offset, so that the newest extent of the newest generation that has an ID has its highest offset.
+Invariant: a mark is never added over one with a higher offset. So the newest extent of the newest
+generation with an ID has the highest offset of that ID.
 
-In a *fold* the marks of all extents are merged, each ID once. Each flush does a part of it, twice as many marks as it takes in, so that none takes long and there are never many extents.
+*Folding* merges all extents of a generation that accepts no more marks into a new generation with one extent.
+Each ID is then there once. Each flush folds twice as many marks as it adds, so that no flush takes long, and
+there are never many extents.
 
-Why not RocksDB's own ways to forget (``benchmarks/expiry.py`` compares them, one window of 1,000,000 IDs in 10 s):
-generations hold 1.13 windows. RocksDB's TTL goes by the time of writing, so that a replayed backlog lives too long, its
-values cannot be ingested, and 40 to 80 % of what is one to two windows old is still found. FIFO compaction goes by
-size: when four times as many IDs come, it forgets 80 % of the live window.
+RocksDB's own expiry was rejected (``benchmarks/expiry.py``, one window of 1,000,000 IDs in 10 s).
+Generations hold 1.13 windows. RocksDB's TTL counts from the time of writing, so that a replayed backlog
+lives too long; its values cannot be ingested; and 40 to 80 % of the marks that are one to two windows old
+are still found. FIFO compaction goes by size: at four times the rate it forgets 80 % of the live window.
 """
 
 from __future__ import annotations
@@ -39,8 +43,8 @@ from dedup_sdk.store.database import (
     DEFAULT,
     JOURNAL,
     STATE,
-    Extents,
     SharedMemory,
+    StoredGeneration,
     families_with_bloom,
     generation_options,
     get_values,
@@ -48,7 +52,7 @@ from dedup_sdk.store.database import (
     scan_generations,
     wants_merges,
 )
-from dedup_sdk.store.filter_set import Asked, FilterSet
+from dedup_sdk.store.filter_set import Candidates, FilterSet
 from dedup_sdk.store.filter_words import FilterWords, merge_words
 from dedup_sdk.store.identity import Fields
 from dedup_sdk.store.pages import FoundMark, find_in_pages
@@ -57,17 +61,19 @@ from dedup_sdk.store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent
 from dedup_sdk.window import Window
 
 FORMAT: Final = 2
-MOST_EXTENTS: Final = 64
-_SHARE_OF_WINDOW: Final = 8
+MAX_EXTENTS: Final = 64
+_WINDOW_DIVISOR: Final = 8
 _REMEDY: Final = "move the store away and rebuild it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """``began_ms`` is the median timestamp, ``began_number`` the highest number, of its first marks.
+    """The description of one generation.
 
-    ``marks`` counts what came in (an ID that came twice counts twice, until it is folded); ``extents`` has for each of its extents how many bytes
-    of its file of filter words belong to it, one after the other; ``sealed``: nothing more comes in.
+    ``began_ms`` is the median timestamp, and ``began_number`` the highest acceptance number, of its first
+    flush. ``marks`` counts added marks (an ID that was added twice counts twice, until it is folded).
+    ``extents`` has, for each extent, its size in bytes in the generation's file of filter words, in file
+    order. ``sealed``: accepts no more marks.
     """
 
     number: int
@@ -87,11 +93,11 @@ class Generation:
 
     @property
     def filter_bytes(self) -> int:
-        """How much of its file of filter words belongs to it."""
+        """The valid size of its file of filter words, in bytes."""
         return sum(self.extents)
 
     def widened(self, marks: Marks) -> Generation:
-        """Return it with ``marks`` (at least one) taken in."""
+        """Return it with ``marks`` (at least one) added."""
         oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
         newest_number = 0 if marks.numbers is None else int(marks.numbers.max())
         if not self.marks:
@@ -101,7 +107,7 @@ class Generation:
                 oldest_ms=oldest_ms,
                 newest_ms=newest_ms,
                 newest_number=newest_number,
-                # The median, because one timestamp from the future must not end a generation.
+                # The median: one timestamp from the future must not end a generation.
                 began_ms=int(np.median(marks.timestamps)),
                 began_number=newest_number,
             )
@@ -113,26 +119,26 @@ class Generation:
             newest_number=max(self.newest_number, newest_number),
         )
 
-    def takes(self, marks: Marks, window: Window, least_marks: int) -> bool:
-        """Whether ``marks`` still belong into it: until it spans an eighth of the window, and never below ``least_marks``.
+    def accepts(self, marks: Marks, window: Window, min_marks: int) -> bool:
+        """Whether to add ``marks`` to it: until it spans an eighth of the window, and always below ``min_marks``.
 
-        Of many small flushes it takes `MOST_EXTENTS`, whatever it spans: then it is folded.
+        It accepts at most `MAX_EXTENTS` flushes, whatever it spans; then it is folded.
         """
-        if self.sealed or len(self.extents) >= MOST_EXTENTS:
+        if self.sealed or len(self.extents) >= MAX_EXTENTS:
             return False
-        if self.marks < least_marks:
+        if self.marks < min_marks:
             return True
         if window.time_ms is not None:
             spanned_ms = int(np.median(marks.timestamps)) - self.began_ms
-            if spanned_ms * _SHARE_OF_WINDOW > window.time_ms:
+            if spanned_ms * _WINDOW_DIVISOR > window.time_ms:
                 return False
         if window.count is not None and marks.numbers is not None:
             spanned = int(marks.numbers.max()) - self.began_number
-            return spanned * _SHARE_OF_WINDOW <= window.count
+            return spanned * _WINDOW_DIVISOR <= window.count
         return True
 
-    def is_out(self, before_ms: int | None, up_to_number: int | None) -> bool:
-        """Whether every mark is older than ``before_ms``, or every mark has a number of at most ``up_to_number``."""
+    def is_expired(self, before_ms: int | None, up_to_number: int | None) -> bool:
+        """Whether every mark is older than ``before_ms``, or has an acceptance number of at most ``up_to_number``."""
         too_old = before_ms is not None and self.newest_ms < before_ms
         return too_old or (up_to_number is not None and self.newest_number <= up_to_number)
 
@@ -142,14 +148,14 @@ _marks, _number = attrgetter("marks"), attrgetter("number")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The generations of a partition, oldest first; one that was folded has a later number than some that are younger.
+    """The generations of a partition, oldest first; a folded one has a higher number than some younger ones.
 
-    ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of the next generation;
-    ``first_step`` the sequence of the first step in the journal, so that a state and a journal of different times are noticed.
+    ``top_offset`` is at least the offset of every mark in them, -1 without any; ``next_number`` is that of
+    the next generation; ``first_step`` is the sequence of the first step in the journal.
 
-    No two journals begin with the same number. A database whose list of files was cut off opens at an earlier state.
-    What is left of a later journal then does not begin where that state says, which counts as damage
-    (`dedup_sdk.store.database.read_journal`).
+    No two journals begin with the same sequence. A database whose MANIFEST was truncated opens with an
+    earlier state. The rest of the later journal then does not begin at that state's ``first_step``, which
+    counts as damage (`dedup_sdk.store.database.read_journal`).
     """
 
     generations: tuple[Generation, ...] = field(default=())
@@ -159,11 +165,11 @@ class State:
 
     @property
     def marks(self) -> int:
-        """How many marks came into the generations."""
+        """The number of marks added to the generations."""
         return sum(map(_marks, self.generations))
 
     def changed(self, generation: Generation) -> State:
-        """Return it with a generation in place of the one of its number, or as the newest."""
+        """Return it with ``generation`` in place of the one with its number, or as the newest."""
         if generation.number >= self.next_number:
             return replace(
                 self, generations=(*self.generations, generation), next_number=generation.number + 1
@@ -172,7 +178,7 @@ class State:
         return replace(self, generations=kept)
 
     def folded(self, old: Generation, new: Generation) -> State:
-        """Return it with ``new``, whose number is the next, in the place of ``old``."""
+        """Return it with ``new``, which has the next number, in place of ``old``."""
         kept = tuple(new if entry.number == old.number else entry for entry in self.generations)
         return replace(self, generations=kept, next_number=new.number + 1)
 
@@ -189,7 +195,7 @@ class State:
 
     @classmethod
     def decode(cls, data: bytes, where: str = "a store") -> Self:
-        """Read what `encode` wrote in the store ``where``; raises `StoreCorruptError` on anything else."""
+        """Read the result of `encode` for the store ``where``; raises `StoreCorruptError` for anything else."""
         try:
             content = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -206,7 +212,7 @@ class State:
         if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= following:
             raise read.wrong(
                 "next",
-                f"the numbers of generations have to differ, and lie below it; {_REMEDY}",
+                f"generation numbers must be distinct and lower than next; {_REMEDY}",
                 shown=[*numbers, following],
             )
         return cls(
@@ -237,7 +243,7 @@ log = logging.getLogger(__name__)
 _FILTERS: Final = "filters"
 _INCOMING: Final = "incoming"
 _FOLD: Final = f"fold{SORTED_SUFFIX}"
-_FOLDED_EACH: Final = 2
+_FOLDED_PER_ADDED: Final = 2
 _PAGES_AT_ONCE: Final = 64
 _OPENINGS: Final = count()
 _OWNER: Final = struct.Struct("<QQ")
@@ -245,9 +251,11 @@ _ENTRIES: Final = re.compile(r"# entries=(\d+)")
 
 
 class RocksGenerations:
-    """The generations that ``state`` names; what else of ``names`` lies in the database, or beside it, is removed.
+    """The generations of an open database: look-ups, flushes, folds and expiry.
 
-    RocksDB's exceptions pass through. ``state`` is what is valid now, on disk as well; ``filters`` say where `find` must look.
+    ``state`` is the valid state, in memory and on disk. ``filters`` select the pages that `find` must read.
+    At the start, every column family in ``names`` and every file that the state does not name is removed.
+    RocksDB's exceptions pass through.
     """
 
     def __init__(
@@ -265,7 +273,9 @@ class RocksGenerations:
             made.mkdir(mode=PRIVATE, exist_ok=True)
         for generation in state.generations:
             if generation.name not in names:
-                message = f"store {folder} lacks generation {generation.name}; move it away and rebuild it"
+                message = (
+                    f"store {folder}: generation {generation.name} is missing; move it away and rebuild it"
+                )
                 raise StoreCorruptError(message)
             self._families[generation.number] = database.get_column_family(generation.name)
         self.clean(names)
@@ -276,30 +286,30 @@ class RocksGenerations:
                 self._load_filter(generation)
         if self.count_with_bloom() < len(state.generations):
             log.error(
-                "store %s: RocksDB's Bloom filters are off, look-ups are slow; see its OPTIONS file", folder
+                "store %s: RocksDB's Bloom filters are off, look-ups are slow; check its OPTIONS file", folder
             )
 
     @cached_property
     def filters(self) -> FilterSet:
-        """The filters; a store without a generation, as that of a few thousand IDs is, needs none."""
+        """The filters; created on first use, because a store without generations needs none."""
         return FilterSet(self._folder / _FILTERS, self.state.marks)
 
     @property
     def filter_bytes(self) -> int:
-        """Bytes of memory that filters take."""
+        """Memory of the filters, in bytes."""
         return self.filters.nbytes if self.state.generations else 0
 
     def count_with_bloom(self) -> int:
-        """Return how many generations have RocksDB's own Bloom filter, by its own account."""
+        """Return the number of generations for which RocksDB reports its own Bloom filter."""
         return len(
             families_with_bloom(self._folder) & {generation.name for generation in self.state.generations}
         )
 
-    def find(self, asked: list[Asked]) -> dict[int, FoundMark]:
-        """Return the mark of each digest that is stored, by its position; ``asked``: what ``filters`` say of the digests."""
+    def find(self, asked: list[Candidates]) -> dict[int, FoundMark]:
+        """Return the stored mark of each digest, by position; ``asked``: the candidates that ``filters`` selected."""
         found: dict[int, FoundMark] = {}
         ages = {generation.number: age for age, generation in enumerate(self.state.generations)}
-        # The youngest first, so that what it has is not asked of others.
+        # The youngest first: IDs found there are not looked up in older ones.
         for number, positions, digests, keys in sorted(
             asked, key=lambda each: ages.get(each.generation, -1), reverse=True
         ):
@@ -310,9 +320,10 @@ class RocksGenerations:
                     [digests[at] for at in left],
                     [keys[at] for at in left],
                 )
-            # Not with the family itself: who keeps an error keeps these frames, and a handle in them would keep RocksDB's lock.
+            # Not the family itself: whoever keeps an error keeps these frames, and a handle in them keeps
+            # RocksDB's lock.
             owner, read = _OWNER.pack(self._opening, number), partial(self._read, number)
-            # Few pages at once, which stay in the processor's cache until they are looked into.
+            # Few pages at once: they stay in the processor's cache until they are searched.
             for start in range(0, len(keys), _PAGES_AT_ONCE):
                 some = slice(start, start + _PAGES_AT_ONCE)
                 pages = self._memory.pages.read(owner, keys[some], read)
@@ -327,7 +338,10 @@ class RocksGenerations:
         return scan_generations(list(map(self._extents, self.state.generations)), self.state.marks)
 
     def newer_than_stored(self, marks: Marks) -> Marks:
-        """Leave out the marks whose ID is stored with the same or a higher offset; ``marks`` has each ID once."""
+        """Drop marks whose ID is stored with the same or a higher offset.
+
+        ``marks`` has each ID once.
+        """
         below = np.flatnonzero(marks.offsets <= self.state.top_offset)
         if not below.size:
             return marks
@@ -340,10 +354,10 @@ class RocksGenerations:
         kept[places] = marks.offsets[places] > np.array([offset for offset, *_ in found.values()])
         return select_marks(marks, np.flatnonzero(kept))
 
-    def take_in(self, marks: Marks, window: Window, least_marks: int) -> None:
-        """Take in marks (ascending, at least one, `newer_than_stored`), and widen the state accordingly."""
+    def add_marks(self, marks: Marks, window: Window, min_marks: int) -> None:
+        """Add marks (ascending, at least one, `newer_than_stored`) as an extent, and widen the state."""
         generation = self.state.generations[-1] if self.state.generations else None
-        if generation is None or not generation.takes(marks, window, least_marks):
+        if generation is None or not generation.accepts(marks, window, min_marks):
             generation = self.create()
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
@@ -354,15 +368,15 @@ class RocksGenerations:
             generation.widened(marks), extents=(*generation.extents, end - generation.filter_bytes)
         )
         top_offset = max(self.state.top_offset, int(marks.offsets.max()))
-        # Filter and state go ahead of the file: whatever of it is there after a crash must be found, and not look older.
+        # Write filter and state before the file: after a crash, every part of it must be found, and not look older.
         self.state = replace(self.state.changed(widened), top_offset=top_offset)
         self._database.put(STATE, self.state.encode())
         self.ingest(generation, [path])
-        self._go_on_folding(_FOLDED_EACH * marks.count)
+        self._continue_folding(_FOLDED_PER_ADDED * marks.count)
 
-    def _go_on_folding(self, marks: int) -> None:
-        """Fold at least so many marks of generations that take nothing in any more, as long as there are any."""
-        # At 0 as well: often all marks of one were folded just so, and what they lay in before is still there.
+    def _continue_folding(self, marks: int) -> None:
+        """Fold at least so many marks of generations that accept no more, as long as there are any."""
+        # At 0 as well: often all marks were folded exactly, and the old generation is still to be replaced.
         while marks >= 0:
             if self._fold is None:
                 old = next((each for each in self.state.generations[:-1] if len(each.extents) > 1), None)
@@ -375,7 +389,7 @@ class RocksGenerations:
             marks -= done or 0
 
     def _folding(self, old: Generation) -> Iterator[int]:
-        """Fold a generation; yield after each part how many marks it has."""
+        """Fold a generation; yield the number of marks of each part."""
         path = self.incoming / _FOLD
         path.unlink(missing_ok=True)
         writer: ExtentWriter | None = None
@@ -393,7 +407,7 @@ class RocksGenerations:
         folded = replace(old, number=new.number, marks=words.count, extents=(size,), sealed=True)
         state = self.state.folded(old, folded)
         self._database.put(STATE, state.encode())
-        # The list of families, which is flushed at once, must not be ahead of it after a power cut.
+        # RocksDB flushes the list of families at once; after a power cut it must not be newer than the state.
         self._database.flush_wal(sync=True)
         self.state = state
         self.filters.fold(old.number, new.number, words)
@@ -401,7 +415,7 @@ class RocksGenerations:
         self._database.drop_column_family(old.name)
 
     def create(self) -> Generation:
-        """Make the next generation, empty; it is removed by `clean` until a valid state names it."""
+        """Create the next generation, empty; `clean` removes it until a valid state names it."""
         generation = Generation(number=self.state.next_number)
         if generation.number not in self._families:
             options = generation_options(self._memory)
@@ -409,13 +423,13 @@ class RocksGenerations:
         return generation
 
     def ingest(self, generation: Generation, paths: Sequence[Path]) -> None:
-        """Take sorted files of `incoming` into a generation; they are gone from there afterwards."""
+        """Move sorted files from `incoming` into a generation."""
         options = IngestExternalFileOptions()
         options.set_move_files(True)
         self._families[generation.number].ingest_external_file([str(path) for path in paths], options)
 
     def pages(self, generation: Generation) -> int:
-        """Return how many pages the sorted files of a generation have."""
+        """Return the number of pages in the sorted files of a generation."""
         text = self._families[generation.number].property_value("rocksdb.aggregated-table-properties") or ""
         found = _ENTRIES.search(text)
         return int(found.group(1)) if found else 0
@@ -424,12 +438,12 @@ class RocksGenerations:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
         return self.filters.write(generation.number, 0, words)
 
-    def go_by(self, state: State) -> None:
-        """Go by a state that was just made valid, and names the same generations."""
+    def use_state(self, state: State) -> None:
+        """Use a state that was just written, with the same generations as before."""
         self.state = state
 
-    def adopt(self, state: State) -> None:
-        """Go by a state that was just made valid: drop the generations it does not name, load those that came in whole."""
+    def activate_state(self, state: State) -> None:
+        """Use a state that was just written: drop generations it does not name, and load filters of new ones."""
         known = {generation.number for generation in self.state.generations}
         self.state = state
         self.clean()
@@ -438,9 +452,9 @@ class RocksGenerations:
                 self._load_filter(generation)
 
     def clean(self, families: list[str] | None = None) -> None:
-        """Remove every family, file of words and incoming file that the valid state does not name.
+        """Remove every column family, filter file and incoming file that the valid state does not name.
 
-        ``families``: those that the database has, where that is known.
+        ``families``: the database's column families, if known.
         """
         self._fold = None
         for path in self.incoming.iterdir():
@@ -448,7 +462,8 @@ class RocksGenerations:
         named = {generation.name: generation.number for generation in self.state.generations}
         stray = {path.stem[1:] for path in (self._folder / _FILTERS).iterdir() if path.stem not in named}
         gone = self._families.keys() - named.values()
-        # The filters first: they must not name a generation that cannot be read. The file of its words may be gone already.
+        # The filters first: they must not name a generation that cannot be read. Its file of words may be
+        # gone already.
         if dropped := gone | {int(digits) for digits in stray if digits.isdecimal()}:
             self.filters.drop(dropped)
         for number in gone:
@@ -458,9 +473,9 @@ class RocksGenerations:
                 self._database.drop_column_family(name)
 
     def close(self) -> bool:
-        """Keep the filters for the next opening, and let go of RocksDB's objects: it keeps its lock while one is alive.
+        """Keep the filters for the next open, and release RocksDB's objects: any of them would keep the lock.
 
-        Return whether files were to be merged, which `close_database` wants to know.
+        Return whether RocksDB wants to merge files, as `close_database` needs to know.
         """
         merges = True
         try:
@@ -471,7 +486,7 @@ class RocksGenerations:
                 self.filters.keep(self.state.encode())
         except OSError as error:
             log.info(
-                "store %s: its filters are not kept (%s): the next opening makes them again",
+                "store %s: the filter image was not written (%s); the next open rebuilds the filters",
                 self._folder,
                 error,
             )
@@ -481,14 +496,18 @@ class RocksGenerations:
             del self._database
         return merges
 
-    def _extents(self, generation: Generation) -> Extents:
-        return Extents(self._families[generation.number], len(generation.extents))
+    def _extents(self, generation: Generation) -> StoredGeneration:
+        return StoredGeneration(self._families[generation.number], len(generation.extents))
 
     def _restore_filters(self) -> bool:
         try:
             return self.filters.restore(self.state.encode())
         except (StoreCorruptError, OSError) as error:
-            log.info("store %s: filters are made again from their words: %s", self._folder, error)
+            log.info(
+                "store %s: filter image not usable, rebuilding the filters from their words: %s",
+                self._folder,
+                error,
+            )
             return False
 
     def _load_filter(self, generation: Generation) -> None:
@@ -496,11 +515,14 @@ class RocksGenerations:
             self.filters.load(generation.number, generation.extents)
         except (StoreCorruptError, OSError) as error:
             log.warning(
-                "store %s: filter of %s is made again from its keys: %s", self._folder, generation.name, error
+                "store %s: filter words of %s not usable, rebuilding them from its keys: %s",
+                self._folder,
+                generation.name,
+                error,
             )
-            self._remake_filter(generation)
+            self._rebuild_filter(generation)
 
-    def _remake_filter(self, generation: Generation) -> None:
+    def _rebuild_filter(self, generation: Generation) -> None:
         family, end, extents = self._families[generation.number], 0, []
         for number in range(len(generation.extents)):
             words = merge_words(read_words(family, number))

@@ -1,12 +1,13 @@
-"""What stores and snapshots say of themselves in JSON, and how it is read back: every field is checked for its type, its range, its form (`Fields`).
+"""The identity of a store, and `Fields`, which reads JSON objects and checks type, range and form of every field.
 
-A store says whose memory it is, under the key ``identity``::
+A store keeps its identity under the key ``identity``::
 
     {"format": 4, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
 
-Every field of `Identity` must be equal for a store to be opened, an empty one too: a topic whose ID becomes known is not
-assumed to be the one that was seen before. ``window`` is that of the last owner and may change. ``numbered``: every mark bears
-an acceptance number; a window by count cannot be opened on marks without them.
+Every field of `Identity` must be equal for a store to be opened, even an empty one: a topic whose ID
+becomes known later is not assumed to be the same topic. ``window`` is that of the last owner and may
+change. ``numbered``: every mark has an acceptance number; a window by count cannot be opened on marks
+without them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
 
 _INT64: Final = 2**63
-MOST_INTEGER: Final = _INT64 - 1
+MAX_INTEGER: Final = _INT64 - 1
 _TEXT_CHARACTERS: Final = 4096
 _SHOWN_CHARACTERS: Final = 80
 _SHORT: Final = Repr()
@@ -35,10 +36,10 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Fields:
-    """The fields of one object; ``where`` is its place in the file (or store) ``path``, for messages.
+    """The fields of one JSON object; ``where`` is its position in the file (or store) ``path``, for messages.
 
-    Every method raises ``error`` in one line naming the file, the field and its value; ``remedy`` says what to do where
-    the line does not.
+    Every method raises ``error`` in one line naming the file, the field and its value; ``remedy`` is
+    appended where the line does not say what to do.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Fields:
         self._remedy = remedy
         if not isinstance(content, dict):
             message = (
-                f"{path}: {where.rstrip('.') or 'the whole'} is {_shown(content)}, not an object; {remedy}"
+                f"{path}: {where.rstrip('.') or 'the content'} is {_shown(content)}, not an object; {remedy}"
             )
             raise error(message)
         self._content: dict[str, object] = content
@@ -66,81 +67,81 @@ class Fields:
         return name in self._content
 
     def string(self, name: str) -> str:
-        """Return a string, however long and whatever is in it."""
+        """Return a string of any length and content."""
         value = self._content.get(name)
         if not isinstance(value, str):
-            raise self.wrong(name, "a string is wanted")
+            raise self.wrong(name, "must be a string")
         return value
 
     def text(self, name: str) -> str:
-        """Return a text of at most 4096 characters, all of which UTF-8 can write."""
+        """Return a text of at most 4096 characters that UTF-8 can encode."""
         value = self.string(name)
         if len(value) > _TEXT_CHARACTERS or _SURROGATE.search(value):
-            raise self.wrong(name, f"a text of at most {_TEXT_CHARACTERS} Unicode characters is wanted")
+            raise self.wrong(name, f"must be a text of at most {_TEXT_CHARACTERS} Unicode characters")
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """Return a text, or None where null stands."""
+        """Return a text, or None for null."""
         return None if self._is_null(name) else self.text(name)
 
-    def integer(self, name: str, *, least: int = -_INT64, most: int = MOST_INTEGER) -> int:
-        """Return a whole number of 64 bits, from ``least`` to ``most``."""
+    def integer(self, name: str, *, least: int = -_INT64, most: int = MAX_INTEGER) -> int:
+        """Return an integer of 64 bits, from ``least`` to ``most``."""
         value = self._content.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            upto = "on" if most == MOST_INTEGER else f"to {most}"
-            raise self.wrong(name, f"a whole number from {least} {upto} is wanted")
+            upto = "" if most == MAX_INTEGER else f", at most {most}"
+            raise self.wrong(name, f"must be a 64-bit integer, at least {least}{upto}")
         return value
 
     def numbers(self, **least: int) -> list[int]:
-        """Return whole numbers of 64 bits, one a field: the fields' names, and the least of each."""
+        """Return one 64-bit integer per field, given as field name = minimum."""
         found = []
         for name, lowest in least.items():
             value = self._content.get(name)
             if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value < _INT64:
-                raise self.wrong(name, f"a whole number from {lowest} on is wanted")
+                raise self.wrong(name, f"must be a 64-bit integer, at least {lowest}")
             found.append(value)
         return found
 
     def integers(self, name: str, *, least: int = -_INT64) -> tuple[int, ...]:
-        """Return a list of whole numbers of 64 bits, none below ``least``."""
+        """Return a list of 64-bit integers, none below ``least``."""
         value = self._content.get(name)
         if not isinstance(value, list) or any(
             isinstance(each, bool) or not isinstance(each, int) or not least <= each < _INT64
             for each in value
         ):
-            raise self.wrong(name, f"a list of whole numbers from {least} on is wanted")
+            raise self.wrong(name, f"must be a list of 64-bit integers, each at least {least}")
         return tuple(value)
 
     def optional_integer(self, name: str, *, least: int = -_INT64) -> int | None:
-        """Return a whole number, or None where null stands."""
+        """Return an integer, or None for null."""
         return None if self._is_null(name) else self.integer(name, least=least)
 
     def flag(self, name: str) -> bool:
         """Return true or false."""
         value = self._content.get(name)
         if not isinstance(value, bool):
-            raise self.wrong(name, "true or false is wanted")
+            raise self.wrong(name, "must be true or false")
         return value
 
     def hexadecimal(self, name: str, *, digits: int) -> str:
-        """Return so many lower-case hexadecimal digits."""
+        """Return a string of exactly ``digits`` lower-case hexadecimal digits."""
         value = self.text(name)
         if len(value) != digits or not _HEXADECIMAL.fullmatch(value):
-            raise self.wrong(name, f"{digits} hexadecimal digits are wanted")
+            raise self.wrong(name, f"must be {digits} hexadecimal digits")
         return value
 
     def file_name(self, name: str) -> str:
         """Return a name that cannot leave its folder: letters, digits, dot, dash, underscore, at most 128."""
         value = self.text(name)
         if not _FILE_NAME.fullmatch(value) or ".." in value:
-            raise self.wrong(name, "a plain file name is wanted (letters, digits, '.', '_', '-')")
+            raise self.wrong(name, "must be a plain file name (letters, digits, '.', '_', '-')")
         return value
 
     def objects(self, name: str) -> list[Fields]:
-        """Return the objects of a list."""
+        """Return the objects in a list."""
         value = self._content.get(name)
         if not isinstance(value, list):
-            raise self.wrong(name, "a list is wanted")
+            raise self.wrong(name, "must be a list")
         return [
             Fields(
                 self._path,
@@ -166,7 +167,7 @@ class Fields:
 
 
 def _shown(value: object) -> str:
-    # Not repr(), which ends at the limit of recursion in an object nested as deeply as its reader could bear.
+    # Not repr(), which may hit the recursion limit on an object that its parser could still read.
     text = _SHORT.repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
@@ -175,15 +176,18 @@ FORMAT: Final = 4
 
 
 def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:
-    """Return the bytes to store. ``numbered``: whether all marks bear numbers until now; a window that is off adds none."""
+    """Return the bytes to store.
+
+    ``numbered``: whether all marks so far have numbers; a window that is off adds no marks.
+    """
     more = {"window": window.text, "numbered": numbered and window.count is not None}
     return json.dumps({"format": FORMAT, **asdict(identity), **more}, sort_keys=True).encode()
 
 
 def decode_identity(data: bytes, folder: Path) -> tuple[Identity, bool]:
-    """Return the identity and whether the store's marks are numbered.
+    """Return the identity, and whether the store's marks are numbered.
 
-    Raises `ForeignStoreError` for another format version and `StoreCorruptError` for what cannot be read.
+    Raises `ForeignStoreError` for another format version, and `StoreCorruptError` for unreadable bytes.
     """
     remedy = "move it away and rebuild it"
     try:
@@ -203,7 +207,7 @@ def decode_identity(data: bytes, folder: Path) -> tuple[Identity, bool]:
 
 
 def decode_window(data: bytes, folder: Path) -> str:
-    """Return the text of the window that the store was opened with last, of an identity that `decode_identity` takes."""
+    """Return the text of the window the store was last opened with, from bytes that `decode_identity` accepts."""
     return Fields(
         f"store {folder}",
         "identity.",
@@ -218,12 +222,18 @@ def check_identity(stored: Identity, wanted: Identity, where: str) -> None:
     for entry in fields(Identity):
         old, new = getattr(stored, entry.name), getattr(wanted, entry.name)
         if old != new:
-            message = f"{where} belongs to {entry.name}={old!r}, not {new!r}; give this consumer another store, or move that one away"
+            message = (
+                f"{where} belongs to {entry.name}={old!r}, not {new!r}; "
+                "give this consumer another store, or move that one away"
+            )
             raise ForeignStoreError(message, field=entry.name)
 
 
 def check_numbered(*, stored: bool, window: Window, where: str) -> None:
-    """Raise `ForeignStoreError` when a count window is opened on marks that bear no acceptance numbers."""
+    """Raise `ForeignStoreError` when a count window is opened on marks without acceptance numbers."""
     if window.count and not stored:
-        message = f"{where} has marks without acceptance numbers, a window of {window} needs them; rebuild it or drop the count"
+        message = (
+            f"{where} has marks without acceptance numbers, but window {window} needs them; "
+            "rebuild it, or use a window without a count"
+        )
         raise ForeignStoreError(message, field="window")

@@ -1,21 +1,25 @@
-"""The manifest of a snapshot: what its files hold, of which history, and how to tell that they are whole.
+"""The manifest of a snapshot: its files, the history that they cover, and checksums to verify them.
 
 Layout of a snapshot folder::
 
     DIR/manifest.json               written last: without it there is no snapshot
-    DIR/<partition>/<name>.sst      sorted files, by digest, with ranges that do not overlap inside a partition, nor share
+    DIR/<partition>/<name>.sst      sorted files, by digest; within a partition their ranges do not overlap, nor share
                                     their first 4 bytes
     DIR/<partition>/<name>.filter   their filter words
 
-``manifest.json`` is one JSON object: ``format`` (4), the fields of `Manifest` with ``partitions`` as a list of objects with
-the fields of `PartitionManifest`, their ``files`` as a list with the fields of `SortedFile` and their ``gaps`` with those of
-`Gap`; ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts; and ``checksum``:
-the SHA-256 of the same object without ``checksum``, written with sorted keys, without spaces, in ASCII.
+``manifest.json`` is one JSON object with:
 
-The checksum finds accidents; whoever writes a manifest can make one. So the sizes that it declares are bounded by what
-its marks can take (`SortedFile`), and whoever reads a file stops at the declared size.
+- ``format`` (4);
+- the fields of `Manifest`, with ``partitions`` as a list of objects with the fields of `PartitionManifest`,
+  their ``files`` as a list with the fields of `SortedFile`, and their ``gaps`` with those of `Gap`;
+- ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts;
+- ``checksum``: the SHA-256 of the same object without ``checksum``, written with sorted keys, without
+  spaces, in ASCII.
 
-By it a partition store tells whether it may take a snapshot over (`fitting_partition`).
+The checksum finds accidents; whoever writes a manifest can make one. So the declared sizes are bounded by the size that
+so many marks can have (`SortedFile`), and a reader stops at the declared size.
+
+`fitting_partition` decides whether a partition store may install a snapshot.
 """
 
 from __future__ import annotations
@@ -32,30 +36,31 @@ from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.marks import Progress
 from dedup_sdk.store.filter_words import BLOCK_BYTES, PAGE_WORD_BYTES, WORD_BYTES
 from dedup_sdk.store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
-from dedup_sdk.store.identity import MOST_INTEGER, Fields
-from dedup_sdk.store.pages import MOST_PAYLOAD_BYTES
-from dedup_sdk.store.paths import MOST_PARTITIONS, why_unusable
+from dedup_sdk.store.identity import MAX_INTEGER, Fields
+from dedup_sdk.store.pages import MAX_PAYLOAD_BYTES
+from dedup_sdk.store.paths import MAX_PARTITIONS, why_unusable
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.window import Window
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 4
 RANK_DIGITS: Final = 8
-MOST_MANIFEST_BYTES: Final = 64 * 2**20
+MAX_MANIFEST_BYTES: Final = 64 * 2**20
 _FRAME_BYTES: Final = 2**20
 """More than RocksDB adds to a sorted file as a whole."""
 _MARK_BYTES: Final = 256
-"""More than a mark takes that is alone in its page: digest, three numbers, the head and the key of the page, its entry in an index."""
+"""More than a mark takes alone in its page: digest, three numbers, head and key of the page, its index entry."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedFile:
-    """One sorted file as a manifest lists it.
+    """The entry of one sorted file.
 
-    ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``. ``smallest`` and
-    ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record timestamps; ``newest_number`` is the highest
-    acceptance number, None where there is no count window; ``fingerprint`` is that of its marks; ``payloads`` counts those of
-    them that have a payload. Sizes have bounds: `most_bytes`, `filter_bounds`.
+    ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``.
+    ``smallest`` and ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record
+    timestamps; ``newest_number`` is the highest acceptance number, None without a count window;
+    ``fingerprint`` is that of its marks; ``payloads`` counts the marks that have a payload.
+    Sizes have bounds: `most_bytes`, `filter_bounds`.
     """
 
     name: str
@@ -79,18 +84,18 @@ class SortedFile:
 
 
 def most_bytes(marks: int, payloads: int) -> int:
-    """Return the most bytes of a sorted file: what each mark takes in a page of its own, its payload, and what RocksDB adds."""
-    return _FRAME_BYTES + _MARK_BYTES * marks + MOST_PAYLOAD_BYTES * payloads
+    """Return the most bytes of a sorted file: each mark in a page of its own, the payloads, and RocksDB's frame."""
+    return _FRAME_BYTES + _MARK_BYTES * marks + MAX_PAYLOAD_BYTES * payloads
 
 
 def filter_bounds(marks: int) -> tuple[int, int]:
-    """Return the least and the most bytes of filter words: all marks in one block, or each in a block and a page of its own."""
+    """Return the least and the most bytes of filter words: all marks in one block, or each in one of its own."""
     return BLOCK_BYTES + WORD_BYTES * marks, (BLOCK_BYTES + WORD_BYTES + PAGE_WORD_BYTES) * marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Offsets ``[begin, end)`` of which nothing was left to be read when the snapshot was made, so that their marks are missing."""
+    """Offsets ``[begin, end)`` whose records were gone when the snapshot was made, so that their marks are missing."""
 
     begin: int
     end: int
@@ -98,15 +103,21 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionManifest:
-    """One partition of a snapshot: its marks are those of the completed offsets ``[low, high)``, ``high`` being the cut.
+    """One partition of a snapshot. Its marks are those of the completed offsets ``[low, high)``; ``high`` is the cut.
 
-    ``since_ms``: sightings at or after this record timestamp are known, None when known from the beginning of the history;
-    ``accepted`` is the rank of the last accepted record below the cut and ``since_number`` the rank where the marks begin (0
-    and None without a count window); ``newest_ms`` the newest record timestamp below the cut, -1 without any; ``marks`` is the
-    sum over ``files``. ``committed`` is the last offset that the group is known to have committed, None where nobody knows: by it a
-    store that is made of the snapshot recognises a rewind; so it does by ``era``, which changes when an operator rewinds (empty where nobody
-    did, or nobody knows). ``gaps`` ascend inside ``[low, high)``. ``epoch`` is the leader epoch by which the broker tells whether its log still
-    has what lies below the cut, None where nobody knows.
+    - ``since_ms``: sightings at or after this record timestamp are known; None: known from the beginning of
+      the history.
+    - ``accepted``: the rank of the last accepted record below the cut; ``since_number``: the rank where the
+      marks begin (0 and None without a count window).
+    - ``newest_ms``: the newest record timestamp below the cut, -1 without any.
+    - ``marks``: the sum over ``files``.
+    - ``committed``: the last offset that the group is known to have committed, None if unknown. A store
+      restored from the snapshot detects a rewind by it.
+    - ``era``: changes when an operator rewinds the group, which is detected by it, too; empty where nobody
+      did, or it is unknown.
+    - ``gaps``: ascending, inside ``[low, high)``.
+    - ``epoch``: the leader epoch by which the broker tells whether its log still has the records below the
+      cut, None if unknown.
     """
 
     partition: int
@@ -125,23 +136,24 @@ class PartitionManifest:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of its marks, however they are cut into files."""
+        """The fingerprint of its marks, independent of their distribution over files."""
         return sum_fingerprints(file.fingerprint for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """Bytes of its sorted files and of their filter words."""
+        """Bytes of its sorted files and their filter words."""
         return sum(file.whole_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Whose history a snapshot is of. ``created_ms`` is a wall clock's; ``window`` the text of a `Window`.
+    """The description of a snapshot. ``created_ms`` is wall-clock time; ``window`` the text of a `Window`.
 
-    Either ``group`` names the group that processed the history itself, or (None) ``vouched`` says that whoever made the
-    snapshot vouches for its records having been processed. ``topic_id`` is empty where the broker does not say.
-    ``resharded_from``: the partitions whose marks are also in the partition that ``partitioner`` gives their keys among all of
-    ``partitions`` (`dedup_sdk.marks.elsewhere`); empty where that was not asked for.
+    Either ``group`` names the group that processed the history itself, or it is None and ``vouched`` says
+    that the creator of the snapshot vouches that all of its records were processed. ``topic_id`` is empty
+    where the broker does not report it. ``resharded_from``: partitions whose marks were also copied to the
+    partition that ``partitioner`` assigns to their keys, among all of ``partitions``
+    (`dedup_sdk.marks.elsewhere`); empty if not requested.
     """
 
     cluster: str
@@ -162,7 +174,7 @@ class Manifest:
     def of_store(
         cls, identity: Identity, window: str, created_ms: int, partitions: tuple[PartitionManifest, ...]
     ) -> Self:
-        """Return the manifest of what a group's own store remembers, ``identity`` being that of any of its partitions."""
+        """Return the manifest of a snapshot of a group's own store; ``identity`` is that of any of its partitions."""
         return cls(
             cluster=identity.cluster,
             topic=identity.topic,
@@ -179,17 +191,17 @@ class Manifest:
 
     @property
     def marks(self) -> int:
-        """How many marks all partitions have."""
+        """The number of marks in all partitions."""
         return sum(entry.marks for entry in self.partitions)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files but the manifest."""
+        """Bytes of all files except the manifest."""
         return sum(entry.bytes for entry in self.partitions)
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the marks of all partitions: equal where two snapshots remember the same."""
+        """The fingerprint of the marks of all partitions: equal for snapshots with the same marks."""
         return sum_fingerprints(entry.fingerprint for entry in self.partitions)
 
     def partition(self, number: int) -> PartitionManifest | None:
@@ -198,7 +210,7 @@ class Manifest:
 
 
 def write_manifest(folder: str | Path, manifest: Manifest) -> None:
-    """Write ``manifest.json`` so that it is there whole or not at all, after everything else was flushed to the disk."""
+    """Write ``manifest.json``, complete or not at all, after all other files were flushed to the disk."""
     content = _content(manifest)
     path = Path(folder) / MANIFEST_NAME
     partial = path.with_suffix(".json.partial")
@@ -215,7 +227,7 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Read ``manifest.json`` and check every field of it; the files it names are not looked at (`verify_snapshot` does).
+    """Read ``manifest.json`` and validate every field; `verify_snapshot` checks the files that it names.
 
     Raises `SnapshotError`, in one line that names the file, the field and its value.
     """
@@ -224,11 +236,14 @@ def read_manifest(folder: str | Path) -> Manifest:
         message = f"snapshot={str(folder)!r} {why}; give the folder that the backfill wrote"
         raise SnapshotError(message)
     try:
-        # Without waiting: a pipe of that name would hold the reader for ever.
+        # Non-blocking: a pipe of that name would block the reader for ever.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a descriptor)
-            data = file.read(MOST_MANIFEST_BYTES + 1)
+            data = file.read(MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError as error:
-        message = f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; run it again"
+        message = (
+            f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; "
+            "check the path, or run the backfill again"
+        )
         raise SnapshotError(message) from error
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror}; check the folder and its permissions"
@@ -237,12 +252,12 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def parse_manifest(data: bytes, path: Path | str) -> Manifest:
-    """Read the bytes of a ``manifest.json`` and check every field of it; ``path`` is how messages name it.
+    """Parse the bytes of a ``manifest.json`` and validate every field; ``path`` names it in messages.
 
     Raises `SnapshotError`, in one line that names the file, the field and its value.
     """
-    if len(data) > MOST_MANIFEST_BYTES:
-        message = f"{path} is larger than {MOST_MANIFEST_BYTES} bytes; it is no manifest of this package"
+    if len(data) > MAX_MANIFEST_BYTES:
+        message = f"{path} is larger than {MAX_MANIFEST_BYTES} bytes, so it is not a snapshot manifest; check the path"
         raise SnapshotError(message)
     try:
         content = json.loads(data)
@@ -292,7 +307,7 @@ def _manifest(fields: Fields) -> Manifest:
         vouched=fields.flag("vouched"),
         created_ms=fields.integer("created_ms"),
         partitions=tuple(_partition(entry) for entry in fields.objects("partitions")),
-        # A snapshot of before has neither.
+        # Snapshots of earlier versions have neither field.
         resharded_from=fields.integers("resharded_from", least=0) if fields.has("resharded_from") else (),
         partitioner=fields.text("partitioner") if fields.has("partitioner") else "",
     )
@@ -305,14 +320,14 @@ def _manifest(fields: Fields) -> Manifest:
     try:
         Window.parse(manifest.window)
     except ConfigurationError as error:
-        raise fields.wrong("window", "it is no window; make the snapshot again") from error
+        raise fields.wrong("window", "it is not a valid window; make the snapshot again") from error
     return manifest
 
 
 def _partition(fields: Fields) -> PartitionManifest:
     low = fields.integer("low", least=0)
     partition = PartitionManifest(
-        partition=fields.integer("partition", least=0, most=MOST_PARTITIONS - 1),
+        partition=fields.integer("partition", least=0, most=MAX_PARTITIONS - 1),
         low=low,
         high=fields.integer("high", least=low),
         since_ms=fields.optional_integer("since_ms", least=-1),
@@ -333,7 +348,7 @@ def _partition(fields: Fields) -> PartitionManifest:
     ends = [low, *(end for gap in partition.gaps for end in (gap.begin, gap.end)), partition.high]
     if ends != sorted(ends):
         raise fields.wrong("gaps", "they do not ascend from low to high; make the snapshot again", shown=ends)
-    # A look-up goes to one page, which it tells by the first 4 bytes of a digest.
+    # A look-up reads one page, selected by the first 4 bytes of a digest.
     ranges = sorted((file.smallest, file.largest) for file in partition.files)
     if any(later[0][:RANK_DIGITS] <= earlier[1][:RANK_DIGITS] for earlier, later in pairwise(ranges)):
         raise fields.wrong("files", "their digest ranges overlap; make the snapshot again", shown=names)
@@ -341,7 +356,7 @@ def _partition(fields: Fields) -> PartitionManifest:
 
 
 def _check_sums(fields: Fields, marks: int, fingerprint: str, parts: str) -> None:
-    """Refuse sums that are not those over the parts."""
+    """Raise `SnapshotError` for sums that differ from those over the parts."""
     if fields.integer("marks", least=0) != marks:
         raise fields.wrong("marks", f"it is not the sum over the {parts}; make the snapshot again")
     if fields.hexadecimal("fingerprint", digits=FINGERPRINT_DIGITS) != fingerprint:
@@ -363,7 +378,7 @@ def _file(fields: Fields) -> SortedFile:
     file = SortedFile(
         name=fields.file_name("name"),
         marks=marks,
-        bytes=fields.integer("bytes", least=1, most=min(most_bytes(marks, payloads), MOST_INTEGER)),
+        bytes=fields.integer("bytes", least=1, most=min(most_bytes(marks, payloads), MAX_INTEGER)),
         smallest=smallest,
         largest=fields.hexadecimal("largest", digits=32),
         oldest_ms=oldest_ms,
@@ -383,17 +398,19 @@ def _file(fields: Fields) -> SortedFile:
 def fitting_partition(
     folder: str | Path, manifest: Manifest, identity: Identity, progress: Progress, *, numbered: bool
 ) -> PartitionManifest:
-    """Return the entry of the snapshot for this partition store.
+    """Return the snapshot's entry for this partition store, if it may be installed.
 
-    It must be of the same cluster, topic, ID spec, digest and isolation level; of the same topic ID, unless one side does
-    not know it; of the same group, unless its maker vouches for it (which is not enough where marks come from other
-    partitions: how far the group is there is not known here); with acceptance numbers where its marks need them; and
-    its cut must not lie beyond ``high`` and ``committed`` of ``progress``, the progress to begin with. Raises `SnapshotError`
-    naming what differs.
+    Conditions:
 
-    A snapshot with marks of other partitions is made from the commits of one group, and only that group may take it: a
-    mark from elsewhere does not say which partition and offset it stands for, so that nobody can limit it by another
-    group's commits.
+    - the same cluster, topic, ID spec, digest and isolation level;
+    - the same topic ID, unless one side does not know it;
+    - the same group, unless the creator vouches for the snapshot. That is not enough where it has marks of
+      other partitions: such a snapshot is made from the commits of one group, and the progress of any other
+      group in those partitions is unknown;
+    - acceptance numbers, if ``numbered``;
+    - a cut not above ``high`` or ``committed`` of ``progress``, the progress to start with.
+
+    Raises `SnapshotError` naming the first difference.
     """
     pairs = {
         name: (getattr(manifest, name), getattr(identity, name))
@@ -406,24 +423,33 @@ def fitting_partition(
     for name, (theirs, ours) in pairs.items():
         if theirs != ours:
             message = (
-                f"snapshot {folder} is of {name}={theirs!r}, not {ours!r}; give the snapshot of this history"
+                f"snapshot {folder} is of {name}={theirs!r}, not {ours!r}; give a snapshot of this history"
             )
             raise SnapshotError(message)
     if manifest.vouched and manifest.resharded_from:
         message = (
-            f"snapshot {folder} has marks of other partitions and names no group: how much of these partitions group "
-            f"{identity.group!r} has handled is not known; make one with --partitions and --group"
+            f"snapshot {folder} has marks of other partitions and names no group, so the progress of group "
+            f"{identity.group!r} in them is unknown; make one with --partitions and --group"
         )
         raise SnapshotError(message)
     entry = manifest.partition(identity.partition)
     if entry is None:
-        message = f"snapshot {folder} has no partition {identity.partition}; it has {[one.partition for one in manifest.partitions]}"
+        message = (
+            f"snapshot {folder} has no partition {identity.partition}; "
+            f"it has {[one.partition for one in manifest.partitions]}"
+        )
         raise SnapshotError(message)
     limit = max(progress.high, progress.committed or 0)
     if entry.high > limit:
-        message = f"snapshot {folder} reaches offset {entry.high} of partition {entry.partition}, beyond {limit}; make one up to there"
+        message = (
+            f"snapshot {folder} reaches offset {entry.high} of partition {entry.partition}, beyond {limit}; "
+            "make one up to that offset"
+        )
         raise SnapshotError(message)
     if numbered and any(file.newest_number is None for file in entry.files):
-        message = f"snapshot {folder} has no acceptance numbers (window {manifest.window!r}); make it with a window by count"
+        message = (
+            f"snapshot {folder} has no acceptance numbers (window {manifest.window!r}); "
+            "make it with a window by count"
+        )
         raise SnapshotError(message)
     return entry

@@ -1,7 +1,8 @@
-"""The key store in memory: the same contract as `RocksStore`, for tests, examples and consumers that may forget when they end.
+"""The key store in memory, under the same contract as `RocksStore`.
 
-It keeps what its partition stores hold for as long as the `MemoryStore` itself lives, so that a partition may be closed and
-opened again; nothing outlives the process.
+It is for tests, and for consumers that need no durable state. It keeps the content of its partitions for as
+long as the `MemoryStore` object lives, so that a partition may be closed and opened again. Nothing outlives
+the process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BYTES_PER_MARK = 200
 
 @dataclass(slots=True)
 class _Flushed:
-    """One flush, so that expiry looks at the marks of old flushes only."""
+    """The marks of one flush, so that expiry looks at old flushes only."""
 
     digests: list[bytes]
     newest_ms: int
@@ -34,7 +35,11 @@ class _Flushed:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of one partition: digest -> (offset, timestamp in ms, acceptance number), and digest -> payload where there is one."""
+    """The content of one partition.
+
+    ``marks``: digest -> (offset, timestamp in ms, acceptance number); ``payloads``: digest -> payload,
+    where there is one.
+    """
 
     identity: Identity
     numbered: bool
@@ -50,12 +55,12 @@ class MemoryPartition:
     """A `PartitionStore` in memory; made by `MemoryStore.open`."""
 
     def __init__(self, memory: _Memory) -> None:
-        self._held: _Memory | None = memory
+        self._contents: _Memory | None = memory
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._held is None
+        return self._contents is None
 
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
@@ -123,7 +128,7 @@ class MemoryPartition:
             for digest in flushed.digests:
                 mark = memory.marks.get(digest)
                 if mark is not None and is_out(mark[1], mark[2]):
-                    # Flushed again since, it may be newer than all that was flushed with it first.
+                    # An ID that was flushed again since may be newer than the rest of its first flush.
                     newest_ms = mark[1] if newest_ms is None else max(newest_ms, mark[1])
                     del memory.marks[digest]
                     memory.payloads.pop(digest, None)
@@ -148,10 +153,10 @@ class MemoryPartition:
         snapshot: str,
         progress: Progress,
         *,
-        move: bool = False,  # noqa: ARG002 (what is read into memory is not moved)
+        move: bool = False,  # noqa: ARG002 (reading into memory moves no file)
     ) -> Iterator[None]:
-        """See `PartitionStore.installing`; to keep what was read is one step."""
-        # The sorted files are RocksDB's, whose library a store in memory does not need otherwise.
+        """See `PartitionStore.installing`; the replacement itself is one step."""
+        # Imported here: only this method needs RocksDB, to read sorted files.
         from dedup_sdk.store.snapshot import read_snapshot
 
         memory = self._memory()
@@ -199,7 +204,7 @@ class MemoryPartition:
         return True
 
     def stats(self) -> StoreStats:
-        """See `PartitionStore.stats`; the marks in memory are counted as filter bytes, by a rough estimate."""
+        """See `PartitionStore.stats`; ``filter_bytes`` is a rough estimate of the memory of all marks."""
         memory = self._memory()
         return StoreStats(
             marks=len(memory.marks),
@@ -211,15 +216,15 @@ class MemoryPartition:
 
     def close(self) -> None:
         """See `PartitionStore.close`."""
-        if self._held is not None:
-            self._held.is_open = False
-            self._held = None
+        if self._contents is not None:
+            self._contents.is_open = False
+            self._contents = None
 
     def _memory(self) -> _Memory:
-        if self._held is None:
+        if self._contents is None:
             message = "the partition store is closed; open it again"
             raise StoreError(message)
-        return self._held
+        return self._contents
 
     @staticmethod
     def _keep(memory: _Memory, marks: Marks) -> None:
@@ -254,7 +259,7 @@ class MemoryPartition:
 
 
 def _payloads(memory: _Memory, digests: list[bytes]) -> list[bytes] | None:
-    """Return the payload of each, None where none of them has one."""
+    """Return the payload of each digest, None where no digest has one."""
     payloads = [memory.payloads.get(digest, b"") for digest in digests]
     return payloads if any(payloads) else None
 
@@ -275,7 +280,7 @@ class MemoryStore:
         memory = self._partitions.setdefault(key, _Memory(identity, numbered))
         where = f"the memory of {identity.topic}[{identity.partition}]"
         if memory.is_open:
-            message = f"{where} is open in another consumer; close that one, or give this one another store"
+            message = f"{where} is open in another consumer; close that one, or use another store"
             raise StoreLockedError(message)
         check_identity(memory.identity, identity, where)
         check_numbered(stored=memory.numbered, window=window, where=where)
@@ -291,7 +296,7 @@ class MemoryStore:
         return 0
 
     def set_aside(self, identity: Identity) -> str:
-        """See `KeyStore.set_aside`; memory is not damaged, and nothing of it is kept."""
+        """See `KeyStore.set_aside`; memory cannot be damaged, so the content is dropped."""
         where = f"the memory of {identity.topic}[{identity.partition}]"
         key = (identity.cluster, identity.group, identity.topic, identity.partition)
         memory = self._partitions.get(key)
@@ -299,7 +304,7 @@ class MemoryStore:
             message = f"{where} is open; close it first"
             raise StoreLockedError(message)
         self._partitions.pop(key, None)
-        return f"{where}, which is forgotten"
+        return f"{where}, which is dropped"
 
     def close(self) -> None:
         """See `KeyStore.close`."""

@@ -1,6 +1,7 @@
-"""Pages of sorted files in memory, in place of RocksDB's block cache.
+"""A cache of sorted-file pages in memory, in place of RocksDB's block cache.
 
-That one takes some 2 µs to find a page, and copies it three times: more than it takes to look into it.
+RocksDB's cache takes some 2 µs to find a page and copies it three times: more than searching the page
+takes.
 """
 
 from __future__ import annotations
@@ -11,31 +12,34 @@ from threading import RLock
 from typing import Final
 
 _ENTRY_BYTES: Final = 224
-"""What a page takes beside its own bytes: the objects of its name and its value, and its place in the dictionary."""
+"""Overhead of a page: the Python objects of its key and value, and its entry in the dictionary."""
 
 
 class PageCache:
-    """Up to ``most_bytes`` of the pages that were read from the disk last: what was read first goes first, whether it was asked for since or not. Thread-safe."""
+    """A cache of up to ``max_bytes`` of pages, first in, first out. Thread-safe.
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    Reading a page again does not move it to the end.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._pages: OrderedDict[bytes, bytes] = OrderedDict()
         self._bytes = 0
-        # A signal's handler may look up as well.
+        # Reentrant: a signal handler may read, too.
         self._lock = RLock()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Memory in bytes."""
         return self._bytes
 
     def read(
         self, owner: bytes, keys: list[bytes], read: Callable[[list[bytes]], list[bytes | None]]
     ) -> list[bytes | None]:
-        """Return the page at each key, None where there is none; ``read`` returns those of the keys that are not here.
+        """Return the page at each key, None where there is none; ``read`` returns pages that are not cached.
 
-        ``owner`` names the generation that has the keys: as long as the process lives, with as many bytes as any other, and no other one.
-        A page of it never changes. What ``read`` raises passes through.
+        ``owner`` identifies the generation of the keys. It is unique for the life of the process, and
+        always of the same length. Pages of an owner never change. Exceptions of ``read`` pass through.
         """
         names = [owner + key for key in keys]
         pages = list(map(self._pages.get, names))
@@ -45,14 +49,14 @@ class PageCache:
             with self._lock:
                 for at, page in zip(missing, new, strict=True):
                     pages[at] = page
-                    # One that is wanted twice was read twice.
+                    # A key that is given twice was read twice.
                     if page is not None and names[at] not in self._pages:
                         self._pages[names[at]] = page
                         self._bytes += len(page) + _ENTRY_BYTES
-                while self._pages and self._bytes > self._most_bytes:
+                while self._pages and self._bytes > self._max_bytes:
                     _, page = self._pages.popitem(last=False)
                     self._bytes -= len(page) + _ENTRY_BYTES
                 if not self._pages:
-                    # A signal's handler that reads in the middle of a sum leaves it wrong.
+                    # A signal handler that reads in the middle of the update above leaves a wrong sum.
                     self._bytes = 0
         return pages

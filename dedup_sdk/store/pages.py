@@ -1,34 +1,35 @@
-"""Pages: how marks lie in journal steps, in generations and in snapshots, and in which order.
+"""The byte layouts of marks and progress: pages (in generations, snapshots and the journal) and journal steps.
 
-A page is some marks as one value. In a sorted file it is one value of RocksDB's, its marks ascend by digest (unsigned bytes: RocksDB's
-order, and Spark's order of binaries), and its key is::
+A *page* is a group of marks encoded as one value. In a sorted file it is one RocksDB value, and its marks
+ascend by digest (unsigned bytes: the order of RocksDB, and of binaries in Spark). Its key is::
 
-    extent   uint32 big-endian   which sorted file of the generation it came in with, 0 in a snapshot
+    extent   uint32 big-endian   number of the sorted file within its generation, 0 in a snapshot
     rank     uint32 big-endian   the first 4 bytes of its first digest
 
-No two pages of an extent share a rank: a page goes on until 4 bytes change. So the ranks of the pages (`filter_words` keeps them) say in which page a
-digest is, if it is stored. In the journal marks stand in the order of their completion, in one page a step. Layout, little-endian::
+No two pages of an extent share a rank: a page ends only where the first 4 bytes change. So the ranks of the
+pages, which `filter_words` stores, select the page that has a digest if it is stored. In the journal a step
+has one page, with its marks in the order of their completion. Layout, little-endian::
 
     count      uint32   n
     flags      uint8    1: numbers  2: payloads
-    widths     3 x uint8   bytes that an offset, a timestamp and a number take, 0 to 8
+    widths     3 x uint8   size in bytes of an offset, a timestamp and a number, 0 to 8
     least      3 x int64   the least offset, timestamp and number, 0 where there are none
-    marks      n x (digest 16 bytes, offset, timestamp, number, each less the least, unsigned)
+    marks      n x (digest 16 bytes, offset, timestamp, number, each minus the least, unsigned)
     sizes      n x uint32, only with flag 2: bytes of each payload, 0 where there is none
     payloads   the bytes of all payloads, only with flag 2
 
-RocksDB protects a block of pages by a checksum; a journal step has its own.
+RocksDB protects blocks of pages by a checksum; a journal step has its own. RocksDB's writer is called once
+per page, which keeps it cheap: sorting 200,000 marks and writing them uncompressed takes some 0.5 µs of CPU
+per mark. The file has 23 bytes per mark; one key per mark would make it 44.
 
-RocksDB's own writer is quick enough for pages, because it is called once a page: to sort 200,000 marks and write them
-uncompressed takes some 0.5 µs of CPU a mark. The file has 23 bytes a mark; with a key for each mark it has 44.
-
-A *step* is a record of the journal: the progress, and the marks that were completed with it. Layout, little-endian::
+A *step* is one journal record: the progress, and the marks that were completed with it. Layout,
+little-endian::
 
     magic        2 bytes  "DJ"
     format       uint8    10
     flags        uint8    2: committed  4: since_ms  8: since_number  16: the done ranges are a delta
-    (`dedup_sdk.marks.latest`)  32: leader epoch  128: witness
-    A field without its flag is 0 and means None.
+                          (`dedup_sdk.marks.latest`)  32: leader epoch  128: witness
+                          A field without its flag is 0 and means None.
     done         uint32   d
     era          uint32   e bytes
     page         uint32   p bytes
@@ -40,8 +41,8 @@ A *step* is a record of the journal: the progress, and the marks that were compl
     marks        p bytes  one page, its marks in the order of their completion
     checksum     uint32   CRC-32 (zlib) of everything before it
 
-One value a step, not one a mark: a step is one put, in one atomic write with its progress. RocksDB's ``write()`` holds
-the interpreter's lock, so that many puts would stop all threads.
+A step is one value, so that it is one put, in one atomic write with its progress. RocksDB's ``write()``
+holds the interpreter's lock; one put per mark would block all threads.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ Uint64s = NDArray[np.uint64]
 
 PAGE_MARKS: Final = 64
 PAGE_BYTES: Final = 8192
-"""Of payloads: where they make it larger, a page has fewer marks."""
-MOST_PAYLOAD_BYTES: Final = 2**31
+"""Maximum size of the payloads of a page; with larger payloads a page has fewer marks."""
+MAX_PAYLOAD_BYTES: Final = 2**31
 
 _LAYOUT: Final = struct.Struct("<4B3q")
 _COUNT_BYTES: Final = 4
@@ -93,7 +94,7 @@ _NO_TIME: Final = np.iinfo(np.int64).min
 
 
 class Page(NamedTuple):
-    """An encoded page, its rank, and how many marks it has."""
+    """An encoded page, its rank, and its number of marks."""
 
     rank: int
     value: bytes
@@ -101,11 +102,14 @@ class Page(NamedTuple):
 
 
 FoundMark = tuple[int, int, int, bytes]
-"""Offset, timestamp (ms), number and payload of one mark of a page; 0 and b"" where it has none of these. Plain, since a look-up makes many."""
+"""Offset, timestamp (ms), acceptance number and payload of a mark; 0 and b"" where it has none of the last two.
+
+A plain tuple, because a look-up creates many.
+"""
 
 
 class _Layout:
-    """What a head says of the marks behind it, but for their count."""
+    """The decoded head of a page, without its count."""
 
     __slots__ = (
         "flags", "least", "number_at", "offset", "offset_mask", "stride", "time", "time_at", "time_mask", "widths",
@@ -115,13 +119,11 @@ class _Layout:
         self.flags, *rest = _LAYOUT.unpack(head)
         self.widths, self.least = rest[:3], rest[3:]
         if max(self.widths) > _WORD_BYTES or self.flags not in _KINDS:
-            message = (
-                f"flags {self.flags} and widths {self.widths} are not those of a page; rebuild the store"
-            )
+            message = f"a page has invalid flags {self.flags} or widths {self.widths}; rebuild the store"
             raise StoreCorruptError(message)
         self.stride = DIGEST_BYTES + sum(self.widths)
         self.offset, self.time, _ = self.least
-        # In bits behind the digest.
+        # In bits after the digest.
         self.time_at, self.number_at = 8 * self.widths[0], 8 * (self.widths[0] + self.widths[1])
         self.offset_mask, self.time_mask = (1 << self.time_at) - 1, (1 << 8 * self.widths[1]) - 1
 
@@ -130,12 +132,12 @@ _layout: Final = lru_cache(maxsize=1024)(_Layout)
 
 
 def page_key(extent: int, rank: int) -> bytes:
-    """Return the key of the page of an extent that begins with this rank; that of no page sorts between the pages around it."""
+    """Return the key of the page of an extent with this rank; other ranks sort between existing keys."""
     return _KEY.pack(extent, rank)
 
 
 def rank_of(digest: bytes) -> int:
-    """Return the first 4 bytes of a digest as a number."""
+    """Return the rank of a digest: its first 4 bytes as a number."""
     return int.from_bytes(digest[:_RANK_BYTES], "big")
 
 
@@ -145,14 +147,16 @@ def digest_ranks(digests: bytes) -> NDArray[np.uint32]:
 
 
 def check_payloads(marks: Marks) -> None:
-    """Refuse payloads that cannot be stored: of more than 2 GiB, or of marks with numbers.
+    """Raise `StoreError` for payloads that cannot be stored: larger than 2 GiB, or on marks with numbers.
 
-    Raises `StoreError`, also when there are more or fewer payloads than marks.
+    Also when the number of payloads differs from the number of marks.
     """
     if marks.payloads is None:
         return
     if len(marks.payloads) != marks.count:
-        message = f"marks of {marks.count} offsets and {len(marks.payloads)} payloads: columns differ"
+        message = (
+            f"marks have {marks.count} offsets and {len(marks.payloads)} payloads: give columns of one length"
+        )
         raise StoreError(message)
     if not marks.bear_payloads:
         return
@@ -160,17 +164,17 @@ def check_payloads(marks: Marks) -> None:
         message = "marks have numbers and payloads: a store with a count window keeps no payload"
         raise StoreError(message)
     largest = int(marks.payload_sizes.max())
-    if largest > MOST_PAYLOAD_BYTES:
-        message = f"a payload of {largest} bytes cannot be stored: give {MOST_PAYLOAD_BYTES} bytes at most"
+    if largest > MAX_PAYLOAD_BYTES:
+        message = f"a payload of {largest} bytes cannot be stored: give {MAX_PAYLOAD_BYTES} bytes at most"
         raise StoreError(message)
 
 
 def encode_page(marks: Marks) -> bytes:
     """Return marks, in any order, as one page.
 
-    Raises `StoreError` when the columns differ in length, or as `check_payloads` does.
+    Raises `StoreError` when the columns differ in length, and as `check_payloads` does.
     """
-    (page,) = _encoded(marks, [0, marks.count])
+    (page,) = _encode(marks, [0, marks.count])
     return page
 
 
@@ -180,24 +184,24 @@ def encode_pages(marks: Marks) -> list[Page]:
         return []
     bounds = _page_bounds(marks)
     ranks = digest_ranks(marks.digests)[bounds[:-1]].tolist()
-    return list(map(Page, ranks, _encoded(marks, bounds), map(sub, bounds[1:], bounds)))
+    return list(map(Page, ranks, _encode(marks, bounds), map(sub, bounds[1:], bounds)))
 
 
 def decode_page(page: bytes) -> Marks:
     """Return the marks of a page, in its order.
 
-    Raises `StoreCorruptError` when the bytes do not fit together.
+    Raises `StoreCorruptError` when the bytes are inconsistent.
     """
     if len(page) < _HEAD_BYTES:
-        raise _corrupt(page, f"a page has {_HEAD_BYTES} bytes at least")
-    return _alike(_layout(page[_COUNT_BYTES:_HEAD_BYTES]), [page])
+        raise _corrupt(page, f"a page has at least {_HEAD_BYTES} bytes")
+    return _decode_alike(_layout(page[_COUNT_BYTES:_HEAD_BYTES]), [page])
 
 
 def decode_pages(pages: Sequence[bytes]) -> Marks:
-    """Return the marks of pages, one after the other; raises `StoreCorruptError` as `decode_page` does."""
+    """Return the marks of all pages, concatenated; raises `StoreCorruptError` as `decode_page` does."""
     if pages and min(map(len, pages)) < _HEAD_BYTES:
-        raise _corrupt(min(pages, key=len), f"a page has {_HEAD_BYTES} bytes at least")
-    return join_marks([_alike(_layout(head), list(some)) for head, some in groupby(pages, _head)])
+        raise _corrupt(min(pages, key=len), f"a page has at least {_HEAD_BYTES} bytes")
+    return join_marks([_decode_alike(_layout(head), list(some)) for head, some in groupby(pages, _head)])
 
 
 def _head(page: bytes) -> bytes:
@@ -205,12 +209,12 @@ def _head(page: bytes) -> bytes:
 
 
 def marks_in_page(page: bytes) -> int:
-    """Return how many marks a page says that it has."""
+    """Return the number of marks in a page, by its head."""
     return int.from_bytes(page[:_COUNT_BYTES], "little")
 
 
-def _alike(layout: _Layout, pages: list[bytes]) -> Marks:
-    """Return the marks of pages that have one layout."""
+def _decode_alike(layout: _Layout, pages: list[bytes]) -> Marks:
+    """Return the marks of pages with the same layout."""
     bodies, payloads = [], []
     for page in pages:
         end = _HEAD_BYTES + layout.stride * int.from_bytes(page[:_COUNT_BYTES], "little")
@@ -218,7 +222,7 @@ def _alike(layout: _Layout, pages: list[bytes]) -> Marks:
         if layout.flags & _PAYLOADS:
             payloads += _payloads(page, end)
         elif len(page) != end:
-            raise _corrupt(page, f"its head wants {end} bytes")
+            raise _corrupt(page, f"its head requires {end} bytes")
     table = np.frombuffer(b"".join(bodies), np.uint8).reshape(-1, layout.stride)
     (first, second, third), (offset, time, number) = layout.widths, layout.least
     times_at, numbers_at = DIGEST_BYTES + first, DIGEST_BYTES + first + second
@@ -236,18 +240,22 @@ def _payloads(page: bytes, sizes_at: int) -> list[bytes]:
     end = sizes_at + _SIZE.itemsize * count
     sizes: list[int] = np.frombuffer(page, _SIZE, count, sizes_at).tolist() if len(page) >= end else []
     if len(page) != end + sum(sizes):
-        raise _corrupt(page, f"its head wants {end + sum(sizes)} bytes")
+        raise _corrupt(page, f"its head requires {end + sum(sizes)} bytes")
     return [page[start:stop] for start, stop in pairwise(accumulate(sizes, initial=end))]
 
 
 def decode_items(items: Sequence[tuple[bytes, bytes]]) -> Marks:
-    """Return the marks of keys and pages of a sorted file, one after the other.
+    """Return the marks of keys and pages of a sorted file, concatenated.
 
-    Raises `StoreCorruptError` as `decode_page` does, and when a page does not lie where look-ups would find it.
+    Raises `StoreCorruptError` as `decode_page` does, and when a page is stored under a key where look-ups
+    would not find it.
     """
     for key, page in items:
         if len(key) != _KEY.size or key[_RANK_BYTES:] != page[_HEAD_BYTES : _HEAD_BYTES + _RANK_BYTES]:
-            message = f"a page of {len(page)} bytes lies at key {key.hex()}, not at its first digest; rebuild the store"
+            message = (
+                f"a page of {len(page)} bytes is stored under key {key.hex()}, not under the rank of its first digest; "
+                "rebuild the store"
+            )
             raise StoreCorruptError(message)
     return decode_pages([page for _, page in items])
 
@@ -258,9 +266,9 @@ def find_in_pages(
     positions: Iterable[int],
     found: dict[int, FoundMark],
 ) -> None:
-    """Note in ``found``, by its position, the mark of each digest that the page beside it has; a later one takes an earlier one's place.
+    """Search each digest in the page beside it, and store its mark in ``found`` under its position.
 
-    Raises `StoreCorruptError` when a page is cut off.
+    A later mark replaces an earlier one. Raises `StoreCorruptError` when a page is truncated.
     """
     read, rest = int.from_bytes, slice(_COUNT_BYTES, _HEAD_BYTES)
     head = bytes(_LAYOUT.size)
@@ -271,7 +279,7 @@ def find_in_pages(
         place = page.find(digest, _HEAD_BYTES)
         if place < 0:
             continue
-        # Neighbours mostly have one head.
+        # Adjacent pages mostly have the same head.
         if page[rest] != head:
             head = page[rest]
             layout = _layout(head)
@@ -291,9 +299,9 @@ def find_in_pages(
 
 
 def find_in_page(page: bytes, digest: bytes) -> FoundMark | None:
-    """Return the mark of a digest, None when the page does not have it; raises `StoreCorruptError` as `find_in_pages` does."""
+    """Return the mark of a digest, None when the page has none; raises `StoreCorruptError` as `find_in_pages` does."""
     if len(page) < _HEAD_BYTES:
-        raise _corrupt(page, f"a page has {_HEAD_BYTES} bytes at least")
+        raise _corrupt(page, f"a page has at least {_HEAD_BYTES} bytes")
     return _find(page, digest, _layout(_head(page)))
 
 
@@ -301,9 +309,9 @@ def _find(page: bytes, digest: bytes, layout: _Layout) -> FoundMark | None:
     stride, count = layout.stride, marks_in_page(page)
     end = _HEAD_BYTES + stride * count
     if len(page) < end:
-        raise _corrupt(page, f"its head wants {end} bytes")
+        raise _corrupt(page, f"its head requires {end} bytes")
     place = page.find(digest, _HEAD_BYTES, end)
-    # A digest lies at the beginning of a mark; what reaches from one mark into the next is none.
+    # A digest must be at the start of a mark: skip byte matches across marks.
     while place >= 0 and (place - _HEAD_BYTES) % stride:
         place = page.find(digest, place + 1, end)
     if place < 0:
@@ -318,7 +326,7 @@ def _find(page: bytes, digest: bytes, layout: _Layout) -> FoundMark | None:
     )
 
 
-def _encoded(marks: Marks, bounds: list[int]) -> list[bytes]:
+def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
     """Return the pages between consecutive bounds; all have the same widths and least values."""
     _check_columns(marks)
     count, numbers = marks.count, marks.numbers
@@ -352,16 +360,19 @@ def _encoded(marks: Marks, bounds: list[int]) -> list[bytes]:
 def _check_columns(marks: Marks) -> None:
     count, numbers = marks.count, marks.numbers
     if len(marks.digests) != DIGEST_BYTES * count or len(marks.timestamps) != count:
-        message = f"marks of {len(marks.digests)} digest bytes, {count} offsets, {len(marks.timestamps)} timestamps: columns differ"
+        message = (
+            f"marks have {len(marks.digests)} digest bytes, {count} offsets and {len(marks.timestamps)} timestamps: "
+            "give columns of one length"
+        )
         raise StoreError(message)
     if numbers is not None and len(numbers) != count:
-        message = f"marks of {count} offsets and {len(numbers)} numbers: columns differ"
+        message = f"marks have {count} offsets and {len(numbers)} numbers: give columns of one length"
         raise StoreError(message)
     check_payloads(marks)
 
 
 def _page_bounds(marks: Marks) -> list[int]:
-    """Return where the pages of ascending marks begin, and where the last one ends."""
+    """Return the indexes where the pages of ascending marks begin, and the end of the last one."""
     ranks = digest_ranks(marks.digests).astype(np.uint32)
     changes = np.concatenate((np.flatnonzero(ranks[1:] != ranks[:-1]) + 1, [marks.count]))
     if not marks.bear_payloads and len(changes) == marks.count:
@@ -403,14 +414,15 @@ def digest_words(digests: bytes) -> tuple[Uint64s, Uint64s]:
 def newest_per_digest(marks: Marks) -> Marks:
     """Return ``marks`` ascending by digest (unsigned bytes), of each digest only the mark with the highest offset.
 
-    Of marks with the same digest and offset the one with the earliest timestamp stays, which is forgotten first, so that it does
-    not hang on the order in which they come (any timestamp before none); of those with the same timestamp, too, the last one given.
+    Of marks with the same digest and offset, the one with the earliest timestamp stays, because it expires
+    first; any timestamp precedes none. So the result does not depend on the order of the input. Of marks
+    with the same timestamp, too, the last one stays.
     """
     return _last_per_digest(marks, marks.timestamps)
 
 
-def newest_given(marks: Marks) -> Marks:
-    """Do as `newest_per_digest`, but of marks with the same digest and offset the last one given stays, whatever its timestamp."""
+def last_given_per_digest(marks: Marks) -> Marks:
+    """Like `newest_per_digest`, but of marks with the same digest and offset the last one in the input stays."""
     return _last_per_digest(marks, None)
 
 
@@ -431,9 +443,10 @@ def digest_order(
     offsets: NDArray[np.int64],
     timestamps: NDArray[np.int64] | None = None,
 ) -> NDArray[np.intp]:
-    """Return in which order rows of shape ``(n,)`` ascend by digest (its words), and those of a digest by offset.
+    """Return the order in which rows, of shape ``(n,)``, ascend by digest (its words), then by offset.
 
-    With ``timestamps`` (ms) those of an offset come from none (below 0) over the latest to the earliest.
+    With ``timestamps`` (ms), rows of one offset are ordered from none (below 0) over the latest to the
+    earliest.
     """
     order: NDArray[np.intp] = np.argsort(high)
     ranked = high[order]
@@ -461,14 +474,14 @@ _RANGE: Final = struct.Struct("<qq")
 _CRC: Final = struct.Struct("<I")
 _COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _WITNESS = 2, 4, 8, 16, 32, 128
 _EMPTY_PAGE: Final = encode_page(NO_MARKS)
-"""Many steps have no marks: a commit, or the start of a partition, writes one."""
+"""Many steps have no marks, e.g. those of a commit or of the start of a partition."""
 _FLAGS: Final = _COMMITTED | _SINCE_MS | _SINCE_NUMBER | _DELTA | _EPOCH | _WITNESS
 
 
 def encode_step(progress: Progress, marks: Marks) -> bytes:
     """Return the journal record of one step.
 
-    Raises `StoreError` when a number does not fit in 64 bits, or as `encode_page` does.
+    Raises `StoreError` when a number does not fit in 64 bits, and as `encode_page` does.
     """
     page = encode_page(marks) if marks.digests or len(marks.offsets) else _EMPTY_PAGE
     era, witness = progress.era.encode(), progress.witness
@@ -488,9 +501,10 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
     try:
         parts = [
             _STEP.pack(
-                _STEP_MAGIC, STEP_FORMAT, flags, len(progress.done), len(era), len(page), progress.low, progress.high, progress.committed or 0,
-                progress.since_ms or 0, progress.accepted, progress.since_number or 0, progress.newest_ms, progress.floor_number,
-                progress.dropped_to, progress.epoch or 0, *seen,
+                _STEP_MAGIC, STEP_FORMAT, flags, len(progress.done), len(era), len(page),
+                progress.low, progress.high, progress.committed or 0, progress.since_ms or 0, progress.accepted,
+                progress.since_number or 0, progress.newest_ms, progress.floor_number, progress.dropped_to,
+                progress.epoch or 0, *seen,
             ),
             *starmap(_RANGE.pack, progress.done),
             era,
@@ -504,12 +518,13 @@ def encode_step(progress: Progress, marks: Marks) -> bytes:
 
 
 def decode_step(record: bytes) -> tuple[Progress, Marks]:
-    """Return what `encode_step` was given.
+    """Return the arguments of `encode_step`.
 
-    Raises `StoreCorruptError` when the bytes are foreign, truncated, too many, changed, or of another format.
+    Raises `StoreCorruptError` when the bytes are foreign, truncated, too long or changed, or have another
+    format.
     """
     if len(record) < _STEP.size + _CRC.size or record[:2] != _STEP_MAGIC:
-        raise _corrupt_step(record, "it does not begin as one")
+        raise _corrupt_step(record, "it has no header")
     _, version, flags, done_count, era_size, page_size, *words = _STEP.unpack_from(record)
     if version != STEP_FORMAT:
         raise _corrupt_step(record, f"its format is {version}, this version reads {STEP_FORMAT}")
@@ -517,7 +532,7 @@ def decode_step(record: bytes) -> tuple[Progress, Marks]:
     page_at = era_at + era_size
     expected = page_at + page_size + _CRC.size
     if len(record) != expected or flags & ~_FLAGS:
-        raise _corrupt_step(record, f"its header (flags {flags}) wants {expected} bytes")
+        raise _corrupt_step(record, f"its header (flags {flags}) requires {expected} bytes")
     if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
         raise _corrupt_step(record, "its checksum differs")
     (

@@ -1,13 +1,14 @@
-"""Where a partition's database lies: ``<store>/<cluster>/<group>/<topic>/<partition>/``.
+"""Paths of stores: a partition's database is in ``<store>/<cluster>/<group>/<topic>/<partition>/``.
 
-Names are percent-encoded (UTF-8), so that no name can leave the store's folder; ``.`` and ``..`` become ``%2E`` and
-``%2E%2E``, an empty name ``%``; a name of more than 255 bytes keeps its first 180 and ends in ``%`` and 32 hexadecimal digits of
-its SHA-256. Folders of other names are not ours, and left alone. Every folder is made with mode 0700: what lies inside is for
-its owner only; files get mode 0600 when the store is opened, flushed and
-closed (what RocksDB makes by itself, with the next of these).
+Names are percent-encoded (UTF-8), so that no name can leave the store's folder. ``.`` and ``..`` become
+``%2E`` and ``%2E%2E``, an empty name becomes ``%``. A name of more than 255 bytes keeps its first 180,
+followed by ``%`` and 32 hexadecimal digits of its SHA-256. Folders with other names are ignored.
 
-What is made beside a place is a folder of one run alone (`work_folder`), gone at its end; what a killed run left is removed by the next one. So is
-a snapshot (`new_snapshot`), which is put in its place whole, by one rename, or not at all.
+Every folder is created with mode 0700. Files get mode 0600 when the store is opened, flushed and closed;
+files that RocksDB creates in between get it at the next of these moments.
+
+Temporary folders (`work_folder`) belong to one run and are removed at its end; the next run removes those
+of a killed one. A new snapshot (`new_snapshot`) appears complete, by one rename, or not at all.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from urllib.parse import quote, unquote
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreUnavailableError
 from dedup_sdk.store.protocol import Identity
 
-_MOST_BYTES: Final = 255
-_KEPT_BYTES: Final = 180
-MOST_PARTITIONS: Final = 2**31
+_MAX_NAME_BYTES: Final = 255
+_PREFIX_BYTES: Final = 180
+MAX_PARTITIONS: Final = 2**31
 _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
 PRIVATE: Final = 0o700
@@ -42,7 +43,7 @@ _PRIVATE_FILE: Final = 0o600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFolder:
-    """A partition's database as its path names it; the identity inside says it in full (`read_partition`)."""
+    """A partition's database, as its path names it; `read_partition` returns the full identity stored inside."""
 
     path: Path
     cluster: str
@@ -52,32 +53,30 @@ class PartitionFolder:
 
 
 def escape(name: str) -> str:
-    """Return a file name for any text, another one for every other text.
+    """Return a file name for any text; different texts get different names.
 
-    Raises `ConfigurationError` for half a surrogate pair, which UTF-8 cannot write.
+    Raises `ConfigurationError` for a lone surrogate, which UTF-8 cannot encode.
     """
     try:
         escaped = _DOTS.get(name) or quote(name, safe="")
     except UnicodeEncodeError:
-        message = (
-            f"the name {name!r} is no Unicode text; give cluster, group and topic names that UTF-8 can write"
-        )
+        message = f"the name {name!r} is not valid Unicode; use cluster, group and topic names that UTF-8 can encode"
         raise ConfigurationError(message) from None
-    if len(escaped) <= _MOST_BYTES:
+    if len(escaped) <= _MAX_NAME_BYTES:
         return escaped
-    return f"{escaped[:_KEPT_BYTES]}%{sha256(name.encode()).hexdigest()[:32]}"
+    return f"{escaped[:_PREFIX_BYTES]}%{sha256(name.encode()).hexdigest()[:32]}"
 
 
 def unescape(name: str) -> str:
-    """Return the text that `escape` was given; of one that was too long the beginning, and its digest as it stands."""
+    """Return the text given to `escape`; for a shortened name, its decoded beginning and the digest."""
     if name == "%":
         return ""
     text = unquote(name)
-    return unquote(name[:_KEPT_BYTES]) + name[_KEPT_BYTES:] if _is_cut(name, text) else text
+    return unquote(name[:_PREFIX_BYTES]) + name[_PREFIX_BYTES:] if _is_cut(name, text) else text
 
 
 def why_unusable(path: str | Path) -> str | None:
-    """Return why neither RocksDB nor the system can take a path, None when they can."""
+    """Return why RocksDB or the file system cannot use a path, None when they can."""
     if "\0" in str(path):
         return "has a NUL character"
     try:
@@ -87,9 +86,9 @@ def why_unusable(path: str | Path) -> str | None:
     return None
 
 
-def usable(path: str | Path) -> Path:
-    """Return a store's path; raises `ConfigurationError` when it is one that RocksDB cannot take."""
-    why = "is not a folder" if not str(path) else why_unusable(path)
+def checked_store_path(path: str | Path) -> Path:
+    """Return a store's path; raises `ConfigurationError` when RocksDB cannot use it."""
+    why = "is empty" if not str(path) else why_unusable(path)
     if why:
         message = f"store={str(path)!r} {why}; give e.g. 'var/dedup'"
         raise ConfigurationError(message)
@@ -103,7 +102,7 @@ def partition_folder(root: Path, identity: Identity) -> Path:
 
 
 def make_private(root: Path, folder: Path) -> None:
-    """Make ``root``, ``folder`` below it and everything in between, each with mode 0700.
+    """Create ``root``, ``folder`` below it, and every folder in between with mode 0700.
 
     Raises `StoreUnavailableError` naming the folder when that fails.
     """
@@ -113,12 +112,14 @@ def make_private(root: Path, folder: Path) -> None:
             parent.mkdir(mode=PRIVATE, exist_ok=True)
             parent.chmod(PRIVATE)
     except OSError as error:
-        message = f"store folder {folder} cannot be made: {error.strerror}; check store= and its permissions"
+        message = (
+            f"store folder {folder} cannot be created: {error.strerror}; check store= and its permissions"
+        )
         raise StoreUnavailableError(message) from error
 
 
 def make_files_private(folder: Path) -> None:
-    """Take all rights of others from the files in ``folder`` and below: RocksDB makes them as the process's umask says."""
+    """Remove group and other permissions from all files below ``folder``: RocksDB creates files by the umask."""
     left: list[Path] = []
     with suppress(FileNotFoundError):
         left += folder.iterdir()
@@ -133,12 +134,12 @@ def make_files_private(folder: Path) -> None:
 
 
 def list_partitions(path: str | Path) -> list[PartitionFolder]:
-    """Return the partitions stored under a store's folder, ascending; none when it is not there.
+    """Return the partitions stored under a store's folder, ascending; none when it does not exist.
 
-    Raises `ConfigurationError` for a path that RocksDB cannot take.
+    Raises `ConfigurationError` for a path that RocksDB cannot use.
     """
     return sorted(
-        _partitions(usable(path)),
+        _partitions(checked_store_path(path)),
         key=lambda entry: (entry.cluster, entry.group, entry.topic, entry.partition),
     )
 
@@ -155,12 +156,12 @@ def _partitions(root: Path) -> Iterator[PartitionFolder]:
 
 
 def _is_partition(name: str) -> bool:
-    # "00" would be a second partition 0.
-    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < MOST_PARTITIONS
+    # "00" would be a second name of partition 0.
+    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < MAX_PARTITIONS
 
 
 def _is_ours(name: str) -> bool:
-    """Whether `escape` gives this name for some text: no two names may stand for one text."""
+    """Whether `escape` returns this name for some text: two names must never mean the same text."""
     if not name.isascii():
         return False
     text = "" if name == "%" else unquote(name)
@@ -172,19 +173,19 @@ def _is_cut(name: str, text: str) -> bool:
 
 
 _ABANDONED_S: Final = 60
-"""One that is younger may have been made, and not be locked yet."""
+"""A younger folder may have been created and not locked yet."""
 
 
 @contextmanager
-def work_folder(beside: Path, purpose: str) -> Generator[Path, None, None]:
-    """Make a private folder next to ``beside``, locked while it is in use; raises OSError where that is not possible.
+def work_folder(sibling: Path, purpose: str) -> Generator[Path, None, None]:
+    """Create a private folder next to ``sibling``, locked while it is in use; raises OSError if impossible.
 
     The block may move it elsewhere.
     """
-    prefix = f".{beside.name}.{purpose}-"
-    beside.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(beside.parent, prefix)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=beside.parent))
+    prefix = f".{sibling.name}.{purpose}-"
+    sibling.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(sibling.parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=sibling.parent))
     descriptor = _locked(folder)
     try:
         yield folder
@@ -206,7 +207,7 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """Lock a folder; the kernel gives the lock back however this process ends. Raises OSError when somebody has it."""
+    """Lock a folder; the kernel releases the lock when this process ends. Raises OSError when it is locked already."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -218,36 +219,39 @@ def _locked(folder: Path) -> int:
 
 @contextmanager
 def new_snapshot(output: Path) -> Generator[Path, None, None]:
-    """Give an empty private folder that becomes ``output`` when the block ends without an error.
+    """Yield an empty private folder that becomes ``output`` when the block ends without an error.
 
-    Raises `ConfigurationError` for what is no path, `SnapshotError` when something is there already or it cannot be written.
+    Raises `ConfigurationError` for an invalid path, `SnapshotError` when something exists there already or
+    it cannot be written.
     """
     if not output.name or output.name == ".." or (why := why_unusable(output)):
         why = "names no new folder" if not output.name or output.name == ".." else why
         raise ConfigurationError(f"output {str(output)!r} {why}; give e.g. 'snapshot'")
-    refuse_used(output)
+    refuse_existing(output)
     place = output.absolute()
     with ExitStack() as stack:
         try:
             partial = stack.enter_context(work_folder(place, "making"))
         except OSError as error:
-            raise SnapshotError(f"{output} cannot be made: {error.strerror}; choose another place") from None
+            raise SnapshotError(
+                f"{output} cannot be created: {error.strerror}; choose another path"
+            ) from None
         yield partial
         make_files_private(partial)
-        refuse_used(output)
+        refuse_existing(output)
         try:
             partial.rename(place)
         except OSError as error:
             raise SnapshotError(
-                f"{output} cannot be put in its place: {error.strerror}; choose a folder that does not exist yet"
+                f"{output} cannot be created by rename: {error.strerror}; choose a folder that does not exist yet"
             ) from None
 
 
-def refuse_used(output: Path) -> None:
-    """Raise `SnapshotError` when something is at a snapshot's place already."""
+def refuse_existing(output: Path) -> None:
+    """Raise `SnapshotError` when something exists already at a snapshot's path."""
     try:
         used = output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir())))
     except OSError as error:
-        raise SnapshotError(f"{output} cannot be used: {error.strerror}; choose another place") from None
+        raise SnapshotError(f"{output} cannot be used: {error.strerror}; choose another path") from None
     if used:
-        raise SnapshotError(f"{output} is not empty: a snapshot is never overwritten, choose another place")
+        raise SnapshotError(f"{output} is not empty: a snapshot is never overwritten; choose another path")

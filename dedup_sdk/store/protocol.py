@@ -1,20 +1,22 @@
-"""What the engine needs of a key store: two small protocols, two implementations, one contract suite.
+"""The protocols between the engine and a key store. Both implementations pass one contract suite.
 
 key store
-    all partitions of one consumer on this machine; hands out partition stores.
+    all partitions of one consumer on this machine; it opens partition stores.
 partition store
-    what one group remembers of one partition: its progress, a journal of recent marks, and older marks in sorted files.
+    the progress of one group in one partition, a journal of recent marks, and older marks in sorted files.
 journal
-    one record a step: progress and the marks of the step, in one atomic write. Read back when the store opens.
+    one record per step: the progress and the marks of that step, in one atomic write. Read when the store opens.
 recent
     marks that are in the journal only. The engine keeps them in memory; the store never looks them up.
 flush
-    recent marks become a sorted file, their journal records are dropped. From then on `PartitionStore.find` knows them.
+    writes recent marks to a sorted file and drops their journal records. From then on `PartitionStore.find` finds
+    them.
 payload
-    bytes that are kept with a mark, 9 to 2**31 of them: the memory of a source of `LastId`. They mean nothing to the
-    store. They go wherever their mark goes, and are part of its fingerprint.
+    bytes stored with a mark, 9 to 2**31 of them: the state of a source of `LastId`. The store does not interpret
+    them. They move with their mark, and are part of its fingerprint.
 
-A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after ``close``.
+A partition store has one owner and is not thread-safe. All methods but ``close`` raise `StoreError` after
+``close``.
 """
 
 from __future__ import annotations
@@ -27,15 +29,16 @@ from dedup_sdk.marks import Found, Marks, Progress
 from dedup_sdk.window import Window
 
 DIGEST_NAME: Final = "sha256-16"
-"""How IDs are hashed."""
+"""The hash of IDs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose memory a partition store is; a store opened under another identity is refused.
+    """The partition that a store belongs to; opening it under another identity is refused.
 
-    ``topic_id`` tells a topic from one of the same name made later; empty where the broker does not say. ``id_spec`` is
-    the canonical text of the ID spec, ``digest`` the name of the digest, ``isolation`` the consumer's isolation level.
+    ``topic_id`` distinguishes a topic from a later one of the same name; empty where the broker does not
+    report it. ``id_spec`` is the canonical text of the ID spec, ``digest`` the name of the digest,
+    ``isolation`` the consumer's isolation level.
     """
 
     cluster: str
@@ -50,7 +53,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """What a partition store held when it was opened: the last progress, and the recent marks in journal order."""
+    """The content of a partition store when it opens: the last progress, and the recent marks in journal order."""
 
     progress: Progress
     recent: Marks
@@ -58,7 +61,11 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """Sizes of a partition store: marks in sorted files (an estimate), recent marks, bytes on disk, filter bytes in memory."""
+    """Sizes of a partition store.
+
+    ``marks``: marks in sorted files (an estimate); ``recent``: marks in the journal; ``disk_bytes``;
+    ``filter_bytes``: memory of the filters; ``files``: number of sorted files.
+    """
 
     marks: int
     recent: int
@@ -69,35 +76,38 @@ class StoreStats:
 
 
 class PartitionStore(Protocol):
-    """The durable memory of one partition for one group."""
+    """The durable state of one partition for one group."""
 
     def load(self) -> Loaded | None:
-        """Return what is stored, or None for a store that is new (or was reset and never written)."""
+        """Return the stored state, or None for a store that is new (or was reset and never written)."""
 
     def append(self, progress: Progress, marks: Marks) -> None:
-        """Write one step, atomically: after a crash either all of it is there or nothing.
+        """Write one step atomically: after a crash either all of it is there or nothing.
 
-        A progress that is a delta adds to the steps before; there is one, and `load` returns the whole (`dedup_sdk.marks.latest`).
-
-        ``marks`` in the order of their completion; a later mark of an ID replaces an earlier one unless its offset is lower.
+        A progress that is a delta adds to the steps before it; an earlier one always exists, and `load`
+        returns the sum (`dedup_sdk.marks.latest`). ``marks`` are in the order of their completion; a later
+        mark of an ID replaces an earlier one unless its offset is lower.
         """
 
     def find(self, digests: bytes, count: int) -> Found:
-        """Look ``count`` digests (16 bytes each) up among the flushed marks; of several marks of an ID the highest offset wins."""
+        """Look up ``count`` digests (16 bytes each) among the flushed marks.
+
+        Of several marks of an ID the highest offset wins.
+        """
 
     def flush(self, progress: Progress, marks: Marks) -> None:
-        """Turn recent marks into a sorted file and drop the whole journal, atomically as seen after a crash.
+        """Write recent marks to a sorted file and drop the whole journal, atomically as seen after a crash.
 
-        ``marks`` are all recent marks worth keeping, in any order, an ID's highest offset counts; ``progress`` is the newest. What is in the
-        journal and not in ``marks`` is forgotten.
+        ``marks`` are all recent marks worth keeping, in any order; of each ID the highest offset counts.
+        ``progress`` is the newest. Journal marks that are not in ``marks`` are forgotten.
         """
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """Drop, in bulk, sorted files that no window reaches any more.
 
-        A file goes when every mark in it is older than ``before_ms``, or when every mark in it has an acceptance number
-        of at most ``up_to_number``; None where there is no such window. Returns the newest timestamp that was
-        dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
+        A file is dropped when every mark in it is older than ``before_ms``, or has an acceptance number of
+        at most ``up_to_number``; None disables the respective condition. Returns the newest timestamp that
+        was dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 
     def install(
@@ -107,11 +117,13 @@ class PartitionStore(Protocol):
         *,
         move: bool = False,
     ) -> None:
-        """Take over the sorted files of a verified snapshot folder for this partition, replacing everything stored.
+        """Replace the content by the sorted files of this partition in a verified snapshot folder.
 
-        ``move``: the folder is the caller's own and its files were checked, so that they may be moved in.
+        ``move``: the folder is the caller's own and its files were checked; they may be moved instead of
+        copied.
 
-        Raises `SnapshotError` and leaves the store as it was when the snapshot does not fit or does not check.
+        Raises `SnapshotError`, and leaves the store as it was, when the snapshot does not fit or a check
+        fails.
         """
 
     def installing(
@@ -121,29 +133,33 @@ class PartitionStore(Protocol):
         *,
         move: bool = False,
     ) -> Iterator[None]:
-        """Do as `install`, a few milliseconds a step; until the last one, and if there is none, the store is as it was.
+        """Like `install`, in steps of a few milliseconds.
 
-        Meanwhile nothing is written to the store.
+        Until the last step, or if it is never reached, the store stays as it was. The caller must not write
+        to the store between the steps.
         """
 
     def reset(self, progress: Progress) -> None:
-        """Forget all marks and begin anew with this progress, atomically as seen after a crash."""
+        """Drop all marks and start with this progress, atomically as seen after a crash."""
 
     def scan(self) -> Iterator[Marks]:
-        """Yield the flushed marks in pages, ascending by digest, each ID once (its highest offset); the journal is not part of it."""
+        """Yield the flushed marks in pages, ascending by digest, each ID once (its highest offset).
+
+        The journal is not included.
+        """
 
     @property
     def oldest_ms(self) -> int | None:
         """The timestamp where the oldest sorted file begins, None when there is none."""
 
     def evict(self) -> int | None:
-        """Drop the oldest marks that can be dropped in bulk, whether a window reaches them or not.
+        """Drop the oldest marks that can be dropped in bulk, even if a window reaches them.
 
         Returns the newest timestamp that was dropped, None when there was nothing to drop.
         """
 
     def reopen(self) -> bool:
-        """Open the database anew after it refused to write (`StoreUnavailableError`); what it holds stays.
+        """Reopen the database after it refused to write (`StoreUnavailableError`), with its content.
 
         False when its disk still has no room, or cannot be written; then nothing has changed.
         """
@@ -152,7 +168,7 @@ class PartitionStore(Protocol):
         """Return sizes; cheap enough to call every few seconds."""
 
     def close(self) -> None:
-        """Release the database; harmless when repeated. Durable state is complete without it."""
+        """Release the database; may be called again. Durability does not depend on it."""
 
 
 class KeyStore(Protocol):
@@ -160,22 +176,23 @@ class KeyStore(Protocol):
 
     @property
     def lock_wait_s(self) -> float:
-        """Seconds to wait for the previous owner on this host, which keeps a store open, before that is a warning."""
+        """Seconds to wait for another process on this host that has a store open, before a warning is logged."""
 
     def open(self, identity: Identity, window: Window) -> PartitionStore:
         """Open or create the partition's store.
 
-        Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`, each naming the folder.
+        Raises `StoreLockedError`, `ForeignStoreError`, `StoreCorruptError` or `StoreError`; each message
+        names the folder.
         """
 
     def excess_bytes(self) -> int:
-        """Return by how much the open partitions take more room on the disk than they may, 0 where they do not."""
+        """Return by how many bytes the open partitions exceed their disk limit, 0 where they do not."""
 
     def set_aside(self, identity: Identity) -> str:
-        """Put a damaged partition store out of the way, and return where it is kept; `open` then makes an empty one.
+        """Quarantine a damaged partition store, and return where it is kept; `open` then creates an empty one.
 
-        A partition store that was found damaged while it was open is not opened again before. Raises `StoreLockedError` while
-        somebody has it open, and `StoreError` when it cannot be moved.
+        A store that was found damaged while it was open cannot be opened before this call. Raises
+        `StoreLockedError` while somebody has it open, and `StoreError` when it cannot be moved.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Looking into a partition's database without owning it: beside a running consumer, or when nobody has it open."""
+"""Read-only access to a partition's database, without its lock: its consumer may be running or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dedup_sdk.store.database import (
     JOURNAL,
     PROGRESS,
     STATE,
-    Extents,
+    StoredGeneration,
     find_in_generation,
     open_read_only,
     read_journal,
@@ -26,7 +26,7 @@ from dedup_sdk.store.database import (
 from dedup_sdk.store.generations import State
 from dedup_sdk.store.identity import decode_identity, decode_window
 from dedup_sdk.store.pages import decode_step, digest_words
-from dedup_sdk.store.paths import usable
+from dedup_sdk.store.paths import checked_store_path
 from dedup_sdk.store.protocol import Identity
 
 _ATTEMPTS: Final = 5
@@ -34,7 +34,7 @@ _PAUSE_SECONDS: Final = 0.05
 
 
 class StoredMark(NamedTuple):
-    """A mark as it is stored, with its payload: b"" where it has none."""
+    """A stored mark with its payload: b"" where it has none."""
 
     offset: int
     timestamp_ms: int
@@ -43,14 +43,14 @@ class StoredMark(NamedTuple):
 
 
 class ReadOnlyPartition:
-    """What a partition's store held when this was opened; a context manager.
+    """The content of a partition's store at the moment it was opened; a context manager.
 
-    ``identity`` says whose it is, ``window`` is the text of the `Window` it was opened with last, ``progress`` how far it is
-    (None: nothing was ever written).
+    ``identity`` is that of the store, ``window`` the text of the `Window` it was last opened with,
+    ``progress`` the last stored one (None: nothing was ever written).
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._folder = usable(path)
+        self._folder = checked_store_path(path)
         if not (self._folder / "CURRENT").is_file():
             message = f"{str(path)!r} has no partition store; give a folder that list_partitions() returns"
             raise StoreError(message)
@@ -58,14 +58,17 @@ class ReadOnlyPartition:
             (each.name for each in self._folder.iterdir() if not (each.is_file() or each.is_dir())), None
         )
         if strange is not None:
-            # A pipe is waited for without end.
+            # Opening a pipe would block for ever.
             message = f"{str(path)!r} has {strange!r}, which is neither a file nor a folder; remove it"
             raise StoreError(message)
         with translating(self._folder):
             self._database, names = open_read_only(self._folder)
             identity = self._database.get(IDENTITY)
             if identity is None:
-                message = f"store {self._folder} has no identity yet; its consumer is about to make it, or it is damaged"
+                message = (
+                    f"store {self._folder} has no identity: its consumer is just creating it (try again), "
+                    "or it is damaged"
+                )
                 raise StoreCorruptError(message)
             self.identity: Identity = decode_identity(identity, self._folder)[0]
             self.window: str = decode_window(identity, self._folder)
@@ -77,21 +80,24 @@ class ReadOnlyPartition:
             self.progress: Progress | None = progress
             self._recent: Marks = join_marks(steps)
             self._generations = [
-                Extents(self._database.get_column_family(generation.name), len(generation.extents))
+                StoredGeneration(self._database.get_column_family(generation.name), len(generation.extents))
                 for generation in self._state.generations
                 if generation.name in names
             ]
 
     def scan_all(self, *, below: int | None = None) -> Iterator[Marks]:
-        """Yield flushed and recent marks together in pages, ascending by digest, each ID once with its highest offset.
+        """Yield flushed and recent marks in pages, ascending by digest, each ID once with its highest offset.
 
-        ``below``: as if nothing at this offset or after it had been completed.
+        ``below``: ignore marks at this offset or above.
         """
         with translating(self._folder):
             yield from scan_generations(self._generations, self._state.marks, self._recent, below=below)
 
     def find_all(self, digest: bytes) -> list[StoredMark]:
-        """Return what is stored of one ID, highest offset first: one mark at most a generation and a step; none: empty."""
+        """Return all stored marks of one ID, highest offset first; empty if there is none.
+
+        There is at most one mark per generation and journal step.
+        """
         with translating(self._folder):
             flushed = [
                 mark for generation in self._generations for mark in find_in_generation(generation, digest)
@@ -109,7 +115,7 @@ class ReadOnlyPartition:
         return sorted({StoredMark(*row) for row in (*flushed, *columns)}, reverse=True)
 
     def close(self) -> None:
-        """Release the database; harmless when repeated."""
+        """Release the database; may be called again."""
         self._generations.clear()
         with translating(self._folder):
             self._database.close()
@@ -126,13 +132,14 @@ class ReadOnlyPartition:
 def read_partition(path: str | Path) -> ReadOnlyPartition:
     """Open a partition's folder (`list_partitions`) for reading, without its lock.
 
-    Raises `StoreError` when there is none, `StoreCorruptError` when it cannot be read, `ForeignStoreError` for a newer format.
+    Raises `StoreError` when there is none, `StoreCorruptError` when it cannot be read, `ForeignStoreError`
+    for a newer format.
     """
     for attempt in range(_ATTEMPTS):
         try:
             return ReadOnlyPartition(path)
         except StoreCorruptError:
-            # A running consumer may remove a file between its being listed and its being opened.
+            # A running consumer may remove a file between listing and opening it.
             if attempt == _ATTEMPTS - 1:
                 raise
             time.sleep(_PAUSE_SECONDS)

@@ -1,15 +1,24 @@
-"""The key store in RocksDB: one database a partition; caches, buffers and open files are bounded for the whole process.
+"""The key store in RocksDB: one database per partition.
 
-A partition has a journal of recent steps, and generations of flushed marks. One that is damaged is moved out of the way and kept, as
-``<partition>.damaged-<n>`` beside where it was. The files of a snapshot are taken into a generation of which nothing is valid before all of it is.
+Caches, write buffers and open files are bounded for the whole process (`dedup_sdk.store.database`). A
+partition has a journal of recent steps, and generations of flushed marks (`dedup_sdk.store.generations`). A
+damaged partition store is quarantined: its folder is renamed to ``<partition>.damaged-<n>``. The files of a
+snapshot become one generation, which is valid only when complete.
 
-Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte big-endian sequence; value:
-`pages.encode_step`), and one a generation (`pages`). Beside the database lie
-``filters/g<number>.filter`` (filter words), ``filters/image`` (see `filter_set`) and ``incoming/`` (files on their way in, emptied on open).
+Column families: ``default`` (keys ``identity``, ``state``, ``progress``), ``journal`` (key: 8-byte
+big-endian sequence; value: `pages.encode_step`), and one per generation (`pages`). The same folder contains
+``filters/g<number>.filter`` (filter words), ``filters/image`` (see `filter_set`) and ``incoming/`` (files
+to be ingested, emptied on open).
 
-Order of a flush, each step safe to be the last before a crash: the filter words of its file are written; its generation is
-widened in the state; the file is taken in; state, progress and the emptied journal become valid in one write. A crash in
-between leaves marks both in the journal and in the generation, which is harmless: the highest offset wins.
+Order of a flush; a crash is safe after each step:
+
+1. write the filter words of the new file;
+2. write the state with the widened generation;
+3. ingest the file;
+4. write state, progress and the emptied journal in one atomic write.
+
+A crash in between leaves marks both in the journal and in the generation. That is harmless: the highest
+offset wins.
 """
 
 from __future__ import annotations
@@ -63,36 +72,37 @@ from dedup_sdk.store.generations import Generation, RocksGenerations, State
 from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk.store.manifest import PartitionManifest, SortedFile, fitting_partition, read_manifest
 from dedup_sdk.store.pages import decode_step, encode_step, newest_per_digest
-from dedup_sdk.store.paths import make_files_private, make_private, partition_folder, usable
+from dedup_sdk.store.paths import checked_store_path, make_files_private, make_private, partition_folder
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, reading_file
 from dedup_sdk.window import Window
 
-MOST_KEPT: Final = 3
+MAX_QUARANTINED: Final = 3
 _DAMAGED: Final = re.compile(r"(\d+)\.damaged-(\d{1,18})")
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a partition's folder, and return what it is called now; of those of a partition the newest `MOST_KEPT` stay.
+    """Quarantine a partition's folder by renaming it, and return the new path.
 
-    Raises `StoreLockedError` while somebody has it open, and `StoreError` when it cannot be renamed.
+    The newest `MAX_QUARANTINED` quarantined folders of a partition stay, older ones are deleted. Raises
+    `StoreLockedError` while somebody has the store open, and `StoreError` when it cannot be renamed.
     """
-    _refuse_open(folder)
-    kept = list_evidence(folder)
+    _refuse_locked(folder)
+    kept = list_quarantined(folder)
     number = 1 + max((_number(path) for path in kept), default=0)
     target = folder.with_name(f"{folder.name}.damaged-{number}")
     try:
         folder.rename(target)
     except OSError as error:
-        message = f"damaged store {folder} cannot be moved to {target.name} ({error.strerror}); move it away yourself"
+        message = f"damaged store {folder} cannot be renamed to {target.name} ({error.strerror}); move it away yourself"
         raise StoreError(message) from error
-    for old in kept[: len(kept) + 1 - MOST_KEPT]:
+    for old in kept[: len(kept) + 1 - MAX_QUARANTINED]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
 
-def list_evidence(folder: Path) -> list[Path]:
-    """Return the damaged stores that are kept of a partition, oldest first."""
+def list_quarantined(folder: Path) -> list[Path]:
+    """Return the quarantined folders of a partition, oldest first."""
     names = [
         path
         for path in folder.parent.glob(f"{folder.name}.damaged-*")
@@ -105,19 +115,19 @@ def _number(path: Path) -> int:
     return int(path.name.rpartition("-")[2])
 
 
-def _refuse_open(folder: Path) -> None:
-    """Raise `StoreLockedError` when somebody has a store open; RocksDB itself says so, which asks before it reads anything."""
+def _refuse_locked(folder: Path) -> None:
+    """Raise `StoreLockedError` when somebody has a store open; RocksDB checks that before it reads anything."""
     options = Options(raw_mode=True)
     options.create_if_missing(False)
     try:
-        # One family named of several: where the lock is free it goes no further than that.
+        # Only one of several families is given: where the lock is free, RocksDB then fails before it opens anything.
         Rdict(str(folder), options, column_families={"default": options}).close()
     except Exception as error:
         if isinstance(better := translated(error, folder), StoreLockedError):
             raise better from error
 
 
-def recognise(
+def load_state(
     database: Rdict,
     folder: Path,
     identity: Identity,
@@ -126,10 +136,10 @@ def recognise(
     *,
     is_new: bool,
 ) -> State:
-    """Return the state of the database in ``folder``; one that ``is_new`` becomes that of the identity.
+    """Return the state of the database in ``folder``; initialise one that ``is_new`` with the identity.
 
-    Raises `ForeignStoreError` where it is another's, or has no acceptance numbers for a window by count, and `StoreCorruptError` where
-    it does not say.
+    Raises `ForeignStoreError` where it has another identity, or no acceptance numbers for a window by
+    count, and `StoreCorruptError` where identity or state is missing.
     """
     where = f"store {folder}"
     identity_bytes, state_bytes = database.get(IDENTITY), database.get(STATE)
@@ -141,7 +151,10 @@ def recognise(
         database.write(batch, write_options)
         return State()
     if identity_bytes is None or state_bytes is None:
-        message = f"{where} has lost its identity or its state; move it away and rebuild it from a snapshot or the topic"
+        message = (
+            f"{where} has lost its identity or its state; "
+            "move it away and rebuild it from a snapshot or the topic"
+        )
         raise StoreCorruptError(message)
     if identity_bytes != own:
         stored, numbered = decode_identity(identity_bytes, folder)
@@ -153,23 +166,23 @@ def recognise(
     return State.decode(state_bytes, where)
 
 
-_LEAST_ROOM_BYTES: Final = 2**20
+_MIN_ROOM_BYTES: Final = 2**20
 _PROBE: Final = "writable"
 _PROBE_BYTES: Final = 4096
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether the database can be opened: its disk takes a file, and has room for what its log holds, which becomes sorted files then.
+    """Whether the disk can be written, and has room to reopen the database, which turns its log into sorted files.
 
     Raises `FileNotFoundError` where the folder is gone.
     """
     probe = folder / _PROBE
     try:
         logged = sum(path.stat().st_size for path in folder.glob("*.log"))
-        if disk_usage(folder).free < _LEAST_ROOM_BYTES + 2 * logged:
+        if disk_usage(folder).free < _MIN_ROOM_BYTES + 2 * logged:
             return False
         with probe.open("wb", buffering=0) as file:
-            # A disk without room, or a limit of the process, may take a part.
+            # A full disk, or a limit of the process, may accept only a part.
             whole = file.write(bytes(_PROBE_BYTES)) == _PROBE_BYTES
             os.fsync(file.fileno())
         probe.unlink()
@@ -183,10 +196,10 @@ def is_writable(folder: Path) -> bool:
 
 
 def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreStats:
-    """Return the figures of an open store; ``recent``: the marks in its journal."""
+    """Return the sizes of an open store; ``recent``: the number of marks in its journal."""
     sizes: list[tuple[str, int]] = []
     for path in folder.rglob("*"):
-        # Compaction may have just removed it.
+        # Compaction may just have removed it.
         with suppress(FileNotFoundError):
             sizes.append((path.suffix, path.lstat().st_size))
     return StoreStats(
@@ -202,17 +215,17 @@ def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreS
     )
 
 
-def copy_in(
+def ingest_snapshot(
     snapshot: str, entry: PartitionManifest, generations: RocksGenerations, *, move: bool
 ) -> Generator[None, None, State]:
-    """Copy and check the files, take them into a generation of their own, return the state that has nothing else.
+    """Copy and check the snapshot's files, ingest them into a new generation, and return a state with only that one.
 
-    ``move``: the files were checked, and are moved. A megabyte a step, as long as files are copied; their filter words are one step a file, and another for all of them together.
+    ``move``: files that were fetched from a URL were checked on the way, and are moved. Files in a folder
+    belong to somebody else, and are copied.
 
-    What was fetched from a URL was checked on the way, and is moved. What lies in a folder belongs to somebody else,
-    and is copied.
-
-    Raises `SnapshotError` naming the file or folder; what was begun is then to be removed by ``generations.clean()``.
+    Each step copies one megabyte; then the filter words take one step per file, and another one for all of
+    them together. Raises `SnapshotError` naming the file or folder; the caller then removes partial results
+    with ``generations.clean()``.
     """
     folder = Path(snapshot) / str(entry.partition)
     if not entry.files:
@@ -224,7 +237,7 @@ def copy_in(
             yield from reading_file(folder, file, generations.incoming)
     blocks: list[FilterWords] = []
     for file in sorted(entry.files, key=lambda file: file.smallest):
-        blocks.append(_words(folder, generations.incoming, file))
+        blocks.append(_read_words(folder, generations.incoming, file))
         yield
     words = merge_words(blocks)
     yield
@@ -238,7 +251,10 @@ def copy_in(
         raise SnapshotError(message) from error
     pages = generations.pages(empty)
     if pages != len(words.pages):
-        message = f"{folder}: its sorted files have {pages} pages, its filter words say {len(words.pages)}; make the snapshot again"
+        message = (
+            f"{folder}: its sorted files have {pages} pages, its filter words say {len(words.pages)}; "
+            "make the snapshot again"
+        )
         raise SnapshotError(message)
     yield
     newest_ms = max(file.newest_ms for file in entry.files)
@@ -264,11 +280,11 @@ def _move(folder: Path, file: SortedFile, target: Path) -> None:
             shutil.move(path, target / path.name)
         except OSError as error:
             raise SnapshotError(
-                f"{path} cannot be moved to {target}: {error.strerror}; make room there"
+                f"{path} cannot be moved to {target}: {error.strerror}; free space there"
             ) from error
 
 
-def _words(folder: Path, incoming: Path, file: SortedFile) -> FilterWords:
+def _read_words(folder: Path, incoming: Path, file: SortedFile) -> FilterWords:
     path = folder / f"{file.name}{FILTER_SUFFIX}"
     try:
         words = merge_words(decode_words((incoming / path.name).read_bytes()))
@@ -289,13 +305,14 @@ log = logging.getLogger(__name__)
 class RocksPartition:
     """A `PartitionStore` in the RocksDB database at ``folder``, which exists and is private.
 
-    ``generation_marks`` is how many marks a generation holds at least before another is begun; ``fsync`` flushes each step to
-    the disk, so that it outlives a power cut as well as the process. ``report_damage`` is called with every error that says that
-    the store, once open, turned out to be damaged.
+    ``generation_marks``: minimum number of marks in a generation before the next one begins. ``fsync``:
+    flush each step to the disk, so that it survives a power cut. ``report_damage``: called with every error
+    that says that the open store is damaged.
 
-    A signal's exception may strike at any line. So it counts as open as soon as RocksDB has opened the database:
-    whatever fails behind that closes it. It counts as closed only with the last line of its closing: what was
-    interrupted there can be closed again. ``tests/support/interrupting.py`` interrupts at chosen places.
+    A signal handler may raise at any line. Therefore the store counts as open as soon as RocksDB has opened
+    the database, and any later failure closes it. It counts as closed only with the last line of `close`,
+    so that an interrupted `close` can be called again. ``tests/support/interrupting.py`` interrupts at
+    chosen places.
     """
 
     def __init__(
@@ -320,20 +337,20 @@ class RocksPartition:
         self._memory = memory
         self._recent = 0
         self._open_files = 0
-        # One that is empty when it is opened again was emptied: it must not pass for a new one.
+        # A store that is empty when it is reopened was emptied from outside: it must not pass for a new one.
         self._was_open = False
-        self._installs = False
+        self._is_installing = False
         self.disk_bytes = 0
         self._closed = True
         try:
             self._open()
         except BaseException:
-            # Interrupted on its way out: nobody else would.
+            # An interruption between opening and returning: nobody else could close it.
             self.close()
             raise
 
     def _open(self) -> None:
-        # What does not open is closed: there is nothing to let go of.
+        # If opening fails, there is nothing to close.
         self._closed = True
         self._journal: Rdict | None = None
         self._generations: RocksGenerations | None = None
@@ -352,13 +369,13 @@ class RocksPartition:
                 self._journal = self._database.get_column_family(JOURNAL)
                 last = last_key(self._journal)
                 is_new = last is None and not (had_tables or self._was_open)
-                state = recognise(
+                state = load_state(
                     self._database, folder, self._identity, self._window, self._write_options, is_new=is_new
                 )
                 self._first = state.first_step
                 self._next = self._first if last is None else int.from_bytes(last, "big") + 1
                 self._generations = RocksGenerations(self._database, folder, state, memory, names)
-                self._measure()
+                self._update_disk_bytes()
                 make_files_private(folder)
                 self._was_open = True
             except BaseException as error:
@@ -395,7 +412,7 @@ class RocksPartition:
         try:
             journal.put(sequence_key(self._next), record, self._write_options)
         except BaseException as error:
-            # Who keeps the error keeps this frame, and a handle in it would keep RocksDB's lock.
+            # Whoever keeps the error keeps this frame; a handle in it would keep RocksDB's lock.
             del journal
             if not isinstance(error, Exception):
                 raise
@@ -439,22 +456,22 @@ class RocksPartition:
         with self._translating():
             kept = generations.newer_than_stored(newest_per_digest(marks))
             if kept.count:
-                generations.take_in(kept, self._window, self._generation_marks)
-            generations.go_by(self._settle(generations.state, progress))
+                generations.add_marks(kept, self._window, self._generation_marks)
+            generations.use_state(self._commit_state(generations.state, progress))
             make_files_private(self._folder)
-            self._measure()
+            self._update_disk_bytes()
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`.
 
-        Generations go one by one: where timestamps ran backwards, an older mark of an ID may show again whose timestamp is still
-        inside the window.
+        Generations are dropped one by one. Where timestamps ran backwards, that may uncover an older mark
+        of an ID whose timestamp is still inside the window.
         """
         return self._drop(
             [
                 entry
                 for entry in self._open_generations().state.generations
-                if entry.is_out(before_ms, up_to_number)
+                if entry.is_expired(before_ms, up_to_number)
             ]
         )
 
@@ -465,7 +482,7 @@ class RocksPartition:
         return None if oldest is None else oldest.began_ms
 
     def evict(self) -> int | None:
-        """See `PartitionStore.evict`: a generation goes, also the only one."""
+        """See `PartitionStore.evict`: drops the oldest generation, even if it is the only one."""
         oldest = self._oldest()
         return None if oldest is None else self._drop([oldest])
 
@@ -473,22 +490,22 @@ class RocksPartition:
         return min(self._open_generations().state.generations, key=lambda entry: entry.began_ms, default=None)
 
     def _drop(self, dropped: list[Generation]) -> int | None:
-        # What is on its way in is in no valid state yet, and would go too.
-        if not dropped or self._installs:
+        # A generation that is being installed is in no valid state yet, and would be removed too.
+        if not dropped or self._is_installing:
             return None
         generations = self._open_generations()
         with self._translating():
             kept = tuple(entry for entry in generations.state.generations if entry not in dropped)
             remaining = replace(generations.state, generations=kept)
             self._database.put(STATE, remaining.encode(), self._write_options)
-            generations.adopt(remaining)
-            self._measure()
+            generations.activate_state(remaining)
+            self._update_disk_bytes()
         return max(entry.newest_ms for entry in dropped)
 
     def reopen(self) -> bool:
         """See `PartitionStore.reopen`.
 
-        It has to be opened anew: after the first write that failed RocksDB refuses every other one.
+        After the first failed write RocksDB refuses every other one until the database is reopened.
         """
         self._open_journal()
         with self._translating():
@@ -502,14 +519,14 @@ class RocksPartition:
             self._report_damage(error)
             raise
         except StoreError as error:
-            # Closed as it is, it can only be opened anew, as the store of a disk that is still full.
+            # Closed, it behaves like the store of a disk that is still full: the caller reopens it later.
             self.close()
-            message = f"store {self._folder} did not open again when it could be written: {error}"
+            message = f"store {self._folder} could not be reopened although its disk is writable: {error}"
             raise StoreUnavailableError(message) from error
         return True
 
-    def _measure(self) -> None:
-        """Note the bytes on disk: of sorted files those that are valid, since what was dropped goes a little later."""
+    def _update_disk_bytes(self) -> None:
+        """Update ``disk_bytes``; only live sorted files count, because RocksDB deletes dropped ones a little later."""
         size = sum([int(file["size"]) for file in self._database.live_files()])
         for pattern in ("*.log", "filters/*"):
             for path in self._folder.glob(pattern):
@@ -540,16 +557,16 @@ class RocksPartition:
         manifest = read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
         with self._translating():
-            self._installs = True
+            self._is_installing = True
             try:
-                state = yield from copy_in(snapshot, entry, generations, move=move)
+                state = yield from ingest_snapshot(snapshot, entry, generations, move=move)
             except BaseException:
                 if not self._closed:
                     generations.clean()
                 raise
             finally:
-                self._installs = False
-            generations.adopt(self._settle(state, progress))
+                self._is_installing = False
+            generations.activate_state(self._commit_state(state, progress))
         log.info(
             "installed snapshot %s: %d marks up to offset %d in %s",
             snapshot, entry.marks, entry.high, self._folder,
@@ -560,7 +577,7 @@ class RocksPartition:
         generations = self._open_generations()
         with self._translating():
             state = State(next_number=generations.state.next_number)
-            generations.adopt(self._settle(state, progress))
+            generations.activate_state(self._commit_state(state, progress))
 
     def scan(self) -> Iterator[Marks]:
         """See `PartitionStore.scan`."""
@@ -570,7 +587,7 @@ class RocksPartition:
                 self._open_generations()
 
     def stats(self) -> StoreStats:
-        """See `PartitionStore.stats`; ``details`` counts generations, and those with RocksDB's own Bloom filter."""
+        """See `PartitionStore.stats`; ``details``: generations, and those with RocksDB's own Bloom filter."""
         return stats_of(self._folder, self._open_generations(), self._recent)
 
     def close(self) -> None:
@@ -579,21 +596,23 @@ class RocksPartition:
             return
         merges = True
         with translating(self._folder):
-            # Whatever fails on the way, RocksDB's lock must not stay: the store would be open elsewhere until the process ends.
+            # RocksDB's lock must be released whatever fails: otherwise the store counts as open until the
+            # process ends.
             try:
                 share, self._open_files = self._open_files, 0
                 OPEN_FILES.give_back(share)
                 if has_tables(self._folder):
-                    # Before the families are let go of, which would write each of them out: a third of a handover. One that was
-                    # never written out is, because a log alone could be torn back to nothing.
+                    # Before the families are released: each would be flushed first, a third of the time of
+                    # a handover. A database without sorted files is flushed, because a damaged log alone
+                    # could lose all of it.
                     with suppress(DbClosedError):
-                        # Closed by a call that was interrupted behind it.
+                        # An interrupted earlier call has closed the database already.
                         self._database.cancel_all_background(False)
                 merges = self._generations is not None and self._generations.close()
             finally:
                 self._journal = self._generations = None
                 close_database(self._database, merges=merges)
-                # Not before: what interrupts this leaves a store that can be closed again.
+                # Only now: after an interruption `close` can be called again.
                 self._closed = True
             make_files_private(self._folder)
 
@@ -606,9 +625,9 @@ class RocksPartition:
             self._report_damage(better)
         return better
 
-    def _settle(self, state: State, progress: Progress) -> State:
-        """Make state and progress valid and drop the journal, in one write; return the state as it is then."""
-        # A number is left out, so that no two journals begin with the same one.
+    def _commit_state(self, state: State, progress: Progress) -> State:
+        """Write state and progress and drop the journal, in one write; return the state as written."""
+        # Skip a number, so that no two journals begin with the same one.
         state = replace(state, first_step=self._next + 1)
         batch = WriteBatch(raw_mode=True)
         batch.put(STATE, state.encode())
@@ -618,7 +637,7 @@ class RocksPartition:
         self._database.write(batch, self._write_options)
         self._first = self._next = self._next + 1
         self._recent = 0
-        # Otherwise the log keeps every journal record until a buffer is full, twice as large as the marks themselves.
+        # Otherwise the log keeps every journal record until a buffer is full, twice the size of the marks.
         for family in (self._open_journal(), self._database):
             family.flush(wait=False)
         return state
@@ -636,21 +655,25 @@ class RocksPartition:
         return self._generations
 
 
-MOST_CACHE_BYTES: Final = 2**40
-"""More than any machine has: a slip, which would end the process when its memory is full."""
+MAX_CACHE_BYTES: Final = 2**40
+"""More than any machine has: a larger value is a typing error, and would exhaust the memory."""
 
 
 class RocksStore:
-    """A `KeyStore` in the folder ``path``, which is made when it is missing; several processes may share it.
+    """A `KeyStore` in the folder ``path``, which is created if missing; several processes may share it.
 
-    ``block_cache_bytes``: memory for pages of sorted files (default 32 MiB), shared by all partitions of all stores of this process
-    that ask for the same; more helps when many duplicates come in. Write buffers (64 MiB) are shared by all. ``fsync``: flush every step to the disk, so that completed records are remembered across a power
-    cut too (the default remembers them when the process dies; a power cut costs a replay of the topic's tail).
-    ``generation_marks``: marks that are dropped together at least (default 100,000). ``max_disk``: bytes that the partitions which
-    are open here may take together; above it their oldest marks are dropped, ``generation_marks`` or more at a time, and the
-    window is as long as what remains (default None: no limit). Journals of recent marks count, a merge of files may take the size of
-    a generation for a moment. ``lock_wait``: seconds for which a consumer waits for another process on this host that keeps a
-    partition's store open, before it warns of that; it goes on waiting.
+    Args:
+        path: the folder of the store.
+        block_cache_bytes: memory for pages of sorted files (default 32 MiB), shared by all stores of this process with
+            the same value; more helps when many duplicates arrive. Write buffers (64 MiB) are shared by all stores.
+        fsync: flush every step to the disk. Without it, completed records survive the death of the process, but a power
+            cut costs a replay of the topic's tail.
+        generation_marks: minimum number of marks that are dropped together (default 100,000).
+        max_disk: limit in bytes for all partitions open here together (default None: no limit). Above it their oldest
+            marks are dropped, ``generation_marks`` or more at a time, which shortens the window. Journals count. A
+            merge of files may briefly need the size of a generation in addition.
+        lock_wait: seconds to wait for another process on this host that has a partition's store open, before a
+            warning is logged; the consumer goes on waiting.
     """
 
     def __init__(
@@ -668,12 +691,15 @@ class RocksStore:
         ):  # fmt: skip
             if value is not None:
                 whole(name, value, advice="give a number above 0; leave it out for the default")
-        if block_cache_bytes > MOST_CACHE_BYTES:
-            message = f"block_cache_bytes={block_cache_bytes:,}: give at most {MOST_CACHE_BYTES:,} (1 TiB), and less than the machine's memory"
+        if block_cache_bytes > MAX_CACHE_BYTES:
+            message = (
+                f"block_cache_bytes={block_cache_bytes:,}: give at most {MAX_CACHE_BYTES:,} (1 TiB), "
+                "and less than the machine's memory"
+            )
             raise ConfigurationError(message)
         flag("fsync", fsync)
         self.lock_wait_s = seconds("lock_wait", lock_wait)
-        self._root = usable(path)
+        self._root = checked_store_path(path)
         self._max_disk_bytes = max_disk
         self._fsync = fsync
         self._generation_marks = generation_marks
@@ -724,7 +750,10 @@ class RocksStore:
             self._damaged[folder] = (folder.stat().st_ino, str(error))
 
     def _refuse_damaged(self, folder: Path) -> None:
-        """Raise what was found when it was open: RocksDB would open it again, and find the damage only when it reads there."""
+        """Raise the damage found while the store was open.
+
+        RocksDB would open it again, and find the damage only when it reads that place.
+        """
         inode, text = self._damaged[folder]
         if folder.exists() and folder.stat().st_ino == inode:
             raise StoreCorruptError(text)

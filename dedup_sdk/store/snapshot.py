@@ -1,11 +1,12 @@
-"""The files of a snapshot: written, checked, read.
+"""The files of a snapshot: writing, checking and reading sorted files.
 
-A *sorted file* has pages of marks as RocksDB reads them in: ``NAME.sst`` holds `pages`, ``NAME.filter`` their filter words. The live store, the backfill
-and snapshots all have RocksDB's own writer write the same format, so that a snapshot is taken over without being rewritten. Who reads one
-has no more than one of its files copied at a time.
+A *sorted file* has marks, as pages in the format that RocksDB ingests: ``NAME.sst`` has `pages`,
+``NAME.filter`` their filter words. The live store, the backfill and snapshots all use RocksDB's own writer
+and one format, so that a snapshot is installed without being rewritten. A reader copies at most one file at
+a time.
 
-The files of a flush are uncompressed until RocksDB merges them, unless they have payloads: most of a page is digests,
-which do not compress. A snapshot travels, and is written compressed.
+Files of a flush are uncompressed until RocksDB merges them, unless they have payloads: most of a page is
+digests, which do not compress. Snapshots are copied over networks, and are written compressed.
 """
 
 from __future__ import annotations
@@ -39,29 +40,27 @@ FILTER_SUFFIX = ".filter"
 
 
 class SortedFileWriter:
-    """Writes one sorted file, some marks at a time; a context manager that leaves nothing behind unless it was finished.
+    """Writes one sorted file in parts; a context manager that removes the file unless it was finished.
 
-    with SortedFileWriter(folder / "0001.sst") as writer:
-        for marks in parts:         # ascending by digest, each digest once, also across parts
-            writer.add(marks)
-        file = writer.finish()
+        with SortedFileWriter(folder / "0001.sst") as writer:
+            for marks in parts:         # ascending by digest, each digest once, also across parts
+                writer.add(marks)
+            file = writer.finish()
 
-    Whether marks bear acceptance numbers is decided by the first part. Raises `StoreError` naming the file when digests do not ascend, nothing
-    was added, or it cannot be written.
+    The first part decides whether marks have acceptance numbers. Raises `StoreError` naming the file when
+    digests do not ascend, nothing was added, or it cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         if self._path.suffix != SORTED_SUFFIX:
-            message = (
-                f"sorted file {str(path)!r} does not end in {SORTED_SUFFIX}; RocksDB takes in only such names"
-            )
+            message = f"sorted file {str(path)!r} must end in {SORTED_SUFFIX}: RocksDB ingests no other names"
             raise StoreError(message)
         self._filter_path = self._path.with_suffix(FILTER_SUFFIX)
         self._writer = SstFileWriter(sorted_file_options(compressed=True))
         self._call(lambda: self._writer.open(str(self._path)))
         self._filter = self._filter_path.open("wb")
-        self._held = NO_MARKS
+        self._open_page = NO_MARKS
         self._marks = 0
         self._smallest = self._largest = b""
         self._oldest_ms = self._newest_ms = 0
@@ -72,17 +71,17 @@ class SortedFileWriter:
         self._finished = False
 
     def add(self, marks: Marks) -> None:
-        """Append marks that ascend by digest and lie above everything added before."""
+        """Append marks, ascending by digest and above all marks added before."""
         if not marks.count:
             return
         first = marks.digests[:DIGEST_BYTES]
         self._check(marks)
-        # The last page may go on with the next marks.
-        held = join_marks([self._held, marks]) if self._held.count else marks
+        # Keep the last page open: the next marks may belong to it.
+        held = join_marks([self._open_page, marks]) if self._open_page.count else marks
         pages = encode_pages(held)
         whole = held.count - pages[-1].marks
         self._put(pages[:-1], cut_marks(held, 0, whole))
-        self._held = cut_marks(held, whole, held.count)
+        self._open_page = cut_marks(held, whole, held.count)
         oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
         if not self._marks:
             self._smallest, self._oldest_ms, self._newest_ms = first, oldest_ms, newest_ms
@@ -95,11 +94,11 @@ class SortedFileWriter:
         self._payloads += sum(map(bool, marks.payloads or ()))
 
     def finish(self) -> SortedFile:
-        """Complete both files, flush them to the disk, and return what a manifest says of them."""
+        """Complete both files, flush them to the disk, and return their manifest entry."""
         if not self._marks:
-            message = f"sorted file {self._path} has no marks; leave an empty file out"
+            message = f"sorted file {self._path} has no marks; write no empty file"
             raise StoreError(message)
-        self._put(encode_pages(self._held), self._held)
+        self._put(encode_pages(self._open_page), self._open_page)
         self._call(self._writer.finish)
         self._filter.flush()
         os.fsync(self._filter.fileno())
@@ -143,12 +142,15 @@ class SortedFileWriter:
                 if first <= self._largest
                 else marks.digests[DIGEST_BYTES * (int(np.argmin(ascends)) + 1) :]
             )
-            message = f"sorted file {self._path}: digest {wrong[:DIGEST_BYTES].hex()} does not ascend; sort the marks first"
+            message = (
+                f"sorted file {self._path}: digest {wrong[:DIGEST_BYTES].hex()} does not ascend; "
+                "sort the marks first"
+            )
             raise StoreError(message)
         numbered = marks.numbers is not None
         if self._marks and numbered != self._numbered:
             message = (
-                f"sorted file {self._path}: marks with and without acceptance numbers; a store has one kind"
+                f"sorted file {self._path}: marks with and without acceptance numbers; write only one kind"
             )
             raise StoreError(message)
         self._numbered = numbered
@@ -166,9 +168,9 @@ class SortedFileWriter:
 
 
 class ExtentWriter:
-    """Writes marks, ascending by digest over all calls of `add`, as an extent of a generation; RocksDB's exceptions pass through.
+    """Writes an extent of a generation from marks that ascend by digest over all calls of `add`.
 
-    A file that was not finished is its caller's to remove.
+    RocksDB's exceptions pass through. The caller removes an unfinished file.
     """
 
     def __init__(self, path: Path, number: int, *, compressed: bool = False) -> None:
@@ -177,19 +179,19 @@ class ExtentWriter:
         self._writer.open(str(path))
 
     def add(self, marks: Marks) -> FilterWords:
-        """Append marks, at least one, which may not divide what has one rank; return their filter words."""
+        """Append marks (at least one), and return their filter words; never split marks of one rank over calls."""
         pages = encode_pages(marks)
         _put_pages(self._writer, pages, self._number)
         return filter_words(marks.digests, [page.rank for page in pages])
 
     def finish(self) -> None:
-        """Complete the file, to which something was added, and flush it to the disk."""
+        """Complete the file, which must not be empty, and flush it to the disk."""
         self._writer.finish()
 
 
 def write_extent(path: Path, marks: Marks, number: int) -> FilterWords:
-    """Write marks, at least one, ascending by digest, as an extent of a generation; return their filter words."""
-    # What payloads there are is worth compressing, digests are not.
+    """Write marks (at least one, ascending by digest) as an extent of a generation; return their filter words."""
+    # Payloads are worth compressing, digests are not.
     writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
     words = writer.add(marks)
     writer.finish()
@@ -211,13 +213,16 @@ _CHUNK_BYTES = 2**20
 
 
 def verify_snapshot(folder: str | Path, partition: int | None = None) -> Manifest:
-    """Read the manifest and check size and SHA-256 of every file it names (of one partition, if given).
+    """Read the manifest, and check size and SHA-256 of every file it names (of one partition, if given).
 
-    Raises `SnapshotError` naming the file and what differs.
+    Raises `SnapshotError` naming the file and the difference.
     """
     manifest = read_manifest(folder)
     if partition is not None and manifest.partition(partition) is None:
-        message = f"{folder} has no partition {partition}; it has {[entry.partition for entry in manifest.partitions]}"
+        message = (
+            f"{folder} has no partition {partition}; "
+            f"it has {[entry.partition for entry in manifest.partitions]}"
+        )
         raise SnapshotError(message)
     for entry in manifest.partitions:
         if partition is None or entry.partition == partition:
@@ -227,13 +232,16 @@ def verify_snapshot(folder: str | Path, partition: int | None = None) -> Manifes
 
 
 def read_file(folder: Path, file: SortedFile, copy_to: Path | None) -> None:
-    """Check one file and its filter and, on the way, copy both into the folder ``copy_to``: what was checked is what is used."""
+    """Check one file and its filter; with ``copy_to``, copy both into that folder in the same pass.
+
+    So the checked bytes are the bytes used.
+    """
     for _ in reading_file(folder, file, copy_to):
         pass
 
 
 def reading_file(folder: Path, file: SortedFile, copy_to: Path | None) -> Iterator[None]:
-    """Do as `read_file`, a megabyte a step."""
+    """Like `read_file`, a megabyte a step."""
     for suffix, size, sha256 in files_of(file):
         path = folder / f"{file.name}{suffix}"
         try:
@@ -252,7 +260,7 @@ def reading_file(folder: Path, file: SortedFile, copy_to: Path | None) -> Iterat
 
 
 def _open(path: Path) -> BinaryIO:
-    # A link or a pipe in a snapshot would make the reader open what its maker chose, or wait for ever.
+    # Refuse links and pipes: a link would make the reader open any file its creator chose, a pipe would block it.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -270,7 +278,7 @@ def files_of(file: SortedFile) -> tuple[tuple[str, int, str], tuple[str, int, st
 
 
 def check_size(place: str, found: int, declared: int) -> None:
-    """Raise `SnapshotError` where a file is longer or shorter than its manifest declares; ``place`` is how messages name it."""
+    """Raise `SnapshotError` if a file has another size than its manifest declares; messages name it ``place``."""
     if found != declared:
         raise SnapshotError(
             f"{place} has {found} bytes, its manifest says {declared}; copy or make the snapshot again"
@@ -297,7 +305,10 @@ def _digest(source: BinaryIO, copy_to: Path | None, place: str, size: int) -> Ge
 
 
 def _writing(path: Path) -> Generator[None, bytes, None]:
-    """Return what takes a file's chunks by ``send``; what goes wrong is then the target's fault, not the snapshot's."""
+    """Return a generator that writes the chunks passed to ``send``.
+
+    Its errors name the target file, so that the snapshot is not blamed.
+    """
 
     def write() -> Generator[None, bytes, None]:
         try:
@@ -305,7 +316,7 @@ def _writing(path: Path) -> Generator[None, bytes, None]:
                 while True:
                     target.write((yield))
         except OSError as error:
-            message = f"{path} cannot be written: {error.strerror}; make room there"
+            message = f"{path} cannot be written: {error.strerror}; free space there"
             raise SnapshotError(message) from error
 
     writing = write()
@@ -318,35 +329,37 @@ Copy = Callable[[SortedFile, Path], object]
 
 
 def read_snapshot(folder: str | Path, entry: PartitionManifest) -> Iterator[Marks]:
-    """Yield the marks of one partition of a snapshot in pages, ascending; needs room for its largest file in the temporary folder.
+    """Yield the marks of one partition of a snapshot in pages, ascending.
 
-    Raises `SnapshotError` when a file does not check, or holds other keys than its manifest says.
+    Needs room for its largest file in the temporary folder. Raises `SnapshotError` when a file fails a
+    check, or has other marks than its manifest says.
     """
     source = Path(folder) / str(entry.partition)
     return read_files(
-        entry.files, lambda file, target: read_file(source, file, target), place=str(source), beside=None
+        entry.files, lambda file, target: read_file(source, file, target), place=str(source), temp_dir=None
     )
 
 
-def read_source(source: Source, entry: PartitionManifest, *, beside: Path | None = None) -> Iterator[Marks]:
-    """Do as `read_snapshot`, wherever the snapshot lies; a file is copied to a folder made in ``beside`` [the temporary folder]."""
+def read_source(source: Source, entry: PartitionManifest, *, temp_dir: Path | None = None) -> Iterator[Marks]:
+    """Like `read_snapshot`, for a folder or URL; ``temp_dir``: a folder for copies [the temporary folder]."""
     return read_files(
         entry.files,
         lambda file, target: source.copy(entry.partition, file, target),
         place=f"{source.place}/{entry.partition}",
-        beside=beside,
+        temp_dir=temp_dir,
     )
 
 
 def read_files(
-    files: Iterable[SortedFile], copy: Copy, *, place: str, beside: Path | None
+    files: Iterable[SortedFile], copy: Copy, *, place: str, temp_dir: Path | None
 ) -> Iterator[Marks]:
-    """Yield the marks of a partition's files in pages, ascending over all; ``copy`` puts each into a folder made in ``beside``.
+    """Yield the marks of a partition's files in pages, ascending over all files.
 
-    ``place`` is how messages name the partition. Raises `SnapshotError` as `read_snapshot` does.
+    ``copy`` puts each file into a folder created in ``temp_dir``. ``place`` names the partition in messages.
+    Raises `SnapshotError` as `read_snapshot` does.
     """
     for file in sorted(files, key=lambda file: file.smallest):
-        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-", dir=beside) as scratch:
+        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-", dir=temp_dir) as scratch:
             copy(file, Path(scratch))
             count, payloads, first, last = 0, 0, "", ""
             for page in read_sorted_file(Path(scratch), file, f"{place}/{file.name}{SORTED_SUFFIX}"):
@@ -361,16 +374,16 @@ def read_files(
         expected = file.marks, file.payloads, file.smallest, file.largest
         if found != expected:
             message = (
-                f"{place}/{file.name}{SORTED_SUFFIX} has (marks, payloads, smallest, largest) = {found}, the manifest says {expected}; "
-                "make it again"
+                f"{place}/{file.name}{SORTED_SUFFIX} has (marks, payloads, smallest, largest) = {found}, "
+                f"the manifest says {expected}; make the snapshot again"
             )
             raise SnapshotError(message)
 
 
 def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Marks]:
-    """Yield the marks of a sorted file in pages, in its own order; the file, a copy in ``folder``, is used up.
+    """Yield the marks of a sorted file in pages, in its own order; consumes the file, a copy in ``folder``.
 
-    ``place`` is how messages name it. Raises `SnapshotError` when RocksDB cannot read it.
+    ``place`` names it in messages. Raises `SnapshotError` when RocksDB cannot read it.
     """
     database = Rdict(str(folder / "db"), database_options(None))
     try:
@@ -387,7 +400,7 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
         message = f"{place} cannot be read ({error}); make the snapshot again"
         raise SnapshotError(message) from error
     finally:
-        # A file that RocksDB refused may be in the way of its closing too.
+        # A file that RocksDB refused may also prevent closing.
         with suppress(Exception):
             database.close()
 
@@ -406,7 +419,7 @@ def _parts(database: Rdict) -> Iterator[Marks]:
         last = item[0]
     if items:
         yield decode_items(items)
-    # Such an iteration ends at an error as it does at the end. One that can be asked goes the last step again.
+    # This iterator ends silently on an error. A cursor reports it: repeat the last step with one.
     cursor = database.iter()
     cursor.seek(last)
     if last and cursor.valid():

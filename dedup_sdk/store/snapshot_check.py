@@ -1,6 +1,6 @@
-"""Whether a snapshot's files are what its manifest says of them, and which IDs two snapshots of one topic disagree about.
+"""Verifies the files of a snapshot against its manifest, and compares two snapshots of one topic.
 
-Snapshots are compared by merging their sorted files: bounded memory, whatever their size.
+Snapshots are compared by merging their sorted files, in bounded memory whatever their size.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _HEX_DIGITS = 2 * DIGEST_BYTES
 
 
 def mark_texts(marks: Marks) -> Iterator[tuple[str, str]]:
-    """Yield of each mark its digest in hexadecimal, and its offset and timestamp (ms).
+    """Yield the digest (hexadecimal), and offset and timestamp (ms) as text, of each mark.
 
-    One that has a payload says ``payload=BYTES:CHECKSUM`` behind them, so that payloads of one size are told apart.
+    For a mark with a payload ``payload=BYTES:CHECKSUM`` follows, so that payloads of equal size can be
+    distinguished.
     """
     digests = marks.digests.hex()
     cut = (digests[at : at + _HEX_DIGITS] for at in range(0, len(digests), _HEX_DIGITS))
@@ -46,29 +47,30 @@ def mark_texts(marks: Marks) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
-    """One sorted file that was read from end to end; ``problems`` has one line for each thing that differs from the manifest."""
+    """The result for one sorted file; ``problems`` has one line per difference from the manifest."""
 
     path: str
     marks: int
     problems: tuple[str, ...]
 
 
-def check_snapshot(source: Source, beside: Path | None = None) -> Iterator[CheckedFile]:
-    """Open every file of a snapshot, and yield what was found of each, in the order of the manifest.
+def check_snapshot(source: Source, temp_dir: Path | None = None) -> Iterator[CheckedFile]:
+    """Read every file of a snapshot completely, and yield the result of each, in the order of the manifest.
 
-    Of each are checked: size and SHA-256 (also of its filter words), the order of its digests, how many they are, the
-    smallest and the largest, timestamps, acceptance numbers, how many have payloads, that all offsets lie below the cut (those of other partitions count from there on), the fingerprint, and that
-    its filter words are those of its digests. ``beside``: where a file is copied to meanwhile [the temporary folder].
+    Checked are: size and SHA-256 of sorted file and filter words; order and number of digests; the smallest
+    and the largest; timestamps; acceptance numbers; the number of payloads; that all offsets lie inside
+    ``[low, high)`` (marks of other partitions: their cut at most ``high``); the fingerprint; and that the
+    filter words are those of the digests. ``temp_dir``: a folder for temporary copies [the temporary folder].
     """
     for entry in source.manifest.partitions:
         for file in entry.files:
-            with tempfile.TemporaryDirectory(prefix="dedup-verify-", dir=beside) as scratch:
-                yield _checked(source, entry.partition, entry.low, entry.high, file, Path(scratch))
+            with tempfile.TemporaryDirectory(prefix="dedup-verify-", dir=temp_dir) as scratch:
+                yield _check_file(source, entry.partition, entry.low, entry.high, file, Path(scratch))
 
 
 @dataclass(slots=True)
-class _Seen:
-    """What the marks of a file say of it, page by page."""
+class _Totals:
+    """Totals of the marks of a file, accumulated page by page."""
 
     marks: int = 0
     smallest: str = ""
@@ -107,12 +109,12 @@ class _Seen:
         self.words.append(filter_words(page.digests))
 
 
-def _checked(
+def _check_file(
     source: Source, partition: int, low: int, high: int, file: SortedFile, scratch: Path
 ) -> CheckedFile:
     name = f"{source.place}/{partition}/{file.name}"
     path = f"{name}{SORTED_SUFFIX}"
-    seen = _Seen()
+    seen = _Totals()
     try:
         source.copy(partition, file, scratch)
         for page in read_sorted_file(scratch, file, path):
@@ -140,7 +142,7 @@ def _checked(
             f"{path}: offsets {seen.first_offset} to {seen.last_offset} are not inside [{low}, {high})"
         )
     if seen.last_cut > high:
-        problems.append(f"{path}: marks of other partitions count from {seen.last_cut} on, beyond {high}")
+        problems.append(f"{path}: marks of other partitions have a cut of {seen.last_cut}, beyond {high}")
     if wrong := _wrong_words(scratch / f"{file.name}{FILTER_SUFFIX}", merge_words(seen.words)):
         problems.append(f"{name}{FILTER_SUFFIX}: {wrong}")
     return CheckedFile(path=path, marks=seen.marks, problems=tuple(problems))
@@ -151,22 +153,23 @@ def _wrong_words(path: Path, expected: FilterWords) -> str | None:
         words = merge_words(decode_words(path.read_bytes()))
     except StoreCorruptError as error:
         return str(error)
-    if np.array_equal(_joined(words), _joined(expected)):
+    if np.array_equal(_sorted_words(words), _sorted_words(expected)):
         return None
-    return f"its {words.count} filter words are not those of the {expected.count} digests: look-ups would miss some"
+    return f"its {words.count} filter words are not those of the {expected.count} digests: look-ups would miss some IDs"
 
 
-def _joined(words: FilterWords) -> Uint64s:
-    """Each word as one number, sorted: those of one rank may stand in any order."""
+def _sorted_words(words: FilterWords) -> Uint64s:
+    """Return each word as one number, sorted: words of one rank may be in any order."""
     return np.sort((words.ranks.astype(np.uint64) << np.uint64(16)) | words.patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs in one stretch of one partition's digests, each ascending: marks that only one side has, and pairs that differ.
+    """The differences in one range of digests of one partition, each column ascending.
 
-    ``left`` and ``right`` are parallel: the same digests, with another offset, timestamp, acceptance number or payload. ``same``
-    counts the marks that are equal.
+    ``only_left`` and ``only_right``: marks that only one side has. ``left`` and ``right`` are parallel: the
+    same digests, with another offset, timestamp, acceptance number or payload. ``same``: the number of
+    equal marks.
     """
 
     partition: int
@@ -182,11 +185,11 @@ class Difference:
         return bool(self.only_left.count or self.only_right.count or self.left.count)
 
 
-def diff_snapshots(left: Source, right: Source, beside: Path | None = None) -> Iterator[Difference]:
+def diff_snapshots(left: Source, right: Source, temp_dir: Path | None = None) -> Iterator[Difference]:
     """Yield the differences of two snapshots, partition by partition, in pages.
 
-    ``beside``: where a file of each is copied to meanwhile [the temporary folder]. Raises `SnapshotError` when they cannot be
-    compared (another topic, ID spec or digest), or a file does not check.
+    ``temp_dir``: a folder for temporary copies [the temporary folder]. Raises `SnapshotError` when they
+    cannot be compared (different topic, ID spec or digest), or a file fails its check.
     """
     for name in ("topic", "id_spec", "digest"):
         theirs, ours = getattr(left.manifest, name), getattr(right.manifest, name)
@@ -196,17 +199,17 @@ def diff_snapshots(left: Source, right: Source, beside: Path | None = None) -> I
             )
     numbers = {entry.partition for side in (left, right) for entry in side.manifest.partitions}
     for number in sorted(numbers):
-        pages = [_pages(side, number, beside) for side in (left, right)]
+        pages = [_pages(side, number, temp_dir) for side in (left, right)]
         try:
-            yield from _merged(number, *pages)
+            yield from _merge(number, *pages)
         finally:
             for side in pages:
                 side.close()
 
 
-def _pages(source: Source, number: int, beside: Path | None) -> _Pages:
+def _pages(source: Source, number: int, temp_dir: Path | None) -> _Pages:
     entry = source.manifest.partition(number)
-    return _Pages(iter(()) if entry is None else read_source(source, entry, beside=beside))
+    return _Pages(iter(()) if entry is None else read_source(source, entry, temp_dir=temp_dir))
 
 
 class _Pages:
@@ -214,30 +217,33 @@ class _Pages:
 
     def __init__(self, pages: Iterator[Marks]) -> None:
         self._pages = pages
-        self.held = NO_MARKS
+        self.buffered = NO_MARKS
 
     def fill(self) -> bool:
-        """Read a page when nothing is held; return whether something is."""
-        while not self.held.count:
+        """Read a page if none is buffered; return whether one is."""
+        while not self.buffered.count:
             page = next(self._pages, None)
             if page is None:
                 return False
-            self.held = page
+            self.buffered = page
         return True
 
     @property
     def last(self) -> bytes:
-        return self.held.digests[-DIGEST_BYTES:]
+        return self.buffered.digests[-DIGEST_BYTES:]
 
     def take(self, last: bytes | None = None) -> Marks:
-        """Take what is held, up to this digest."""
+        """Take the buffered marks up to this digest."""
         if last is None:
-            taken, self.held = self.held, NO_MARKS
+            taken, self.buffered = self.buffered, NO_MARKS
             return taken
-        high, low = digest_words(self.held.digests)
+        high, low = digest_words(self.buffered.digests)
         wanted_high, wanted_low = (int(word[0]) for word in digest_words(last))
         end = int(np.count_nonzero((high < wanted_high) | ((high == wanted_high) & (low <= wanted_low))))
-        taken, self.held = cut_marks(self.held, 0, end), cut_marks(self.held, end, self.held.count)
+        taken, self.buffered = (
+            cut_marks(self.buffered, 0, end),
+            cut_marks(self.buffered, end, self.buffered.count),
+        )
         return taken
 
     def close(self) -> None:
@@ -246,28 +252,31 @@ class _Pages:
             close()
 
 
-def _merged(number: int, left: _Pages, right: _Pages) -> Iterator[Difference]:
+def _merge(number: int, left: _Pages, right: _Pages) -> Iterator[Difference]:
     while True:
         has_left, has_right = left.fill(), right.fill()
         if has_left and has_right:
             last = min(left.last, right.last)
-            yield _compared(number, left.take(last), right.take(last))
+            yield _compare(number, left.take(last), right.take(last))
         elif has_left or has_right:
-            yield _compared(number, left.take(), right.take())
+            yield _compare(number, left.take(), right.take())
         else:
             return
 
 
-def _compared(number: int, left: Marks, right: Marks) -> Difference:
+def _compare(number: int, left: Marks, right: Marks) -> Difference:
     both = join_marks([left, right])
     high, low = digest_words(both.digests)
-    # Stable: of two with one digest the left one comes first.
+    # Stable sort: of two marks with one digest the left one comes first.
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
-    twin = np.zeros(len(order) + 1, dtype=np.bool_)
-    twin[1:-1] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
-    lone = order[~twin[:-1] & ~twin[1:]]
-    ours, theirs = select_marks(both, order[twin[1:]]), select_marks(both, order[twin[:-1]])
+    equals_previous = np.zeros(len(order) + 1, dtype=np.bool_)
+    equals_previous[1:-1] = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
+    single = order[~equals_previous[:-1] & ~equals_previous[1:]]
+    ours, theirs = (
+        select_marks(both, order[equals_previous[1:]]),
+        select_marks(both, order[equals_previous[:-1]]),
+    )
     differs = (ours.offsets != theirs.offsets) | (ours.timestamps != theirs.timestamps)
     if ours.numbers is not None and theirs.numbers is not None:
         differs |= ours.numbers != theirs.numbers
@@ -276,8 +285,8 @@ def _compared(number: int, left: Marks, right: Marks) -> Difference:
     at = np.flatnonzero(differs)
     return Difference(
         partition=number,
-        only_left=select_marks(both, lone[lone < left.count]),
-        only_right=select_marks(both, lone[lone >= left.count]),
+        only_left=select_marks(both, single[single < left.count]),
+        only_right=select_marks(both, single[single >= left.count]),
         left=select_marks(ours, at),
         right=select_marks(theirs, at),
         same=ours.count - len(at),
@@ -285,7 +294,7 @@ def _compared(number: int, left: Marks, right: Marks) -> Difference:
 
 
 def lines(difference: Difference) -> Iterator[str]:
-    """Yield one line a difference: ``<``, ``>`` or ``!``, partition, digest, then what each side that has it says (`mark_texts`)."""
+    """Yield one line per difference: ``<``, ``>`` or ``!``, partition, digest, and `mark_texts` of each side."""
     for sign, marks in (("<", difference.only_left), (">", difference.only_right)):
         for digest, text in mark_texts(marks):
             yield f"{sign} {difference.partition} {digest} {text}"

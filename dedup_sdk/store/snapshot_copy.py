@@ -1,7 +1,7 @@
-"""Copying a snapshot from folder or URL to folder or URL: every file is checked on the way, the manifest comes last.
+"""Copies a snapshot between folders and URLs: every file is checked on the way, and the manifest is written last.
 
-Behind a URL the files of each attempt have names of their own. So two attempts never touch each other's files, and the manifest alone decides
-which one is the snapshot.
+Behind a URL, every attempt uses its own file names. So two attempts never touch each other's files, and the
+manifest alone decides which of them is the snapshot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.manifest import MANIFEST_NAME, SortedFile, read_manifest, write_manifest
 from dedup_sdk.store.paths import new_snapshot
 from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
-from dedup_sdk.store.snapshot_source import Source, Task, in_parallel, is_url, require_driver, shown, told
+from dedup_sdk.store.snapshot_source import (
+    Source,
+    Task,
+    driver_message,
+    in_parallel,
+    is_url,
+    redacted_url,
+    require_driver,
+)
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -30,24 +38,25 @@ _WITHOUT_FOLDERS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "
 
 
 def publish_snapshot(folder: str | Path, target: str) -> None:
-    """Copy a snapshot's folder to a URL or another folder, which is a snapshot once all of it is there; see `copy_snapshot`."""
+    """Copy a snapshot's folder to a URL or another folder, where it appears when complete; see `copy_snapshot`."""
     copy_snapshot(Source(place=str(folder), manifest=read_manifest(folder)), target)
 
 
 def copy_snapshot(source: Source, target: str) -> None:
-    """Copy a snapshot to a folder or a URL where there is none, several files at once; what is no part of it stays behind.
+    """Copy a snapshot to a new folder or URL, several files at once; other files are not copied.
 
     Raises:
-        ConfigurationError: no driver for the URL, or no path.
-        SnapshotError: there is a snapshot already (or, in a folder, anything); a file does not check, or cannot be written.
-            A folder is then as it was; at a URL no manifest of this copy is left, and none of its files that can be removed.
+        ConfigurationError: there is no driver for the URL, or the path is invalid.
+        SnapshotError: there is a snapshot already (or, in a folder, anything); a file fails its check, or cannot be
+            written. A folder is then as it was; at a URL no manifest of this copy is left, and its files are removed
+            where possible.
     """
     for _ in copying_snapshot(source, target):
         pass
 
 
 def copying_snapshot(source: Source, target: str) -> Iterator[None]:
-    """Do as `copy_snapshot`, in steps of 20 ms at most."""
+    """Like `copy_snapshot`, in steps of at most 20 ms."""
     if is_url(target):
         require_driver(target)
         return _to_url(source, target)
@@ -83,18 +92,18 @@ def _to_url(source: Source, url: str) -> Iterator[None]:
 
 
 class UrlTarget:
-    """A place behind a URL where there is no snapshot yet; ``place`` is how messages name it.
+    """A URL without a snapshot, to copy one to; ``place`` names it in messages.
 
     Raises:
-        ConfigurationError: no driver for the URL.
-        SnapshotError: there is a snapshot, or nobody can tell.
+        ConfigurationError: there is no driver for the URL.
+        SnapshotError: there is a snapshot already, or the URL cannot be read.
     """
 
     def __init__(self, url: str) -> None:
         require_driver(url)
         from fsspec.core import url_to_fs
 
-        self._url, self.place = url, shown(url).rstrip("/")
+        self._url, self.place = url, redacted_url(url).rstrip("/")
         self._attempt = secrets.token_hex(8)
         self._uploaded: list[str] = []
         self._manifest = b""
@@ -104,14 +113,14 @@ class UrlTarget:
             self._filesystem, self._path = filesystem, path.rstrip("/")
             there = filesystem.exists(f"{self._path}/{MANIFEST_NAME}")
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(f"{self.place} cannot be looked at: {told(error, url)}") from None
+            raise SnapshotError(f"{self.place} cannot be read: {driver_message(error, url)}") from None
         if there:
             raise SnapshotError(
-                f"{self.place} holds a snapshot: one is never overwritten, choose another place"
+                f"{self.place} has a snapshot already, which is never overwritten; choose another path"
             )
 
     def try_out(self) -> None:
-        """Put an empty file there and take it away again, so that what cannot be written is known in time.
+        """Write an empty file and delete it again, to detect missing write access early.
 
         Raises:
             SnapshotError: it cannot be written.
@@ -121,14 +130,14 @@ class UrlTarget:
             empty = Path(scratch) / f".writable-{self._attempt}"
             empty.touch()
             self.put(empty)
-        # Who may not remove what he wrote may still publish.
+        # Write access without delete access is enough to publish.
         with suppress(Exception):
             self._filesystem.rm_file(f"{self._path}/{empty.name}")
 
     def upload(self, source: Source) -> Iterator[None]:
-        """Put a snapshot's files there, several at once and each checked on the way, in steps of 20 ms at most; no manifest.
+        """Upload a snapshot's files, without its manifest, several at once and each checked, in steps of at most 20 ms.
 
-        They have names that no other attempt has.
+        Their names are unique to this attempt.
         """
         for entry in source.manifest.partitions:
             self._make_folder(f"{self._path}/{entry.partition}")
@@ -154,10 +163,11 @@ class UrlTarget:
         return f"{number:04}-{self._attempt}"
 
     def finish(self, source: Source) -> None:
-        """Put the manifest there: from now on it is a snapshot.
+        """Write the manifest, which makes it a snapshot.
 
         Raises:
-            SnapshotError: another one is there by now, which stays as it is, or the manifest cannot be written.
+            SnapshotError: another snapshot was published meanwhile, which stays as it is; or the manifest cannot be
+                written.
         """
         entries = tuple(
             replace(
@@ -177,21 +187,21 @@ class UrlTarget:
             found = self._found_manifest()
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
             raise SnapshotError(
-                f"{self.place}/{MANIFEST_NAME} cannot be written: {told(error, self._url)}"
+                f"{self.place}/{MANIFEST_NAME} cannot be written: {driver_message(error, self._url)}"
             ) from None
         if found != self._manifest:
             raise SnapshotError(
-                f"{self.place} holds a snapshot that was published meanwhile: one is never overwritten, choose another place"
+                f"{self.place} has a snapshot that was published meanwhile, which is never overwritten; "
+                "choose another path"
             )
 
     def _write_manifest(self, place: str) -> None:
-        """Write the manifest unless there is one; drivers that cannot do so in one step look first."""
+        """Write the manifest if there is none; drivers without an exclusive write check first."""
         if _creates(self._filesystem):
             try:
                 self._filesystem.pipe_file(place, self._manifest, mode="create")
-            except (
-                Exception
-            ):  # a server may not know this way of writing, and each driver says so in its own way
+            # A server may not support it, and each driver raises errors of its own.
+            except Exception:
                 logger.debug("%s: no exclusive write of %s", self.place, MANIFEST_NAME, exc_info=True)
             else:
                 return
@@ -207,7 +217,7 @@ class UrlTarget:
         return found
 
     def take_back(self) -> bool:
-        """Remove the manifest if it is this attempt's, and its files. False when nobody knows whether the manifest is gone.
+        """Remove this attempt's manifest and files. False when the manifest may still be there.
 
         The snapshot of another attempt stays as it is.
         """
@@ -225,7 +235,7 @@ class UrlTarget:
         return True
 
     def put(self, local: Path, name: str = "") -> None:
-        """Put one file there as ``name``, a path below the place, or under its own name.
+        """Upload one file as ``name``, a path below the URL, or under its own name.
 
         Raises:
             SnapshotError: it cannot be written, or arrives with another size.
@@ -236,10 +246,12 @@ class UrlTarget:
             self._filesystem.put_file(str(local), remote)
             size = self._filesystem.info(remote)["size"]
         except Exception as error:  # noqa: BLE001 (as above)
-            raise SnapshotError(f"{shown_as} cannot be written: {told(error, self._url)}") from None
+            raise SnapshotError(f"{shown_as} cannot be written: {driver_message(error, self._url)}") from None
         expected = local.stat().st_size
         if size != expected:
-            raise SnapshotError(f"{shown_as} has {size} bytes there, {expected} were written; copy it again")
+            raise SnapshotError(
+                f"{shown_as} has {size} bytes there, but {expected} were written; copy it again"
+            )
 
     def _make_folder(self, path: str) -> None:
         if _WITHOUT_FOLDERS & set(_protocols(self._filesystem)):
@@ -247,11 +259,13 @@ class UrlTarget:
         try:
             self._filesystem.makedirs(path, exist_ok=True)
         except Exception as error:  # noqa: BLE001 (as above)
-            raise SnapshotError(f"{self.place} cannot be written: {told(error, self._url)}") from None
+            raise SnapshotError(
+                f"{self.place} cannot be written: {driver_message(error, self._url)}"
+            ) from None
 
 
 def _creates(filesystem: Any) -> bool:
-    """Whether a driver knows how to write a file only where there is none."""
+    """Whether a driver has an exclusive write, which fails if the file exists."""
     writes = getattr(filesystem, "_pipe_file", None) or filesystem.pipe_file
     return "mode" in inspect.signature(writes).parameters
 

@@ -1,10 +1,11 @@
-"""Where snapshots are found: folders, folders that hold several, and URLs; and one of them as a folder on this disk.
+"""Finds snapshots in folders, folders of snapshots, and behind URLs; fetches remote ones to this disk.
 
-A snapshot may lie behind a URL: `s3://bucket/snapshot` and whatever else fsspec has a driver for. Its files are fetched a few at a time, since one
-waits for a network. Only what its manifest names is fetched, each file under a name of its own until its SHA-256 is what the manifest says. Names
-in a manifest are plain file names (`dedup_sdk.store.identity`), so that nothing is written outside the folder it is fetched to.
+A snapshot may be behind any URL that fsspec has a driver for, e.g. `s3://bucket/snapshot`. Its files are
+fetched a few at a time, because network latency dominates. Only files in the manifest are fetched, each
+under a temporary name until its SHA-256 is verified. The manifest allows plain file names only
+(`dedup_sdk.store.identity`), so that nothing is written outside the target folder.
 
-Those of one topic and group are a family, of which the old ones may go (`superfluous`).
+The snapshots of one topic and group are versions of each other; old ones may be removed (`removable_snapshots`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.store.manifest import (
     MANIFEST_NAME,
-    MOST_MANIFEST_BYTES,
+    MAX_MANIFEST_BYTES,
     Manifest,
     PartitionManifest,
     SortedFile,
@@ -41,13 +42,14 @@ AT_ONCE: Final = 4
 _STEP_S: Final = 0.02
 
 Task = Callable[[Event], None]
-"""Does one thing; ends soon once the event is set."""
+"""Runs one action; must end soon after the event is set."""
 
 
 def in_parallel(tasks: Iterable[Task]) -> Iterator[None]:
-    """Run tasks in `AT_ONCE` threads of their own; each step waits 20 ms at most, so that who asks can do other things meanwhile.
+    """Run tasks in `AT_ONCE` threads; each step waits at most 20 ms, so that the caller can do other work in between.
 
-    The first error of a task is raised, and ends the others. Whoever stops asking ends them too, and waits for that.
+    The first error of a task stops the others and is raised. Closing the iterator stops the tasks and waits
+    for them.
     """
     stop = Event()
     left = iter(tasks)
@@ -68,53 +70,53 @@ def in_parallel(tasks: Iterable[Task]) -> Iterator[None]:
 
 _CHUNK_BYTES = 2**20
 _BLOCK_BYTES = 8 * 2**20
-"""What a driver asks for at once: some would ask for fifty megabytes by themselves, and keep them in memory."""
+"""Bytes that a driver requests at once; the default of some is fifty megabytes, kept in memory."""
 _MASK = "***"
-_LEAST_SECRET = 4
-"""Characters of what is masked in a driver's words: less is no secret, and part of other words."""
+_MIN_SECRET_CHARACTERS = 4
+"""Minimum length of a masked secret; shorter strings are no secrets, and occur inside other words."""
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL and no path."""
+    """Whether a location is a URL, not a path."""
     return "://" in place
 
 
-def shown(url: str) -> str:
-    """Return a URL, or a chain of them (``zip://a::https://b``), without what may be a secret: name, password and query."""
-    return "::".join(map(_bare, url.split("::")))
+def redacted_url(url: str) -> str:
+    """Return a URL, or a chain of them (``zip://a::https://b``), without possible secrets: name, password and query."""
+    return "::".join(map(_without_secrets, url.split("::")))
 
 
-def _bare(part: str) -> str:
+def _without_secrets(part: str) -> str:
     scheme, found, rest = part.partition("://")
     if not found:
-        return _cut(part).rpartition("@")[2]
+        return _without_query(part).rpartition("@")[2]
     scheme = scheme.rpartition("@")[2]
     try:
         parts = urlsplit(f"//{rest}")
-        # A port that is none is the beginning of a password with a slash in it.
+        # An invalid port is the beginning of a password with a slash in it.
         _ = parts.port
     except ValueError:
         return f"{scheme}://{_MASK}"
     return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _cut(text: str) -> str:
+def _without_query(text: str) -> str:
     return text.partition("?")[0].partition("#")[0]
 
 
 def _secrets(url: str) -> list[str]:
-    """What `shown` leaves out, the longest first, also as a driver may have decoded it."""
+    """Return the parts removed by `redacted_url`, also percent-decoded, the longest first."""
     found: set[str] = set()
     for part in url.split("::"):
         rest = part.partition("://")[2] or part
-        where = _cut(rest)
+        where = _without_query(rest)
         query = rest[len(where) :].lstrip("?#")
         user = where.partition("/")[0].rpartition("@")[0]
         found |= {user, query, *re.split(r"[=&#?]", query), user.partition(":")[2]}
-        if shown(part).endswith(f"://{_MASK}"):
+        if redacted_url(part).endswith(f"://{_MASK}"):
             found.add(rest)
     found |= {unquote(each) for each in found}
-    return sorted((each for each in found if len(each) >= _LEAST_SECRET), key=len, reverse=True)
+    return sorted((each for each in found if len(each) >= _MIN_SECRET_CHARACTERS), key=len, reverse=True)
 
 
 def require_driver(url: str) -> None:
@@ -123,30 +125,30 @@ def require_driver(url: str) -> None:
         import fsspec
     except ImportError:
         raise ConfigurationError(
-            f"snapshot={shown(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
+            f"snapshot={redacted_url(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
         ) from None
-    scheme = shown(url).partition("://")[0]
+    scheme = redacted_url(url).partition("://")[0]
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"snapshot={shown(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
+            f"snapshot={redacted_url(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
         ) from None
 
 
 class RemoteSnapshot:
-    """One snapshot behind ``url``; ``place`` is how messages name it."""
+    """A snapshot behind ``url``; ``place`` names it in messages."""
 
     def __init__(self, filesystem: Any, path: str, place: str, url: str) -> None:
         self._filesystem, self._path, self.place, self._url = filesystem, path.rstrip("/"), place, url
-        data = b"".join(self._read(MANIFEST_NAME, most_bytes=MOST_MANIFEST_BYTES + 1))
+        data = b"".join(self._read(MANIFEST_NAME, max_bytes=MAX_MANIFEST_BYTES + 1))
         self.manifest_bytes = data
         self.manifest: Manifest = parse_manifest(data, f"{place}/{MANIFEST_NAME}")
 
     def fetch(self, entries: tuple[PartitionManifest, ...], folder: Path) -> Iterator[None]:
-        """Make ``folder`` a snapshot of some partitions, several files at once; each step waits 20 ms at most.
+        """Make ``folder`` a snapshot of some partitions, several files at once; each step waits at most 20 ms.
 
-        Raises `SnapshotError` where a file is not there, or not what the manifest says.
+        Raises `SnapshotError` where a file is missing, or differs from the manifest.
         """
         self._require_room(folder, sum(entry.bytes for entry in entries))
         for entry in entries:
@@ -159,17 +161,18 @@ class RemoteSnapshot:
         (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
 
     def fetch_file(self, partition: int, file: SortedFile, folder: Path, stop: Event | None = None) -> None:
-        """Put one sorted file and its filter words into a folder, each whole and checked; ``stop`` gives it up."""
+        """Fetch one sorted file and its filter words to a folder, complete and checked; ``stop`` cancels."""
         self._require_room(folder, file.whole_bytes)
         for suffix, size, sha256 in files_of(file):
             self._fetch(f"{partition}/{file.name}{suffix}", sha256, size, folder, stop or Event())
 
     def _require_room(self, folder: Path, size: int) -> None:
-        """Raise `SnapshotError` where files of this size, as the manifest declares it, cannot fit on the disk of a folder."""
+        """Raise `SnapshotError` if files of the declared size do not fit on the disk of a folder."""
         free = shutil.disk_usage(folder).free
         if size > free:
             raise SnapshotError(
-                f"{self.place} needs {size} bytes, as its manifest says, and {folder} has room for {free}; make room there, or make the snapshot again"
+                f"{self.place} needs {size} bytes, as its manifest says, and {folder} has room for {free}; make room "
+                "there, or make the snapshot again"
             )
 
     def remove(self) -> None:
@@ -181,7 +184,9 @@ class RemoteSnapshot:
                     for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                         self._filesystem.rm_file(f"{self._path}/{entry.partition}/{file.name}{suffix}")
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(f"{self.place} cannot be removed: {told(error, self._url)}") from None
+            raise SnapshotError(
+                f"{self.place} cannot be removed: {driver_message(error, self._url)}"
+            ) from None
 
     def _fetch(self, name: str, sha256: str, size: int, target: Path, stop: Event) -> None:
         path = target / name.rpartition("/")[2]
@@ -189,7 +194,7 @@ class RemoteSnapshot:
         digest, found = hashlib.sha256(), 0
         try:
             with partial_path.open("wb") as file:
-                for chunk in self._read(name, most_bytes=size + 1):
+                for chunk in self._read(name, max_bytes=size + 1):
                     if stop.is_set():
                         return
                     found += len(chunk)
@@ -197,11 +202,12 @@ class RemoteSnapshot:
                     file.write(chunk)
         except OSError as error:
             raise SnapshotError(
-                f"{partial_path} cannot be written: {error.strerror}; make room beside the store"
+                f"{partial_path} cannot be written: {error.strerror}; free space on the store's disk"
             ) from None
         if found > size:
             raise SnapshotError(
-                f"{self.place}/{name} has more than the {size} bytes that its manifest says; copy or make the snapshot again"
+                f"{self.place}/{name} has more than the {size} bytes that its manifest says; copy or make the snapshot "
+                "again"
             )
         check_size(f"{self.place}/{name}", found, size)
         if digest.hexdigest() != sha256:
@@ -211,28 +217,33 @@ class RemoteSnapshot:
             )
         partial_path.rename(path)
 
-    def _read(self, name: str, *, most_bytes: int) -> Iterator[bytes]:
+    def _read(self, name: str, *, max_bytes: int) -> Iterator[bytes]:
         try:
             with self._filesystem.open(f"{self._path}/{name}", "rb", block_size=_BLOCK_BYTES) as source:
-                while most_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, most_bytes))):
-                    most_bytes -= len(chunk)
+                while max_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, max_bytes))):
+                    max_bytes -= len(chunk)
                     yield chunk
         except GeneratorExit:
             raise
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(f"{self.place}/{name} cannot be read: {told(error, self._url)}") from None
+            raise SnapshotError(
+                f"{self.place}/{name} cannot be read: {driver_message(error, self._url)}"
+            ) from None
 
 
 def find_remote(url: str) -> list[RemoteSnapshot]:
-    """Return the snapshot at a URL, or those in the folders just below it. Raises `SnapshotError` when there is none."""
+    """Return the snapshot at a URL, or those in the folders directly below it.
+
+    Raises `SnapshotError` when there is none.
+    """
     require_driver(url)
     from fsspec.core import url_to_fs
 
-    place = shown(url).rstrip("/")
+    place = redacted_url(url).rstrip("/")
     try:
         filesystem, path = url_to_fs(url)
         path = path.rstrip("/")
-        # Drivers remember listings; what was put there since is to be found.
+        # Drivers cache listings; find snapshots that were written since.
         filesystem.invalidate_cache()
         if filesystem.exists(f"{path}/{MANIFEST_NAME}"):
             below = [path]
@@ -241,45 +252,46 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
             named = [each for each in listed if not each.rpartition("/")[2].startswith(".")]
             below = [each for each in named if filesystem.exists(f"{each}/{MANIFEST_NAME}")]
     except Exception as error:  # noqa: BLE001 (as above)
-        raise SnapshotError(f"snapshot {place} cannot be looked at: {told(error, url)}") from None
+        raise SnapshotError(f"snapshot {place} cannot be read: {driver_message(error, url)}") from None
     if not below:
         raise SnapshotError(
-            f"{place} has no {MANIFEST_NAME}: it is no snapshot, nor a folder of some; give the one that the backfill wrote"
+            f"{place} has no {MANIFEST_NAME}: it is neither a snapshot nor a folder of snapshots; "
+            "give the one that the backfill wrote"
         )
     names = [place if each == path else f"{place}/{each.rstrip('/').rpartition('/')[2]}" for each in below]
     return [
-        RemoteSnapshot(filesystem, each, _masked(name, url), url)
+        RemoteSnapshot(filesystem, each, _mask(name, url), url)
         for each, name in zip(below, names, strict=True)
     ]
 
 
-def _masked(text: str, url: str) -> str:
+def _mask(text: str, url: str) -> str:
     for secret in _secrets(url):
         text = text.replace(secret, _MASK)
     return text
 
 
-def told(error: Exception, url: str) -> str:
-    """Return what a driver says, in one line without what may be a secret of the URL, and what to do."""
-    line = _masked(" ".join(str(error).split()), url)[:300]
+def driver_message(error: Exception, url: str) -> str:
+    """Return a driver's error in one line without possible secrets of the URL, and with a remedy."""
+    line = _mask(" ".join(str(error).split()), url)[:300]
     return f"{type(error).__name__}: {line}; check the URL and your access to it"
 
 
-Places = str | Path | Iterable[str | Path]
+SnapshotLocations = str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One snapshot that was found; ``place`` is how messages name it."""
+    """A snapshot that was found; ``place`` names it in messages."""
 
     place: str
     manifest: Manifest
     remote: RemoteSnapshot | None = None
 
     def copy(self, partition: int, file: SortedFile, folder: Path) -> None:
-        """Put one sorted file and its filter words into a folder on this disk, each checked by size and SHA-256.
+        """Put one sorted file and its filter words into a folder on this disk, checked by size and SHA-256.
 
-        Raises `SnapshotError` naming the file and what differs.
+        Raises `SnapshotError` naming the file and the difference.
         """
         if self.remote is not None:
             self.remote.fetch_file(partition, file, folder)
@@ -287,7 +299,10 @@ class Source:
             read_file(Path(self.place) / str(partition), file, folder)
 
     def verified(self, partition: int, file: SortedFile, scratch: Path) -> Path:
-        """Check one file as `copy` does and return the folder it is in: where it is, or ``scratch`` if it has to be fetched."""
+        """Check one file as `copy` does, and return its folder.
+
+        That is its own folder, or ``scratch`` if it had to be fetched.
+        """
         if self.remote is None:
             folder = Path(self.place) / str(partition)
             read_file(folder, file, None)
@@ -296,8 +311,8 @@ class Source:
         return scratch
 
 
-def snapshot_places(snapshot: Places | None) -> tuple[str, ...]:
-    """Return folders and URLs as text; raises `ConfigurationError` where that is none, or its driver is not installed."""
+def snapshot_locations(snapshot: SnapshotLocations | None) -> tuple[str, ...]:
+    """Return folders and URLs as text; raises `ConfigurationError` for other values, and for URLs without a driver."""
     if snapshot is None:
         return ()
     given: list[Any]
@@ -308,7 +323,7 @@ def snapshot_places(snapshot: Places | None) -> tuple[str, ...]:
     for each in given:
         if not isinstance(each, str | Path) or not str(each):
             raise ConfigurationError(
-                f"snapshot={each!r} is no folder; give one, several, or a URL, or leave it out"
+                f"snapshot={each!r} is not a path; give a folder or URL, several of them, or leave it out"
             )
         if is_url(str(each)):
             require_driver(str(each))
@@ -316,7 +331,7 @@ def snapshot_places(snapshot: Places | None) -> tuple[str, ...]:
 
 
 def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:
-    """Return the snapshots in some places, and one line for each place or snapshot that cannot be read.
+    """Return the snapshots at some locations, and one line for each location or snapshot that cannot be read.
 
     Raises `SnapshotError` where none can be read.
     """
@@ -349,24 +364,25 @@ def _folders(place: Path) -> list[Path]:
             if below:
                 return below
     except (OSError, ValueError):
-        # Whatever is wrong with it, the one who reads its manifest says so in one line.
+        # An unreadable path: reading its manifest reports the error in one line.
         return [place]
     return [place]
 
 
 @contextmanager
-def scratch(beside: Path | None) -> Generator[Path, None, None]:
-    """Make a private folder next to a store (None: where temporary files go) that is gone afterwards."""
+def scratch(sibling: Path | None) -> Generator[Path, None, None]:
+    """Create a private folder next to a store (None: in the temporary folder) that is removed afterwards."""
     with ExitStack() as stack:
         try:
-            if beside is None:
+            if sibling is None:
                 made = tempfile.TemporaryDirectory(prefix="dedup-snapshot-")
                 folder = Path(stack.enter_context(made))
             else:
-                folder = stack.enter_context(work_folder(beside.absolute(), "fetch"))
+                folder = stack.enter_context(work_folder(sibling.absolute(), "fetch"))
         except OSError as error:
             raise SnapshotError(
-                f"no folder can be made next to {beside} to fetch a snapshot to: {error.strerror}; give a store= beside which you may write"
+                f"a folder to fetch the snapshot to cannot be created next to {sibling}: {error.strerror}; "
+                "give a store= in a folder you may write to"
             ) from None
         yield folder
 
@@ -374,7 +390,7 @@ def scratch(beside: Path | None) -> Generator[Path, None, None]:
 def fetched(
     source: Source, entries: tuple[PartitionManifest, ...], folder: Path
 ) -> Generator[None, None, str]:
-    """Return the folder of a snapshot on this disk; of a remote one these partitions are fetched to ``folder``, in steps."""
+    """Return a snapshot's folder on this disk; these partitions of a remote one are fetched to ``folder``, in steps."""
     if source.remote is None:
         return source.place
     yield from source.remote.fetch(entries, folder)
@@ -382,11 +398,11 @@ def fetched(
 
 
 @contextmanager
-def whole_snapshot(place: str, group: str | None, beside: Path) -> Generator[tuple[Path, bool], None, None]:
-    """Give the folder of a snapshot with all its partitions; of several in one place the newest that may be the group's.
+def open_newest(place: str, group: str | None, sibling: Path) -> Generator[tuple[Path, bool], None, None]:
+    """Yield the folder of a snapshot with all its partitions, and whether the caller may move its files.
 
-    And whether its files were fetched, and checked: then they are the caller's to move. Raises `SnapshotError` where there is
-    none.
+    Of several snapshots at the location it is the newest one for this group. Files that were fetched, and
+    checked, may be moved. Raises `SnapshotError` where there is none.
     """
     found, _ = find_snapshots([place])
     fit = [source for source in found if group is None or source.manifest.group in (None, group)] or found
@@ -394,23 +410,25 @@ def whole_snapshot(place: str, group: str | None, beside: Path) -> Generator[tup
     if source.remote is None:
         yield Path(source.place), False
         return
-    with scratch(beside) as folder:
+    with scratch(sibling) as folder:
         for _ in source.remote.fetch(source.manifest.partitions, folder):
             pass
         yield folder, True
 
 
-BESIDE_NAMES = ("report.json", "findings.json")
-"""What a backfill leaves beside the files of a snapshot."""
+REPORT_NAMES = ("report.json", "findings.json")
+"""Files that a backfill writes sibling those of a snapshot."""
 
 
 def newest_first(found: Iterable[Source]) -> list[Source]:
-    """Return snapshots by when they were made; of the same moment by name."""
+    """Return snapshots by creation time, the newest first; of the same moment by name."""
     return sorted(found, key=lambda each: (-each.manifest.created_ms, each.place))
 
 
-def one_family(found: Sequence[Source], topic: str | None = None, group: str | None = None) -> list[Source]:
-    """Return the snapshots of this topic and group, the newest first; ``group`` "" are those that were made without one.
+def snapshots_of_one_group(
+    found: Sequence[Source], topic: str | None = None, group: str | None = None
+) -> list[Source]:
+    """Return the snapshots of this topic and group, the newest first; ``group`` "" selects those made without a group.
 
     Raises `SnapshotError` when there is none, or they are of several topics, groups or clusters.
     """
@@ -422,17 +440,23 @@ def one_family(found: Sequence[Source], topic: str | None = None, group: str | N
     )
     if not kept:
         there = sorted({f"{each.manifest.topic} of {each.manifest.group or 'no group'}" for each in found})
-        raise SnapshotError(f"there is no such snapshot: what is there is of {', '.join(there)}")
+        raise SnapshotError(
+            f"there is no such snapshot, only snapshots of {', '.join(there)}; select one of these"
+        )
     for name in ("topic", "group", "cluster"):
         values = sorted({str(getattr(each.manifest, name)) for each in kept})
         if len(values) > 1:
-            remedy = "list and remove them apart" if name == "cluster" else f"say which by --{name}"
-            raise SnapshotError(f"the snapshots are of several: {name} {', '.join(values)}; {remedy}")
+            remedy = (
+                "keep each cluster in its own folder" if name == "cluster" else f"select one with --{name}"
+            )
+            raise SnapshotError(
+                f"there are snapshots of several values of {name}: {', '.join(values)}; {remedy}"
+            )
     return kept
 
 
-def superfluous(family: Sequence[Source], keep: int, before_ms: int | None = None) -> list[Source]:
-    """Return what is not among the ``keep`` newest (at least one) and, where a time is given, was made before it."""
+def removable_snapshots(family: Sequence[Source], keep: int, before_ms: int | None = None) -> list[Source]:
+    """Return the snapshots except the ``keep`` newest (at least one); with a time, only those made before it."""
     if keep < 1:
         raise SnapshotError(f"keep={keep} would leave no snapshot; keep at least 1")
     beyond = newest_first(family)[keep:]
@@ -440,9 +464,10 @@ def superfluous(family: Sequence[Source], keep: int, before_ms: int | None = Non
 
 
 def remove_snapshot(source: Source) -> list[str]:
-    """Remove what a manifest names, the manifest first, so that what is left of an interruption is no snapshot.
+    """Remove the files that a manifest lists, the manifest first, so that an interrupted removal leaves no snapshot.
 
-    Returns the names of what else is in its folder, which stays. Raises `SnapshotError` when something cannot be removed.
+    Returns the names of other files in its folder, which stay. Raises `SnapshotError` when something cannot
+    be removed.
     """
     if source.remote is not None:
         source.remote.remove()
@@ -455,7 +480,7 @@ def remove_snapshot(source: Source) -> list[str]:
                 for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                     (folder / str(entry.partition) / f"{file.name}{suffix}").unlink(missing_ok=True)
             _remove_empty(folder / str(entry.partition))
-        for name in BESIDE_NAMES:
+        for name in REPORT_NAMES:
             (folder / name).unlink(missing_ok=True)
         _remove_empty(folder)
         return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

@@ -49,10 +49,10 @@ def identity(**changes: object) -> bytes:
     [
         (b"identity", b"[" * 100_000, "not JSON"),
         (b"identity", b"[" * 900 + b"]" * 900, "not an object"),
-        (b"identity", identity(id_spec=5), "identity.id_spec=5: a string is wanted"),
-        (b"identity", identity(id_spec=["key"]), "identity.id_spec=['key']: a string is wanted"),
+        (b"identity", identity(id_spec=5), "identity.id_spec=5: must be a string"),
+        (b"identity", identity(id_spec=["key"]), "identity.id_spec=['key']: must be a string"),
         (b"identity", identity(partition="0"), "identity.partition='0': a whole number"),
-        (b"identity", identity(numbered=[]), "identity.numbered=[]: true or false is wanted"),
+        (b"identity", identity(numbered=[]), "identity.numbered=[]: must be true or false"),
         (b"state", b"[" * 100_000, "cannot be read"),
         (b"state", b'{"format": ' + b"9" * 5_000 + b"}", "cannot be read"),
         (
@@ -153,7 +153,7 @@ def test_a_window_of_a_manifest_is_no_usage_of_yours(
     change_manifest(snapshot, window=window)
     done = dedup("restore", "--snapshot", str(snapshot), "--store", str(tmp_path / "out"))
     assert (done.status, done.stdout) == (1, "")
-    assert f"window={window!r}: it is no window; make the snapshot again" in done.stderr
+    assert f"window={window!r}: it is not a valid window; make the snapshot again" in done.stderr
 
 
 @pytest.mark.parametrize("store", [".", "..", "/", ""])

@@ -46,14 +46,14 @@ FLUSH_STEPS = {
     "words written": "die_after(filter_set.FilterSet, 'append')",
     "state widened": f"die_before({GENERATIONS}, 'ingest')",
     "file taken in": f"die_after({GENERATIONS}, 'ingest')",
-    "valid": "die_after(rocks.RocksPartition, '_settle')",
+    "valid": "die_after(rocks.RocksPartition, '_commit_state')",
 }
 INSTALL_STEPS = {
-    "files copied": "die_after(rocks, '_words')",
+    "files copied": "die_after(rocks, '_read_words')",
     "family made": f"die_after({GENERATIONS}, 'create')",
     "files taken in": f"die_after({GENERATIONS}, 'ingest')",
     "words written": f"die_after({GENERATIONS}, 'write_words')",
-    "valid": "die_after(rocks.RocksPartition, '_settle')",
+    "valid": "die_after(rocks.RocksPartition, '_commit_state')",
     "family dropped": f"die_after({GENERATIONS}, 'clean')",
 }
 
@@ -146,7 +146,7 @@ os._exit(0)"""
 
 
 @pytest.mark.parametrize(
-    "step", [f"die_before({GENERATIONS}, 'adopt')", f"die_after({GENERATIONS}, 'clean')"]
+    "step", [f"die_before({GENERATIONS}, 'activate_state')", f"die_after({GENERATIONS}, 'clean')"]
 )
 @pytest.mark.parametrize("call", [f"store.expire({DAY_MS})", "store.reset(progress(7))"])
 def test_a_crash_inside_a_drop_leaves_nothing_behind(tmp_path: Path, step: str, call: str) -> None:

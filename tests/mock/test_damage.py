@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk.errors import RecoveryError, StoreError
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore, list_evidence
+from dedup_sdk.store.rocks import RocksStore, list_quarantined
 from tests.support.consuming import committed, poll_quiet, poll_some, values
 from tests.support.damage import damage_file, flip_marks
 
@@ -42,7 +42,7 @@ def test_a_damaged_store_is_set_aside_and_made_again_from_the_topic(
         assert values(poll_quiet(second)) == ["new"]
 
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    (kept,) = list_evidence(entry.path)
+    (kept,) = list_quarantined(entry.path)
     assert line.startswith(
         f"orders[0]: its damaged store is kept as {kept}, and recovery begins with an empty one"
     )

@@ -61,7 +61,7 @@ def test_a_run_goes_to_a_bucket(
     ((found,), _) = find_snapshots(["s3://snapshots"])
     assert found.manifest.fingerprint == report.fingerprint
     restore_snapshot("s3://snapshots/today", tmp_path / "store", group="g", assume_processed=True)
-    with pytest.raises(SnapshotError, match="s3://snapshots/today holds a snapshot"):
+    with pytest.raises(SnapshotError, match="s3://snapshots/today has a snapshot already"):
         backfill(options("s3://snapshots/today"), lambda: spark)
 
 

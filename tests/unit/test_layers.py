@@ -66,7 +66,7 @@ LAYERS = {
     "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
-        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.forgetful", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
+        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.ephemeral", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/kafka",),

@@ -32,8 +32,8 @@ def fail_at(partition: int, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     original = getattr(MemoryPartition, call)
 
     def failing(self: MemoryPartition, *arguments: object) -> object:
-        assert self._held is not None
-        if self._held.identity.partition == partition:
+        assert self._contents is not None
+        if self._contents.identity.partition == partition:
             raise StoreError("the disk is gone")
         return original(self, *arguments)
 

@@ -15,7 +15,7 @@ from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.marks import Marks
 from dedup_sdk.store.manifest import read_manifest, write_manifest
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot_source import shown, snapshot_places
+from dedup_sdk.store.snapshot_source import redacted_url, snapshot_locations
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def start(*places: str | Path, beside: Path | None = None) -> tuple[StartPlan, s
     ) as engine:
         held = engine.attach("orders", 0, topic_id="t1", cluster="c1")
         plan = plan_start(None, committed=COMMITTED, low=0, complete=True)
-        going = start_from_snapshot(held, plan, snapshot_places(places), IDENTITY, beside)
+        going = start_from_snapshot(held, plan, snapshot_locations(places), IDENTITY, beside)
         while True:
             try:
                 next(going)
@@ -155,11 +155,11 @@ def test_a_url_with_nothing_behind_it_is_one_line(bucket: str) -> None:
 def test_an_unknown_kind_of_url_is_refused_at_once() -> None:
     """When the consumer is made, not when it needs the snapshot."""
     with pytest.raises(ConfigurationError, match="no driver for 'nowhere'"):
-        snapshot_places("nowhere://bucket/snapshot")
-    with pytest.raises(ConfigurationError, match="give one"):
-        snapshot_places([""])
+        snapshot_locations("nowhere://bucket/snapshot")
+    with pytest.raises(ConfigurationError, match="is not a path; give"):
+        snapshot_locations([""])
 
 
 def test_secrets_of_a_url_are_not_shown() -> None:
     """Messages and the log name the place, not who may read it."""
-    assert shown("https://me:secret@host:1/path?token=secret") == "https://host:1/path"
+    assert redacted_url("https://me:secret@host:1/path?token=secret") == "https://host:1/path"

@@ -11,7 +11,7 @@ import pytest
 
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
 from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksPartition, RocksStore, list_evidence
+from dedup_sdk.store.rocks import RocksPartition, RocksStore, list_quarantined
 from dedup_sdk.window import Window
 from tests.support.damage import Damage, damage_file, flip_marks
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks
@@ -147,8 +147,10 @@ def test_the_newest_three_are_kept(tmp_path: Path) -> None:
         partition.close()
         assert store.set_aside(IDENTITY).endswith(f"3.damaged-{number}")
     folder = next(iter(tmp_path.glob("*/*/*"))) / "3"
-    assert [path.name for path in list_evidence(folder)] == [f"3.damaged-{number}" for number in (10, 11, 12)]
-    assert [path.name for path in list_evidence(folder.with_name("33"))] == ["33.damaged-1"]
+    assert [path.name for path in list_quarantined(folder)] == [
+        f"3.damaged-{number}" for number in (10, 11, 12)
+    ]
+    assert [path.name for path in list_quarantined(folder.with_name("33"))] == ["33.damaged-1"]
 
 
 def test_a_store_that_somebody_else_has_open_is_not_moved(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_a_store_that_cannot_be_moved_says_so(tmp_path: Path, monkeypatch: pytes
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "rename", refuse)
-    with pytest.raises(StoreError, match=r"cannot be moved to 3\.damaged-1 \(Permission denied\); move it"):
+    with pytest.raises(StoreError, match=r"cannot be renamed to 3\.damaged-1 \(Permission denied\); move it"):
         store.set_aside(IDENTITY)
 
 

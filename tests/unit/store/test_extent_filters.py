@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk.store.database import get_values
-from dedup_sdk.store.filter_set import BITS_PER_ID_AND_EXTENT, Asked, Extent, ExtentFilters, FilterSet
+from dedup_sdk.store.filter_set import BITS_PER_ID_AND_EXTENT, Candidates, Extent, ExtentFilters, FilterSet
 from dedup_sdk.store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
@@ -30,7 +30,7 @@ def everywhere(digests: bytes) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     return np.arange(len(digests) // 16, dtype=np.intp)
 
 
-def generations(asked: list[Asked]) -> dict[int, list[int]]:
+def generations(asked: list[Candidates]) -> dict[int, list[int]]:
     """The positions that each generation is asked for, the newest first."""
     found: dict[int, set[int]] = {}
     for each in asked:

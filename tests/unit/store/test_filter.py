@@ -13,7 +13,7 @@ from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.store.filter_set import (
     BITS_PER_ID,
     BITS_PER_ID_AND_EXTENT,
-    LEAST_PER_FILTER,
+    MIN_PER_FILTER,
     PATTERN_BITS,
     PATTERNS,
     Filter,
@@ -133,7 +133,7 @@ def test_no_changed_bit_of_the_words_goes_unseen() -> None:
 def test_words_out_of_order_are_refused() -> None:
     """A block whose ranks do not ascend would spoil a filter, though its checksum is right."""
     _, good = words(3, 8)
-    with pytest.raises(StoreCorruptError, match="out of order"):
+    with pytest.raises(StoreCorruptError, match="not sorted"):
         decode_words(encode_words(FilterWords(good.ranks[::-1].copy(), good.patterns)))
 
 
@@ -160,14 +160,14 @@ def test_filters_of_a_partition_follow_its_growth(tmp_path: Path) -> None:
 def test_dropped_generations_leave_when_the_filter_is_made_anew(tmp_path: Path) -> None:
     """After generations were dropped, further growth makes a filter without them."""
     filters = FilterSet(tmp_path)
-    old, added = words(LEAST_PER_FILTER - 1, 1)
+    old, added = words(MIN_PER_FILTER - 1, 1)
     filters.append(0, 0, added)
     filters.append(1, 0, words(1, 2)[1])
     filters.drop([0])
     assert not filters.path(0).exists()
-    filters.append(1, filters.path(1).stat().st_size, words(LEAST_PER_FILTER + 5_000, 3)[1])
-    assert filters.marks == LEAST_PER_FILTER + 5_001
-    assert len(filters.may_contain(old)) < LEAST_PER_FILTER // 30
+    filters.append(1, filters.path(1).stat().st_size, words(MIN_PER_FILTER + 5_000, 3)[1])
+    assert filters.marks == MIN_PER_FILTER + 5_001
+    assert len(filters.may_contain(old)) < MIN_PER_FILTER // 30
     filters.drop([1])
     assert filters.may_contain(old).size == 0
 
@@ -179,8 +179,8 @@ def test_a_repeated_append_replaces_what_lay_beyond(tmp_path: Path) -> None:
     digests, added = words(300, 2)
     end = filters.append(0, 0, added)
     assert end == filters.path(0).stat().st_size
-    filters.append(0, end, words(LEAST_PER_FILTER, 3)[1])
-    assert filters.marks == LEAST_PER_FILTER + 300
+    filters.append(0, end, words(MIN_PER_FILTER, 3)[1])
+    assert filters.marks == MIN_PER_FILTER + 300
     assert len(filters.may_contain(digests)) == 300
 
 
@@ -202,7 +202,7 @@ def kept(folder: Path) -> tuple[bytes, FilterSet]:
     """Filters of 70,000 digests in two generations, with their image for `STATE`."""
     filters = FilterSet(folder)
     digests = b""
-    for generation, count in enumerate([LEAST_PER_FILTER, 5_000]):
+    for generation, count in enumerate([MIN_PER_FILTER, 5_000]):
         added, added_words = words(count, generation)
         filters.append(generation, 0, added_words)
         digests += added
@@ -220,7 +220,7 @@ def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None
     assert again.by_generation(asked) == filters.by_generation(asked)
     assert (again.marks, again.nbytes) == (filters.marks, filters.nbytes)
 
-    more, added = words(3 * LEAST_PER_FILTER, 5)
+    more, added = words(3 * MIN_PER_FILTER, 5)
     again.append(2, 0, added)
     assert not (tmp_path / "image").exists()
     assert len(again.may_contain(digests + more)) == len(digests + more) // 16
@@ -249,7 +249,7 @@ def test_a_changed_or_cut_image_is_not_believed(tmp_path: Path, place: int) -> N
     for data in (bytes(changed), whole[:place]):
         path.write_bytes(data)
         again = FilterSet(tmp_path)
-        with pytest.raises(StoreCorruptError, match="made again"):
+        with pytest.raises(StoreCorruptError, match="rebuilt"):
             again.restore(STATE)
         assert again.marks == 0
 
@@ -270,6 +270,6 @@ def test_damaged_words_behind_an_image_cost_no_answer(tmp_path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
     again = FilterSet(tmp_path)
     assert again.restore(STATE)
-    more, added = words(3 * LEAST_PER_FILTER, 5)
+    more, added = words(3 * MIN_PER_FILTER, 5)
     again.append(2, 0, added)
     assert len(again.may_contain(digests + more)) == len(digests + more) // 16

@@ -9,7 +9,7 @@ import pytest
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreCorruptError, StoreLockedError
 from dedup_sdk.marks import Marks, Progress, cut_marks
-from dedup_sdk.store.backup import freeze, restore_snapshot, snapshot_store
+from dedup_sdk.store.backup import checkpoint, restore_snapshot, snapshot_store
 from dedup_sdk.store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
@@ -206,7 +206,7 @@ def test_a_damaged_head_is_told_and_followed_nowhere(tmp_path: Path, names: byte
     [found] = list_partitions(tmp_path / "store")
     (found.path / "CURRENT").write_bytes(names)
     with pytest.raises(StoreCorruptError, match="CURRENT names"):
-        freeze(found.path, tmp_path / "frozen")
+        checkpoint(found.path, tmp_path / "frozen")
 
 
 NO_ROWS = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -228,7 +228,7 @@ def test_a_database_that_never_stands_still_is_told(tmp_path: Path, monkeypatch:
             (database / "MANIFEST-1").write_bytes(b"x" * next(sizes))
             return "MANIFEST-1", (database / "MANIFEST-1").stat().st_size, []
 
-    monkeypatch.setattr("dedup_sdk.store.backup._list_of_files", Growing())
+    monkeypatch.setattr("dedup_sdk.store.backup._manifest_and_logs", Growing())
     with pytest.raises(StoreLockedError, match="changed at each of 3 attempts"):
-        freeze(database, tmp_path / "copy")
+        checkpoint(database, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

@@ -20,7 +20,7 @@ from dedup_sdk.store.pages import (
     encode_pages,
     find_in_page,
     find_in_pages,
-    newest_given,
+    last_given_per_digest,
     newest_per_digest,
     page_key,
 )
@@ -89,7 +89,7 @@ def test_the_last_given_of_one_offset(rows: list[tuple[bytes, int, int, int]]) -
     for digest, offset, timestamp, _ in rows:
         if digest not in newest or newest[digest][0] <= offset:
             newest[digest] = offset, timestamp
-    found = newest_given(columns(rows))
+    found = last_given_per_digest(columns(rows))
     assert list(zip(found.offsets.tolist(), found.timestamps.tolist(), strict=True)) == [
         newest[key] for key in sorted(newest)
     ]
@@ -310,5 +310,5 @@ def test_a_page_elsewhere_than_at_its_first_digest_is_damage() -> None:
     (page,) = encode_pages(marks(("a", 1, 10)))
     assert decode_items([(page_key(7, page.rank), page.value)]).count == 1
     for key in (page_key(7, page.rank + 1), b"", digest_of("a")):
-        with pytest.raises(StoreCorruptError, match="not at its first digest"):
+        with pytest.raises(StoreCorruptError, match="not under the rank of its first digest"):
             decode_items([(key, page.value)])

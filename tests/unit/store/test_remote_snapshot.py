@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import ConfigurationError, SnapshotError
-from dedup_sdk.store.snapshot_source import find_remote, shown
+from dedup_sdk.store.snapshot_source import find_remote, redacted_url
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from dedup_sdk.store.snapshot_source import find_remote, shown
 )
 def test_a_url_is_shown_without_its_secrets(url: str, expected: str) -> None:
     """Each part of a chain loses name, password and query; what cannot be taken apart is masked."""
-    assert shown(url) == expected
+    assert redacted_url(url) == expected
 
 
 @pytest.mark.parametrize(

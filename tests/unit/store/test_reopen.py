@@ -29,7 +29,7 @@ def test_a_store_that_does_not_open_again_waits_for_room(
 
     with monkeypatch.context() as patched:
         patched.setattr("dedup_sdk.store.rocks.open_database", fails)
-        with pytest.raises(StoreUnavailableError, match=r"did not open again .*too many open files"):
+        with pytest.raises(StoreUnavailableError, match=r"could not be reopened .*too many open files"):
             store.reopen()
     assert store.closed
 

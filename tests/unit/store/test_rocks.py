@@ -140,7 +140,7 @@ def test_a_hole_in_the_journal_is_an_error(root: Path) -> None:
     store.close()
     edit(root, "journal", lambda family: family.delete((1).to_bytes(8, "big")))
     again = open_store(root)
-    with pytest.raises(StoreCorruptError, match="lacks step 1 before step 2"):
+    with pytest.raises(StoreCorruptError, match="journal step 1 is missing before step 2"):
         again.load()
     again.close()
 
@@ -169,7 +169,7 @@ def test_what_does_not_fit_together_in_a_new_way_is_damage(
     partition.close()
     with monkeypatch.context() as patch:
         patch.setattr(RocksGenerations, "count_with_bloom", lambda self: [][len(self._families)])
-        with pytest.raises(StoreCorruptError, match=r"does not fit together \(IndexError"):
+        with pytest.raises(StoreCorruptError, match=r"is inconsistent \(IndexError"):
             open_store(root)
     reopened = open_store(root)
     assert reopened.find(digest("a"), 1).offsets == [0]
@@ -270,7 +270,7 @@ def test_wrong_settings_are_refused(root: Path, settings: dict[str, int]) -> Non
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A store whose folder is a file is refused in one line with its name."""
     (tmp_path / "store").write_text("a file")
-    with pytest.raises(StoreError, match="cannot be made") as caught:
+    with pytest.raises(StoreError, match="cannot be created") as caught:
         open_store(tmp_path / "store")
     assert "\n" not in str(caught.value)
 

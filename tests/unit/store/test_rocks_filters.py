@@ -72,7 +72,7 @@ def test_damaged_filter_words_are_made_again(
         )
     with caplog.at_level(logging.WARNING):
         again = open_store(root)
-    assert "is made again from its keys" in caplog.text
+    assert "rebuilding them from its keys" in caplog.text
     assert len(again.find(held.digests, 5_000).indexes) == 5_000
     again.flush(progress(5_001), marks(("a", 5_000, 0)))
     again.close()

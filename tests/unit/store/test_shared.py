@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.store import rocks
-from dedup_sdk.store.database import BLOCK_BYTES, LEAST, MOST, OpenFiles, shared_memory
+from dedup_sdk.store.database import BLOCK_BYTES, MAX_OPEN_FILES, MIN_OPEN_FILES, OpenFiles, shared_memory
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
@@ -36,18 +36,18 @@ def test_the_files_of_a_process_are_shared_out() -> None:
     """The first databases get many, later ones fewer, all of them enough; what is given back can be had again."""
     files = OpenFiles(2_000)
     shares = [files.take() for _ in range(200)]
-    assert shares[0] == MOST
+    assert shares[0] == MAX_OPEN_FILES
     assert shares == sorted(shares, reverse=True)
-    assert min(shares) == LEAST
-    assert sum(shares) <= 2_000 + 200 * LEAST
+    assert min(shares) == MIN_OPEN_FILES
+    assert sum(shares) <= 2_000 + 200 * MIN_OPEN_FILES
     for share in shares:
         files.give_back(share)
-    assert files.take() == MOST
+    assert files.take() == MAX_OPEN_FILES
 
 
 def test_two_hundred_partitions_stay_under_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its share of sorted files open and a handful of others, however many it has; closed ones hold none."""
-    files = OpenFiles(LEAST)
+    files = OpenFiles(MIN_OPEN_FILES)
     monkeypatch.setattr(rocks, "OPEN_FILES", files)
     store = RocksStore(tmp_path, generation_marks=1, block_cache_bytes=1)
     crowded = store.open(dataclasses.replace(IDENTITY, partition=1_000), Window(days=1))
@@ -57,21 +57,21 @@ def test_two_hundred_partitions_stay_under_the_limit(tmp_path: Path, monkeypatch
         one = random_marks(1, day)
         one = dataclasses.replace(one, timestamps=one.timestamps * 0 + 86_400_000 * day)
         crowded.flush(progress(day + 1), one)
-    assert len(open_below(tmp_path)) <= LEAST + OTHERS + days
+    assert len(open_below(tmp_path)) <= MIN_OPEN_FILES + OTHERS + days
     crowded.close()
     crowded = store.open(dataclasses.replace(IDENTITY, partition=1_000), Window(days=1))
     for _ in range(2):
         assert sum(page.count for page in crowded.scan()) == days
     assert crowded.stats().files >= days
-    assert len(open_below(tmp_path)) <= LEAST + OTHERS
+    assert len(open_below(tmp_path)) <= MIN_OPEN_FILES + OTHERS
 
     many = [store.open(dataclasses.replace(IDENTITY, partition=number), WINDOW) for number in range(200)]
     for number, partition in enumerate(many):
         partition.flush(progress(1), random_marks(10, number))
-    assert len(open_below(tmp_path)) <= 201 * (LEAST + OTHERS)
+    assert len(open_below(tmp_path)) <= 201 * (MIN_OPEN_FILES + OTHERS)
     for partition in many:
         partition.close()
-    assert len(open_below(tmp_path)) <= LEAST + OTHERS
+    assert len(open_below(tmp_path)) <= MIN_OPEN_FILES + OTHERS
     store.close()
     assert open_below(tmp_path) == []
 

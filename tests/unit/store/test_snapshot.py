@@ -99,7 +99,7 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "cut below low": (lambda c: partition(c).update(high=-5), r"partitions\[0\]\.high=-5"),
     "partition that no topic has": (
         lambda c: partition(c).update(partition=2**31),
-        r"partitions\[0\]\.partition=2147483648: a whole number from 0 to 2147483647 is wanted",
+        r"partitions\[0\]\.partition=2147483648: must be a 64-bit integer, at least 0, at most 2147483647",
     ),
     "offset as text": (lambda c: partition(c).update(high="7"), r"partitions\[0\]\.high='7'"),
     "offset as float": (lambda c: partition(c).update(high=7.0), r"high=7\.0"),

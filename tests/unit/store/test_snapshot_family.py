@@ -11,9 +11,9 @@ from dedup_sdk.store.snapshot_source import (
     Source,
     find_snapshots,
     newest_first,
-    one_family,
+    removable_snapshots,
     remove_snapshot,
-    superfluous,
+    snapshots_of_one_group,
 )
 from tests.support.marks import random_marks, write_snapshot
 
@@ -47,28 +47,28 @@ def place(tmp_path: Path) -> Path:
 
 def test_the_newest_stay(place: Path) -> None:
     """What is beyond the newest so many goes; with an age only what is older as well."""
-    family = one_family(sources(place))
+    family = snapshots_of_one_group(sources(place))
     assert names(newest_first(family)) == ["d", "c", "b", "a"]
-    assert names(superfluous(family, 3)) == ["a"]
-    assert names(superfluous(family, 1)) == ["c", "b", "a"]
-    assert names(superfluous(family, 1, before_ms=2 * DAY_MS)) == ["a"]
-    assert superfluous(family, 4) == []
+    assert names(removable_snapshots(family, 3)) == ["a"]
+    assert names(removable_snapshots(family, 1)) == ["c", "b", "a"]
+    assert names(removable_snapshots(family, 1, before_ms=2 * DAY_MS)) == ["a"]
+    assert removable_snapshots(family, 4) == []
     with pytest.raises(SnapshotError, match="keep=0"):
-        superfluous(family, 0)
+        removable_snapshots(family, 0)
 
 
 def test_several_topics_or_groups_have_to_be_told_apart(place: Path) -> None:
     """Snapshots of another topic or group are never among those that go, nor do they count as kept."""
     make(place / "other", 9, topic="payments")
     make(place / "nobody", 8, group=None)
-    with pytest.raises(SnapshotError, match="topic orders, payments; say which by --topic"):
-        one_family(sources(place))
-    with pytest.raises(SnapshotError, match="group None, billing; say which by --group"):
-        one_family(sources(place), "orders")
-    assert names(one_family(sources(place), "orders", "billing")) == ["d", "c", "b", "a"]
-    assert names(one_family(sources(place), "orders", "")) == ["nobody"]
-    with pytest.raises(SnapshotError, match="no such snapshot: what is there is of orders of billing"):
-        one_family(sources(place), "stock")
+    with pytest.raises(SnapshotError, match="topic: orders, payments; select one with --topic"):
+        snapshots_of_one_group(sources(place))
+    with pytest.raises(SnapshotError, match="group: None, billing; select one with --group"):
+        snapshots_of_one_group(sources(place), "orders")
+    assert names(snapshots_of_one_group(sources(place), "orders", "billing")) == ["d", "c", "b", "a"]
+    assert names(snapshots_of_one_group(sources(place), "orders", "")) == ["nobody"]
+    with pytest.raises(SnapshotError, match="no such snapshot, only snapshots of orders of billing"):
+        snapshots_of_one_group(sources(place), "stock")
 
 
 def test_a_snapshot_goes_and_nothing_else(place: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_snapshot_goes_and_nothing_else(place: Path) -> None:
         (place / "b" / name).write_text("{}")
     (place / "loose").mkdir()
     (place / "loose" / "0000.sst").write_text("no manifest")
-    for each in superfluous(one_family(sources(place)), 2):
+    for each in removable_snapshots(snapshots_of_one_group(sources(place)), 2):
         assert remove_snapshot(each) == (["notes.txt"] if each.place.endswith("/a") else [])
     left = sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.is_file())
     assert [name for name in left if name[0] not in "cd"] == ["a/notes.txt", "loose/0000.sst"]

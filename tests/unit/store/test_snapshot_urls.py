@@ -17,7 +17,12 @@ from dedup_sdk.store.paths import list_partitions
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk.store.snapshot_copy import UrlTarget, copy_snapshot, copying_snapshot, publish_snapshot
-from dedup_sdk.store.snapshot_source import find_snapshots, one_family, remove_snapshot, superfluous
+from dedup_sdk.store.snapshot_source import (
+    find_snapshots,
+    removable_snapshots,
+    remove_snapshot,
+    snapshots_of_one_group,
+)
 from tests.support.marks import random_marks, rows, write_snapshot
 
 HELD = random_marks(20_000, 1)
@@ -108,7 +113,7 @@ def test_of_two_publications_at_once_one_is_refused(
         winner.finish(published)
         ((there,), _) = find_snapshots([place])
         assert [checked.problems for checked in check_snapshot(there)] == [()] * 4
-        with pytest.raises(SnapshotError, match="holds a snapshot that was published meanwhile"):
+        with pytest.raises(SnapshotError, match="has a snapshot that was published meanwhile"):
             loser.finish(refused)
         assert loser.take_back()
         ((there,), _) = find_snapshots([place])
@@ -150,7 +155,7 @@ def test_nothing_is_half_published(bucket: s3fs.S3FileSystem, folder: Path) -> N
     assert bucket.find("snapshots") == []
     shutil.move(folder / "kept", missing)
     publish_snapshot(folder, "s3://snapshots/a")
-    with pytest.raises(SnapshotError, match="holds a snapshot: one is never overwritten"):
+    with pytest.raises(SnapshotError, match="has a snapshot already, which is never overwritten"):
         publish_snapshot(folder, "s3://snapshots/a")
     with pytest.raises(SnapshotError, match=r"s3://nowhere/a/.* cannot be written"):
         publish_snapshot(folder, "s3://nowhere/a")
@@ -162,7 +167,7 @@ def test_old_ones_are_removed_and_new_ones_are_seen(bucket: s3fs.S3FileSystem, f
     assert len(find_snapshots(["s3://snapshots"])[0]) == 1
     publish_snapshot(folder, "s3://snapshots/b")
     bucket.pipe_file("snapshots/b/notes.txt", b"mine")
-    (going,) = superfluous(one_family(find_snapshots(["s3://snapshots"])[0]), 1)
+    (going,) = removable_snapshots(snapshots_of_one_group(find_snapshots(["s3://snapshots"])[0]), 1)
     assert going.place == "s3://snapshots/b"
     remove_snapshot(going)
     assert bucket.find("snapshots/b") == ["snapshots/b/notes.txt"]

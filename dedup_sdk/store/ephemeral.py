@@ -1,4 +1,8 @@
-"""A partition store that keeps what is completed, and forgets which IDs that were: its marks are in memory, and gone with it."""
+"""A partition store that persists progress and keeps marks in memory only.
+
+The engine uses it with ``persist=False``, and where the window is off. The stored progress says that no
+mark is known, so a consumer that later opens the store with a window treats all earlier IDs as unverified.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,24 @@ from dedup_sdk.store.protocol import Identity, Loaded, PartitionStore, StoreStat
 from dedup_sdk.window import Window
 
 
-class ForgetfulStore:
-    """A `PartitionStore` around another one, which gets the progress and no marks; `reset` deletes those that it has from before.
+class EphemeralStore:
+    """A `PartitionStore` that stores progress, without marks, in another one.
 
-    What the other one is told is true for whoever opens it without this: it knows no mark.
-
-    So a consumer that opens it later with a window knows that everything before is in doubt.
+    `reset` drops marks that the other one still has.
     """
 
     def __init__(self, kept: PartitionStore, identity: Identity, window: Window) -> None:
-        self._kept = kept
+        self._durable = kept
         self._marks = MemoryStore().open(identity, window)
 
     def load(self) -> Loaded | None:
-        """See `PartitionStore.load`: what is completed, without marks."""
-        loaded = self._kept.load()
+        """See `PartitionStore.load`: the progress, without marks."""
+        loaded = self._durable.load()
         return None if loaded is None else Loaded(progress=loaded.progress, recent=NO_MARKS)
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
-        self._kept.append(_without_marks(progress), NO_MARKS)
+        self._durable.append(_without_marks(progress), NO_MARKS)
         self._marks.append(progress, marks)
 
     def find(self, digests: bytes, count: int) -> Found:
@@ -41,7 +43,7 @@ class ForgetfulStore:
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
-        self._kept.flush(_without_marks(progress), NO_MARKS)
+        self._durable.flush(_without_marks(progress), NO_MARKS)
         self._marks.flush(progress, marks)
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
@@ -66,14 +68,14 @@ class ForgetfulStore:
         *,
         move: bool = False,  # noqa: ARG002
     ) -> Iterator[None]:
-        """See `PartitionStore.installing`; always raises `StoreError`: what begins without marks takes none over."""
+        """See `PartitionStore.installing`; always raises `StoreError`: snapshots need durable marks."""
         raise StoreError(
-            f"snapshot {snapshot} is not for a partition that begins without marks; choose persist=True"
+            f"snapshot {snapshot} cannot be installed: this partition keeps its marks in memory only; use persist=True"
         )
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""
-        self._kept.reset(_without_marks(progress))
+        self._durable.reset(_without_marks(progress))
         self._marks.reset(progress)
 
     def scan(self) -> Iterator[Marks]:
@@ -82,28 +84,28 @@ class ForgetfulStore:
 
     @property
     def oldest_ms(self) -> int | None:
-        """See `PartitionStore.oldest_ms`; no sorted file is worth dropping."""
+        """See `PartitionStore.oldest_ms`; always None, there is no sorted file to drop."""
         return None
 
     def evict(self) -> int | None:
-        """See `PartitionStore.evict`; there is nothing on the disk to drop."""
+        """See `PartitionStore.evict`; always None, there are no marks on the disk."""
         return None
 
     def reopen(self) -> bool:
         """See `PartitionStore.reopen`."""
-        return self._kept.reopen()
+        return self._durable.reopen()
 
     def stats(self) -> StoreStats:
-        """See `PartitionStore.stats`: the disk of the one, the marks of the other."""
-        kept, marks = self._kept.stats(), self._marks.stats()
+        """See `PartitionStore.stats`: disk sizes of the durable part, mark counts of the memory."""
+        kept, marks = self._durable.stats(), self._marks.stats()
         return replace(kept, marks=marks.marks, recent=marks.recent, filter_bytes=marks.filter_bytes)
 
     def close(self) -> None:
         """See `PartitionStore.close`."""
         self._marks.close()
-        self._kept.close()
+        self._durable.close()
 
 
 def _without_marks(progress: Progress) -> Progress:
-    """Return what is true of a store that has no marks."""
+    """Return the progress of a store that has no marks."""
     return replace(progress, since_ms=NOTHING_KNOWN, since_number=progress.accepted)

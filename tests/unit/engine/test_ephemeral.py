@@ -9,7 +9,7 @@ import pytest
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreError
 from dedup_sdk.ids import key
-from dedup_sdk.store.forgetful import ForgetfulStore
+from dedup_sdk.store.ephemeral import EphemeralStore
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
@@ -96,13 +96,13 @@ def test_no_id_is_on_the_disk(tmp_path: Path) -> None:
 def test_the_store_around_a_store(key_store: KeyStore) -> None:
     """What only it can do: no snapshot is taken over, nothing is dropped for want of room, and closing closes both."""
     identity, window = Identity(cluster="c", group="g", topic="t", partition=0), Window(count=5)
-    store = ForgetfulStore(key_store.open(identity, window), identity, window)
+    store = EphemeralStore(key_store.open(identity, window), identity, window)
     store.reset(progress(0))
     store.append(progress(1), marks(("a", 0, 10, 1)))
     store.flush(progress(1), marks(("a", 0, 10, 1)))
     assert (store.oldest_ms, store.evict(), store.stats().marks) == (None, None, 1)
     assert [page.count for page in store.scan()] == [1]
-    with pytest.raises(StoreError, match="begins without marks"):
+    with pytest.raises(StoreError, match="keeps its marks in memory only"):
         store.install("snapshot", progress(1))
     store.close()
     with pytest.raises(StoreError):
