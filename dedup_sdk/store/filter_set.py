@@ -231,7 +231,7 @@ class ExtentFilters:
         self._extents.append(extent)
         self._update_positions()
 
-    def keep(self, wanted: Callable[[Extent], bool]) -> None:
+    def retain(self, wanted: Callable[[Extent], bool]) -> None:
         """Remove all other extents."""
         kept = [extent for extent in self._extents if wanted(extent)]
         if len(kept) < len(self._extents):
@@ -500,7 +500,7 @@ class FilterSet:
         self._delete_image()
         end = self.write(generation, start, words)
         # Remove an earlier attempt of the same flush; its bytes were just overwritten.
-        self._keep(lambda known: known.generation != generation or known.start < start)
+        self._retain(lambda known: known.generation != generation or known.start < start)
         self._add(Extent(generation, start, end - start, words.count, number, len(words.pages)), [words])
         return end
 
@@ -512,7 +512,7 @@ class FilterSet:
             for segment in self._segments
             if any(extent.generation == old for extent in segment.extents)
         ]
-        self._keep(lambda known: known.generation != old)
+        self._retain(lambda known: known.generation != old)
         extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, len(words.pages))
         if len(holders) == 1:
             # Its filter has these digests already.
@@ -566,7 +566,7 @@ class FilterSet:
             file.seek(start)
             return file.read(size)
 
-    def keep(self, state: bytes) -> None:
+    def save(self, state: bytes) -> None:
         """Write the image of the filters for ``state``, unless it is there already; raises OSError."""
         if self._has_image or not self._segments:
             return
@@ -623,15 +623,15 @@ class FilterSet:
         dropped = set(generations)
         if dropped:
             self._delete_image()
-        self._keep(lambda extent: extent.generation not in dropped)
+        self._retain(lambda extent: extent.generation not in dropped)
         self._segments = [segment for segment in self._segments if segment.extents]
         for generation in dropped:
             self.path(generation).unlink(missing_ok=True)
 
-    def _keep(self, wanted: Callable[[Extent], bool]) -> None:
+    def _retain(self, wanted: Callable[[Extent], bool]) -> None:
         for segment in self._segments:
             segment.extents = [extent for extent in segment.extents if wanted(extent)]
-        self._extents.keep(wanted)
+        self._extents.retain(wanted)
 
     def _add(self, extent: Extent, blocks: list[FilterWords]) -> None:
         last = self._segments[-1] if self._segments else None

@@ -205,12 +205,12 @@ class State:
             f"the state of {where} cannot be read", "", content, error=StoreCorruptError, remedy=_REMEDY
         )
         if read.integer("format") != FORMAT:
-            raise read.wrong("format", f"this version reads {FORMAT}; use a newer version")
+            raise read.invalid("format", f"this version reads {FORMAT}; use a newer version")
         generations = tuple(map(_generation, read.objects("generations")))
         numbers = list(map(_number, generations))
         following, top_offset, first_step = read.numbers(next=1, top_offset=-1, first_step=0)
         if len(set(numbers)) < len(numbers) or max(numbers, default=0) >= following:
-            raise read.wrong(
+            raise read.invalid(
                 "next",
                 f"generation numbers must be distinct and lower than next; {_REMEDY}",
                 shown=[*numbers, following],
@@ -335,7 +335,7 @@ class RocksGenerations:
 
     def scan(self) -> Iterator[Marks]:
         """Yield all marks in parts, ascending, each ID once."""
-        return scan_generations(list(map(self._extents, self.state.generations)), self.state.marks)
+        return scan_generations(list(map(self._stored, self.state.generations)), self.state.marks)
 
     def newer_than_stored(self, marks: Marks) -> Marks:
         """Drop marks whose ID is stored with the same or a higher offset.
@@ -394,7 +394,7 @@ class RocksGenerations:
         path.unlink(missing_ok=True)
         writer: ExtentWriter | None = None
         blocks = []
-        for part in scan_generations([self._extents(old)], old.marks):
+        for part in scan_generations([self._stored(old)], old.marks):
             writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
             blocks.append(writer.add(part))
             yield part.count
@@ -483,7 +483,7 @@ class RocksGenerations:
             merges = wants_merges([self._database, journal, *self._families.values()])
             del journal
             if self.state.generations:
-                self.filters.keep(self.state.encode())
+                self.filters.save(self.state.encode())
         except OSError as error:
             log.info(
                 "store %s: the filter image was not written (%s); the next open rebuilds the filters",
@@ -496,7 +496,7 @@ class RocksGenerations:
             del self._database
         return merges
 
-    def _extents(self, generation: Generation) -> StoredGeneration:
+    def _stored(self, generation: Generation) -> StoredGeneration:
         return StoredGeneration(self._families[generation.number], len(generation.extents))
 
     def _restore_filters(self) -> bool:

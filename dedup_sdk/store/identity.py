@@ -70,14 +70,14 @@ class Fields:
         """Return a string of any length and content."""
         value = self._content.get(name)
         if not isinstance(value, str):
-            raise self.wrong(name, "must be a string")
+            raise self.invalid(name, "must be a string")
         return value
 
     def text(self, name: str) -> str:
         """Return a text of at most 4096 characters that UTF-8 can encode."""
         value = self.string(name)
         if len(value) > _TEXT_CHARACTERS or _SURROGATE.search(value):
-            raise self.wrong(name, f"must be a text of at most {_TEXT_CHARACTERS} Unicode characters")
+            raise self.invalid(name, f"must be a text of at most {_TEXT_CHARACTERS} Unicode characters")
         return value
 
     def optional_text(self, name: str) -> str | None:
@@ -89,7 +89,7 @@ class Fields:
         value = self._content.get(name)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             upto = "" if most == MAX_INTEGER else f", at most {most}"
-            raise self.wrong(name, f"must be a 64-bit integer, at least {least}{upto}")
+            raise self.invalid(name, f"must be a 64-bit integer, at least {least}{upto}")
         return value
 
     def numbers(self, **least: int) -> list[int]:
@@ -98,7 +98,7 @@ class Fields:
         for name, lowest in least.items():
             value = self._content.get(name)
             if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value < _INT64:
-                raise self.wrong(name, f"must be a 64-bit integer, at least {lowest}")
+                raise self.invalid(name, f"must be a 64-bit integer, at least {lowest}")
             found.append(value)
         return found
 
@@ -109,7 +109,7 @@ class Fields:
             isinstance(each, bool) or not isinstance(each, int) or not least <= each < _INT64
             for each in value
         ):
-            raise self.wrong(name, f"must be a list of 64-bit integers, each at least {least}")
+            raise self.invalid(name, f"must be a list of 64-bit integers, each at least {least}")
         return tuple(value)
 
     def optional_integer(self, name: str, *, least: int = -_INT64) -> int | None:
@@ -120,28 +120,28 @@ class Fields:
         """Return true or false."""
         value = self._content.get(name)
         if not isinstance(value, bool):
-            raise self.wrong(name, "must be true or false")
+            raise self.invalid(name, "must be true or false")
         return value
 
     def hexadecimal(self, name: str, *, digits: int) -> str:
         """Return a string of exactly ``digits`` lower-case hexadecimal digits."""
         value = self.text(name)
         if len(value) != digits or not _HEXADECIMAL.fullmatch(value):
-            raise self.wrong(name, f"must be {digits} hexadecimal digits")
+            raise self.invalid(name, f"must be {digits} hexadecimal digits")
         return value
 
     def file_name(self, name: str) -> str:
         """Return a name that cannot leave its folder: letters, digits, dot, dash, underscore, at most 128."""
         value = self.text(name)
         if not _FILE_NAME.fullmatch(value) or ".." in value:
-            raise self.wrong(name, "must be a plain file name (letters, digits, '.', '_', '-')")
+            raise self.invalid(name, "must be a plain file name (letters, digits, '.', '_', '-')")
         return value
 
     def objects(self, name: str) -> list[Fields]:
         """Return the objects in a list."""
         value = self._content.get(name)
         if not isinstance(value, list):
-            raise self.wrong(name, "must be a list")
+            raise self.invalid(name, "must be a list")
         return [
             Fields(
                 self._path,
@@ -153,7 +153,7 @@ class Fields:
             for index, entry in enumerate(value)
         ]
 
-    def wrong(self, name: str, why: str, *, shown: object = None) -> DedupError:
+    def invalid(self, name: str, why: str, *, shown: object = None) -> DedupError:
         """Return the error for a field, to be raised; ``shown`` replaces its value in the message."""
         if ";" not in why:
             why = f"{why}; {self._remedy}"

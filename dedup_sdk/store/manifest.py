@@ -268,7 +268,7 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     version = fields.integer("format", least=1)
     if version != FORMAT:
         remedy = "make the snapshot again" if version < FORMAT else "use the version that wrote it, or newer"
-        raise fields.wrong("format", f"this version reads format {FORMAT}; {remedy}")
+        raise fields.invalid("format", f"this version reads format {FORMAT}; {remedy}")
     checksum = fields.text("checksum")
     try:
         found = _checksum({key: value for key, value in content.items() if key != "checksum"})
@@ -276,7 +276,7 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
         message = f"{path} is nested too deeply for a manifest; make the snapshot again"
         raise SnapshotError(message) from None
     if found != checksum:
-        raise fields.wrong(
+        raise fields.invalid(
             "checksum", "the manifest was changed after it was written; make the snapshot again"
         )
     return _manifest(fields)
@@ -313,14 +313,14 @@ def _manifest(fields: Fields) -> Manifest:
     )
     numbers = [entry.partition for entry in manifest.partitions]
     if len(set(numbers)) != len(numbers):
-        raise fields.wrong(
+        raise fields.invalid(
             "partitions", "a partition is listed twice; make the snapshot again", shown=numbers
         )
     _check_sums(fields, manifest.marks, manifest.fingerprint, "partitions")
     try:
         Window.parse(manifest.window)
     except ConfigurationError as error:
-        raise fields.wrong("window", "it is not a valid window; make the snapshot again") from error
+        raise fields.invalid("window", "it is not a valid window; make the snapshot again") from error
     return manifest
 
 
@@ -343,24 +343,26 @@ def _partition(fields: Fields) -> PartitionManifest:
     )
     names = [file.name for file in partition.files]
     if len(set(names)) != len(names):
-        raise fields.wrong("files", "a file is listed twice; make the snapshot again", shown=names)
+        raise fields.invalid("files", "a file is listed twice; make the snapshot again", shown=names)
     _check_sums(fields, sum(file.marks for file in partition.files), partition.fingerprint, "files")
     ends = [low, *(end for gap in partition.gaps for end in (gap.begin, gap.end)), partition.high]
     if ends != sorted(ends):
-        raise fields.wrong("gaps", "they do not ascend from low to high; make the snapshot again", shown=ends)
+        raise fields.invalid(
+            "gaps", "they do not ascend from low to high; make the snapshot again", shown=ends
+        )
     # A look-up reads one page, selected by the first 4 bytes of a digest.
     ranges = sorted((file.smallest, file.largest) for file in partition.files)
     if any(later[0][:RANK_DIGITS] <= earlier[1][:RANK_DIGITS] for earlier, later in pairwise(ranges)):
-        raise fields.wrong("files", "their digest ranges overlap; make the snapshot again", shown=names)
+        raise fields.invalid("files", "their digest ranges overlap; make the snapshot again", shown=names)
     return partition
 
 
 def _check_sums(fields: Fields, marks: int, fingerprint: str, parts: str) -> None:
     """Raise `SnapshotError` for sums that differ from those over the parts."""
     if fields.integer("marks", least=0) != marks:
-        raise fields.wrong("marks", f"it is not the sum over the {parts}; make the snapshot again")
+        raise fields.invalid("marks", f"it is not the sum over the {parts}; make the snapshot again")
     if fields.hexadecimal("fingerprint", digits=FINGERPRINT_DIGITS) != fingerprint:
-        raise fields.wrong("fingerprint", f"it is not the sum over the {parts}; make the snapshot again")
+        raise fields.invalid("fingerprint", f"it is not the sum over the {parts}; make the snapshot again")
 
 
 def _gap(fields: Fields) -> Gap:
@@ -391,7 +393,7 @@ def _file(fields: Fields) -> SortedFile:
         payloads=payloads,
     )
     if file.largest < smallest:
-        raise fields.wrong("largest", f"it is below smallest={smallest!r}; make the snapshot again")
+        raise fields.invalid("largest", f"it is below smallest={smallest!r}; make the snapshot again")
     return file
 
 

@@ -25,7 +25,7 @@ _BYTES_PER_MARK = 200
 
 
 @dataclass(slots=True)
-class _Flushed:
+class _FlushedBatch:
     """The marks of one flush, so that expiry looks at old flushes only."""
 
     digests: list[bytes]
@@ -34,7 +34,7 @@ class _Flushed:
 
 
 @dataclass(slots=True)
-class _Memory:
+class _PartitionContents:
     """The content of one partition.
 
     ``marks``: digest -> (offset, timestamp in ms, acceptance number); ``payloads``: digest -> payload,
@@ -45,7 +45,7 @@ class _Memory:
     numbered: bool
     marks: dict[bytes, tuple[int, int, int]] = field(default_factory=dict)
     payloads: dict[bytes, bytes] = field(default_factory=dict)
-    flushes: list[_Flushed] = field(default_factory=list)
+    flushes: list[_FlushedBatch] = field(default_factory=list)
     journal: list[Marks] = field(default_factory=list)
     steps: list[Progress] = field(default_factory=list)
     is_open: bool = False
@@ -54,8 +54,8 @@ class _Memory:
 class MemoryPartition:
     """A `PartitionStore` in memory; made by `MemoryStore.open`."""
 
-    def __init__(self, memory: _Memory) -> None:
-        self._contents: _Memory | None = memory
+    def __init__(self, memory: _PartitionContents) -> None:
+        self._contents: _PartitionContents | None = memory
 
     @property
     def closed(self) -> bool:
@@ -220,14 +220,14 @@ class MemoryPartition:
             self._contents.is_open = False
             self._contents = None
 
-    def _memory(self) -> _Memory:
+    def _memory(self) -> _PartitionContents:
         if self._contents is None:
             message = "the partition store is closed; open it again"
             raise StoreError(message)
         return self._contents
 
     @staticmethod
-    def _keep(memory: _Memory, marks: Marks) -> None:
+    def _keep(memory: _PartitionContents, marks: Marks) -> None:
         kept = newest_per_digest(marks)
         if not kept.count:
             return
@@ -247,10 +247,10 @@ class MemoryPartition:
                     memory.payloads[digest] = payload
                 else:
                     memory.payloads.pop(digest, None)
-        memory.flushes.append(_Flushed(digests, int(kept.timestamps.max()), int(numbers.max())))
+        memory.flushes.append(_FlushedBatch(digests, int(kept.timestamps.max()), int(numbers.max())))
 
     @staticmethod
-    def _forget(memory: _Memory, progress: Progress) -> None:
+    def _forget(memory: _PartitionContents, progress: Progress) -> None:
         memory.marks.clear()
         memory.payloads.clear()
         memory.flushes.clear()
@@ -258,7 +258,7 @@ class MemoryPartition:
         memory.steps = [progress]
 
 
-def _payloads(memory: _Memory, digests: list[bytes]) -> list[bytes] | None:
+def _payloads(memory: _PartitionContents, digests: list[bytes]) -> list[bytes] | None:
     """Return the payload of each digest, None where no digest has one."""
     payloads = [memory.payloads.get(digest, b"") for digest in digests]
     return payloads if any(payloads) else None
@@ -270,14 +270,14 @@ class MemoryStore:
     lock_wait_s = 30.0
 
     def __init__(self) -> None:
-        self._partitions: dict[tuple[str, str, str, int], _Memory] = {}
+        self._partitions: dict[tuple[str, str, str, int], _PartitionContents] = {}
         self._open: list[MemoryPartition] = []
 
     def open(self, identity: Identity, window: Window) -> MemoryPartition:
         """See `KeyStore.open`."""
         numbered = window.count is not None
         key = (identity.cluster, identity.group, identity.topic, identity.partition)
-        memory = self._partitions.setdefault(key, _Memory(identity, numbered))
+        memory = self._partitions.setdefault(key, _PartitionContents(identity, numbered))
         where = f"the memory of {identity.topic}[{identity.partition}]"
         if memory.is_open:
             message = f"{where} is open in another consumer; close that one, or use another store"

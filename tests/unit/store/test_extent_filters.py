@@ -90,7 +90,7 @@ def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> N
             filters.drop([oldest])
             del held[oldest], ends[oldest]
         elif action == 1 and held:
-            filters.keep(b"%d" % turn)
+            filters.save(b"%d" % turn)
             filters = FilterSet(tmp_path)
             assert filters.restore(b"%d" % turn)
         else:

@@ -206,7 +206,7 @@ def kept(folder: Path) -> tuple[bytes, FilterSet]:
         added, added_words = words(count, generation)
         filters.append(generation, 0, added_words)
         digests += added
-    filters.keep(STATE)
+    filters.save(STATE)
     return digests, filters
 
 
@@ -224,7 +224,7 @@ def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None
     again.append(2, 0, added)
     assert not (tmp_path / "image").exists()
     assert len(again.may_contain(digests + more)) == len(digests + more) // 16
-    again.keep(STATE)
+    again.save(STATE)
     again.drop([2])
     assert not FilterSet(tmp_path).restore(STATE)
 

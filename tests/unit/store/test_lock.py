@@ -119,7 +119,7 @@ def fail(*_: object) -> NoReturn:
     [
         (rocks, "has_tables"),
         (generations, "wants_merges"),
-        (FilterSet, "keep"),
+        (FilterSet, "save"),
         (RocksGenerations, "close"),
     ],
 )
@@ -147,7 +147,7 @@ def interrupt(*_: object, **__: object) -> NoReturn:
     ("module", "step"),
     [
         (rocks, "has_tables"),
-        (FilterSet, "keep"),
+        (FilterSet, "save"),
         (RocksGenerations, "close"),
         (rocks, "close_database"),
     ],
