@@ -1,10 +1,10 @@
-"""How fast IDs get their places, beside Python's own parsing of them.
+"""How fast IDs get their sort keys, beside Python's own parsing of them.
 
     python benchmarks/orders.py
     python benchmarks/orders.py --ids 1000000 --rounds 7 --json
 
-Each order is asked for the places of the same IDs in batches of 1000, as a partition does; the parser beside it reads them one by
-one into what Python has for them, without a place. The fastest round counts, and what is read is checked. The result goes to stdout.
+Each order is asked for the sort keys of the same IDs in batches of 1000, as a partition does; the parser beside it reads them one by
+one into what Python has for them, without a sort key. The fastest round counts, and what is read is checked. The result goes to stdout.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ CONTESTS = [
 ]  # fmt: skip
 
 
-def _places(order: Order, batches: list[list[bytes]]) -> float:
-    """Return the seconds that the places of all batches take."""
+def _sort_keys(order: Order, batches: list[list[bytes]]) -> float:
+    """Return the seconds that the sort keys of all batches take."""
     begun = time.perf_counter()
     for batch in batches:
-        assert None not in order.places(batch), batch[0]
+        assert None not in order.sort_keys(batch), batch[0]
     return time.perf_counter() - begun
 
 
@@ -98,17 +98,17 @@ def _parsed(parse: Callable[[bytes], object], batches: list[list[bytes]]) -> flo
 
 
 def measure(contest: Contest, ids: int, rounds: int) -> dict[str, float]:
-    """Return how many a second get a place, how many Python reads, and the ratio of the two."""
+    """Return how many a second get a sort key, how many Python reads, and the ratio of the two."""
     texts = [contest.nth(number) for number in range(ids)]
     batches = [texts[begin : begin + BATCH] for begin in range(0, ids, BATCH)]
-    # As inside a batch of the consumer, which pauses it: a place is one more object than a number.
+    # As inside a batch of the consumer, which pauses it: a sort key is one more object than a number.
     gc.disable()
     # In turns, so that a slow stretch of the machine meets both.
-    pairs = [(_places(contest.order, batches), _parsed(contest.parse, batches)) for _ in range(rounds)]
+    pairs = [(_sort_keys(contest.order, batches), _parsed(contest.parse, batches)) for _ in range(rounds)]
     gc.enable()
     ours, theirs = (min(each) for each in zip(*pairs, strict=True))
     return {
-        "places_per_second": round(ids / ours),
+        "sort_keys_per_second": round(ids / ours),
         "parsed_per_second": round(ids / theirs),
         "ratio": round(theirs / ours, 2),
     }
@@ -116,7 +116,7 @@ def measure(contest: Contest, ids: int, rounds: int) -> dict[str, float]:
 
 def main() -> int:
     """Measure, print, and return the exit status."""
-    parser = argparse.ArgumentParser(description="How fast IDs get their places.")
+    parser = argparse.ArgumentParser(description="How fast IDs get their sort keys.")
     parser.add_argument("--ids", type=at_least(1), default=200_000, help="IDs of each order")
     parser.add_argument("--rounds", type=at_least(1), default=5, help="the fastest counts")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -126,7 +126,7 @@ def main() -> int:
         print(json.dumps(found))
         return 0
     width = max(map(len, found))
-    print(f"{'order'.ljust(width)}  {'places/s':>12}  {'Python/s':>12}  ratio")
+    print(f"{'order'.ljust(width)}  {'sort keys/s':>12}  {'Python/s':>12}  ratio")
     for name, figures in found.items():
         ours, theirs, ratio = figures.values()
         print(f"{name.ljust(width)}  {ours:>12,.0f}  {theirs:>12,.0f}  {ratio:5.2f}")

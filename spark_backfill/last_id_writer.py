@@ -120,7 +120,7 @@ def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[ShuffledR
 def _candidates(column: Sequence[bytes | None], order: Order) -> Iterable[Candidate]:
     """Return each ID with its place, `SIGHTED` where there is none."""
     ids = [each for each in column if each is not None]
-    places = order.places(ids)
+    places = order.sort_keys(ids)
     if len(ids) == len(column):
         return map(Candidate, ids, places)
     compared = zip(ids, places, strict=True)

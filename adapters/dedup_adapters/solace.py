@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dedup_sdk import IdSpec, header
-from dedup_sdk.orders import Order, Place
+from dedup_sdk.orders import Order, SortKey
 
 REPLICATION_GROUP_MESSAGE_ID: Final = "solace_replicationGroupMessageId"
 """The header of the replication group message ID."""
@@ -112,10 +112,10 @@ class _MessageIdOrder(Order):
         """The identity of this order."""
         return "solace-rgmid"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of an ID's text: the origin is the spooler's ID, the rank the message's."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of an ID's text: the origin is the spooler's ID, the rank the message's."""
         found = _BYTES.fullmatch(dedup_id)
-        return found and Place(int(found[1] + found[2], 16), int(found[3] + found[4], 16))
+        return found and SortKey(int(found[1] + found[2], 16), int(found[3] + found[4], 16))
 
 
 _BYTES = re.compile(_TEXT.pattern.encode())

@@ -29,7 +29,7 @@ from dedup_sdk.window import Window
 if TYPE_CHECKING:
     from dedup_sdk.store.snapshot_source import Source
 
-Place = Annotated[
+SnapshotPlace = Annotated[
     str,
     typer.Argument(
         metavar="PLACE",
@@ -77,7 +77,7 @@ _UNITS_S = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def list_snapshots(
-    *, place: Place, topic: OfTopic = None, group: OfGroup = None, json_output: Json = False
+    *, place: SnapshotPlace, topic: OfTopic = None, group: OfGroup = None, json_output: Json = False
 ) -> None:
     """List the snapshots in a folder, or below a URL, the newest first.
 
@@ -167,7 +167,7 @@ def made_at(created_ms: int) -> str:
     return f"{created_ms} ms" if made is None else made.isoformat(timespec="seconds")
 
 
-def verify(*, place: Place, json_output: Json = False, quiet: Quiet = False) -> None:
+def verify(*, place: SnapshotPlace, json_output: Json = False, quiet: Quiet = False) -> None:
     """Read every file of a snapshot (or of several), and check it against the manifest.
 
     **Examples**
@@ -306,7 +306,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be rem
 
 def prune(
     *,
-    place: Place,
+    place: SnapshotPlace,
     keep: Keep,
     older_than: OlderThan = None,
     topic: OfTopic = None,

@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from dedup_sdk.core.seen import Candidate, token_of
-from dedup_sdk.orders import Order, Place
-from dedup_sdk.orders.place import ONLY_ORIGIN
+from dedup_sdk.orders import Order, SortKey
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN
 
 
 class Compared:
@@ -26,11 +26,11 @@ class Compared:
     def __init__(self, order: Order, ids: list[bytes | None]) -> None:
         self.ids = ids
         self.numbers = order.numbers(ids)
-        self.places: list[Place | None] = [] if self.numbers is not None else order.places(ids)
+        self.places: list[SortKey | None] = [] if self.numbers is not None else order.sort_keys(ids)
 
     def candidate(self, row: int) -> Candidate:
         """Return the ID of a record that has one."""
-        place = self.places[row] if self.numbers is None else Place(ONLY_ORIGIN, self.numbers[row])
+        place = self.places[row] if self.numbers is None else SortKey(ONLY_ORIGIN, self.numbers[row])
         return Candidate(cast("bytes", self.ids[row]), place)
 
     def tokens(self) -> list[Any]:
@@ -48,7 +48,7 @@ class Compared:
             return self.numbers if origin == ONLY_ORIGIN else None
         if None in self.places:
             return None
-        origins, ranks = zip(*cast("list[Place]", self.places), strict=True)
+        origins, ranks = zip(*cast("list[SortKey]", self.places), strict=True)
         return list(ranks) if origins.count(origin) == len(origins) else None
 
 

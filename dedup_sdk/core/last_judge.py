@@ -15,8 +15,8 @@ from dedup_sdk.core.reach import Reach
 from dedup_sdk.core.seen import Candidate, IdStatus, token_of
 from dedup_sdk.core.sources import ActiveSource, LastNotes, Run, Sources, notes_of
 from dedup_sdk.decision import decide
-from dedup_sdk.orders import Place
-from dedup_sdk.orders.place import ONLY_ORIGIN
+from dedup_sdk.orders import SortKey
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
 
@@ -422,4 +422,4 @@ def _of_rows(column: list[Any], rows: Sequence[int]) -> list[Any]:
 
 
 def _numbered(id_bytes: bytes, number: int) -> Candidate:
-    return Candidate(id_bytes, Place(ONLY_ORIGIN, number))
+    return Candidate(id_bytes, SortKey(ONLY_ORIGIN, number))

@@ -122,7 +122,7 @@ class LastRule:
         if candidate.place is not None:
             return False
         id_bytes = candidate.id_bytes
-        return self.order.has_places or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
+        return self.order.has_sort_keys or self.order.compare(id_bytes, id_bytes) is not Comparison.SAME
 
     def judge(self, status: IdStatus, *, covered: bool) -> Judgement:
         """Return the verdict of an ID with this status; ``covered``: its source is (`SourceState.covered`)."""

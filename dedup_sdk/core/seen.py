@@ -53,8 +53,8 @@ from dedup_sdk.core.seen_bytes import (
     unframed,
 )
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.orders import Comparison, Order, PartialOrder, Place
-from dedup_sdk.orders.place import ONLY_ORIGIN
+from dedup_sdk.orders import Comparison, Order, PartialOrder, SortKey
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN
 
 
 class IdStatus(IntEnum):
@@ -78,7 +78,7 @@ class Candidate(NamedTuple):
     """An ID as it came, and its place; None where the order gives it none."""
 
     id_bytes: bytes
-    place: Place | None
+    place: SortKey | None
 
     @property
     def token(self) -> Any:
@@ -86,7 +86,7 @@ class Candidate(NamedTuple):
         return self.id_bytes if self.place is None else token_of(self.place)
 
 
-def token_of(place: Place) -> Any:
+def token_of(place: SortKey) -> Any:
     """Return a value that is equal for equal places only: the rank itself where that is a number of the only origin."""
     origin, rank = place
     return rank if type(rank) is int and origin == ONLY_ORIGIN else place
@@ -148,11 +148,11 @@ class Seen(ABC):
         """Remember completed IDs of one origin, each newer than the one before, the first newer than the last one."""
         origin = self.origin
         for id_bytes, rank in zip(ids, ranks, strict=True):
-            self.take(Candidate(id_bytes, Place(origin, rank)))
+            self.take(Candidate(id_bytes, SortKey(origin, rank)))
 
     def take_number(self, id_bytes: bytes, number: int) -> IdStatus:
         """As `take`, of an ID whose rank is a number of the only origin."""
-        return self.take(Candidate(id_bytes, Place(ONLY_ORIGIN, number)))
+        return self.take(Candidate(id_bytes, SortKey(ONLY_ORIGIN, number)))
 
     def remembers(self, rank: Any, newest: Any, taken: int) -> bool:
         """Whether a rank of this origin was seen, and stays remembered after ``taken`` newer IDs; False in doubt.
@@ -196,7 +196,7 @@ class DenseSeen(Seen):
         self,
         depth: int,
         last_id: bytes,
-        place: Place,
+        place: SortKey,
         *,
         bits: int = 1,
         known: int | None = None,
@@ -267,7 +267,7 @@ class DenseSeen(Seen):
         """As `take`; nearly all are newer than the last one, by little."""
         distance = number - self._last_rank
         if not 0 < distance <= self.depth or self._origin != ONLY_ORIGIN:
-            return self.take(Candidate(id_bytes, Place(ONLY_ORIGIN, number)))
+            return self.take(Candidate(id_bytes, SortKey(ONLY_ORIGIN, number)))
         moved = self.bits << distance | 1
         if moved > self._mask:
             kept = moved & self._mask
@@ -309,7 +309,7 @@ class DenseSeen(Seen):
 
     def copy(self) -> DenseSeen:
         """Return another one that remembers the same."""
-        place = Place(self._origin, self._last_rank)
+        place = SortKey(self._origin, self._last_rank)
         return DenseSeen(
             self.depth, self._last_id, place, bits=self.bits, known=self.known, forgot=self.forgot
         )
@@ -537,7 +537,7 @@ def restore(order: Order, depth: int, record: bytes) -> Seen:
             depth, read.last_id, _place(order, read.last_id), bits=bits, known=known,
             forgot=read.forgot or bits != read.bits,
         )  # fmt: skip
-    if read.kind == SPARSE and not order.dense and order.has_places:
+    if read.kind == SPARSE and not order.dense and order.has_sort_keys:
         places = [_place(order, id_bytes) for id_bytes in read.ids]
         ranks: list[Any] = [place.rank for place in places]
         return SparseSeen(
@@ -546,8 +546,8 @@ def restore(order: Order, depth: int, record: bytes) -> Seen:
     raise _of_another_order(order, read.last_id)
 
 
-def _place(order: Order, id_bytes: bytes) -> Place:
-    place = order.place(id_bytes)
+def _place(order: Order, id_bytes: bytes) -> SortKey:
+    place = order.sort_key(id_bytes)
     if place is None:
         raise _of_another_order(order, id_bytes)
     return place

@@ -363,7 +363,7 @@ class Sources:
 
     def candidate(self, id_bytes: bytes) -> Candidate:
         """Return an ID with its place."""
-        return Candidate(id_bytes, self.rule.order.place(id_bytes))
+        return Candidate(id_bytes, self.rule.order.sort_key(id_bytes))
 
     def id_at(self, chunk: Chunk, row: int) -> Candidate:
         """Return the ID of a record."""

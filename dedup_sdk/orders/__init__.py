@@ -5,7 +5,7 @@
     orders.order_of(my_function, version="1")   # my_function(last, new) -> 1 | 0 | -1 | None
     orders.named("snowflake(epoch_ms=5)")       # by the name that a store keeps
 
-An order gives each ID a `Place`: an origin, and a rank within it. Places of two origins cannot be compared, and neither can
+An order gives each ID a `SortKey`: an origin, and a rank within it. Sort keys of two origins cannot be compared, and neither can
 malformed IDs; their records are delivered. This package needs no Kafka, store or clock.
 
 A record whose ID is called the same as another one's is not delivered. So an order must read strictly, and
@@ -34,16 +34,16 @@ from dedup_sdk.orders.numbers import (
     little_endian,
 )
 from dedup_sdk.orders.order import Order, PartialOrder, order_of
-from dedup_sdk.orders.place import Comparison, Place, compare_places
+from dedup_sdk.orders.sort_key import Comparison, SortKey, compare_sort_keys
 from dedup_sdk.orders.timestamps import rfc3339, unix_time
 
 __all__ = [
     "Comparison",
     "Order",
     "PartialOrder",
-    "Place",
+    "SortKey",
     "big_endian",
-    "compare_places",
+    "compare_sort_keys",
     "dotted_version",
     "epoch_sequence",
     "epoch_sequence_bytes",

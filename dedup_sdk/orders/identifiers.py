@@ -23,7 +23,7 @@ import numpy.typing as npt
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.numbers import MAX_INT64, digits_only, joined_if_wide, unsigned
 from dedup_sdk.orders.order import NamedOrder, Order, order_name
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN, SortKey
 
 _UUID_BYTES = 16
 _UUID_DIGITS = 32
@@ -90,10 +90,10 @@ class Uuid7(NamedOrder):
 
     kind: ClassVar[str] = "uuid7"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of a UUID of version 7: its bits as a number."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of a UUID of version 7: its bits as a number."""
         bits = read_uuid(dedup_id, 7)
-        return None if bits is None else Place(ONLY_ORIGIN, bits)
+        return None if bits is None else SortKey(ONLY_ORIGIN, bits)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are well-formed and written alike."""
@@ -124,14 +124,14 @@ class UuidTime(Order):
         """The identity of this order."""
         return order_name(f"uuid{self.version}", by_node=self.by_node)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of a UUID of this version: its time, then its clock sequence, then (or before all) its node."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of a UUID of this version: its time, then its clock sequence, then (or before all) its node."""
         bits = read_uuid(dedup_id, self.version)
         if bits is None:
             return None
         clock, node = bits >> 48 & 0x3FFF, bits & _NODE
         time = self._time(bits >> 64) << 14 | clock
-        return Place(node, time) if self.by_node else Place(ONLY_ORIGIN, time << 48 | node)
+        return SortKey(node, time) if self.by_node else SortKey(ONLY_ORIGIN, time << 48 | node)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are well-formed, written alike, and of one count."""
@@ -140,13 +140,13 @@ class UuidTime(Order):
             return None
         return [rank << 48 | node for rank, node in zip(*columns, strict=True)]
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the places of many, quickly where all are well-formed and written alike."""
+    def sort_keys(self, dedup_ids: Sequence[bytes | None], /) -> list[SortKey | None]:
+        """Return the sort keys of many, quickly where all are well-formed and written alike."""
         columns = self._columns(dedup_ids) if self.by_node else None
         if columns is None:
-            return Order.places(self, dedup_ids)
+            return Order.sort_keys(self, dedup_ids)
         ranks, nodes = columns
-        return list(map(Place, nodes, ranks))
+        return list(map(SortKey, nodes, ranks))
 
     def _columns(self, dedup_ids: Sequence[bytes | None]) -> tuple[list[int], list[int]] | None:
         """Return times with their clock sequences, and nodes; None unless all are well-formed and written alike."""
@@ -201,12 +201,12 @@ class Ulid(NamedOrder):
 
     kind: ClassVar[str] = "ulid"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of a ULID in 26 letters of either case, or in its 16 bytes."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of a ULID in 26 letters of either case, or in its 16 bytes."""
         if _ULID.fullmatch(dedup_id):
-            return Place(ONLY_ORIGIN, int(dedup_id.translate(_TO_PYTHONS), 32))
+            return SortKey(ONLY_ORIGIN, int(dedup_id.translate(_TO_PYTHONS), 32))
         if len(dedup_id) == _ULID_BYTES:
-            return Place(ONLY_ORIGIN, int.from_bytes(dedup_id, "big"))
+            return SortKey(ONLY_ORIGIN, int.from_bytes(dedup_id, "big"))
         return None
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
@@ -263,16 +263,16 @@ class Snowflake(NamedOrder):
             message = f"machine_bits={self.machine_bits} and sequence_bits={self.sequence_bits} leave no room for the time in {_SNOWFLAKE_BITS} bits; give fewer"
             raise ConfigurationError(message)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of a number of at most 63 bits; the rank's upper bits are the time in Unix milliseconds."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of a number of at most 63 bits; the rank's upper bits are the time in Unix milliseconds."""
         number = unsigned(dedup_id, MAX_INT64)
         if number is None:
             return None
         if not self.by_machine:
-            return Place(ONLY_ORIGIN, number + self._epoch())
+            return SortKey(ONLY_ORIGIN, number + self._epoch())
         machine = number >> self.sequence_bits & (1 << self.machine_bits) - 1
         time_ms = (number >> self.machine_bits + self.sequence_bits) + self.epoch_ms
-        return Place(machine, time_ms << self.sequence_bits | number & (1 << self.sequence_bits) - 1)
+        return SortKey(machine, time_ms << self.sequence_bits | number & (1 << self.sequence_bits) - 1)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are numbers, and of one count."""

@@ -11,7 +11,7 @@ from typing import ClassVar, TypeAlias
 
 from dedup_sdk.orders.numbers import MAX_INT64, MAX_UINT64, check_separator, unsigned
 from dedup_sdk.orders.order import NamedOrder, Order, PartialOrder
-from dedup_sdk.orders.place import ONLY_ORIGIN, Comparison, Place
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN, Comparison, SortKey
 
 _LSN = re.compile(rb"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
@@ -22,10 +22,10 @@ class PostgresqlLsn(NamedOrder):
 
     kind: ClassVar[str] = "postgresql-lsn"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``16/B374D848``."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``16/B374D848``."""
         found = _LSN.fullmatch(dedup_id)
-        return found and Place(ONLY_ORIGIN, int(found[1], 16) << 32 | int(found[2], 16))
+        return found and SortKey(ONLY_ORIGIN, int(found[1], 16) << 32 | int(found[2], 16))
 
 
 def postgresql_lsn() -> Order:
@@ -42,10 +42,10 @@ class OracleScn(NamedOrder):
 
     kind: ClassVar[str] = "oracle-scn"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of a decimal number of at most 64 bits."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of a decimal number of at most 64 bits."""
         number = unsigned(dedup_id, MAX_UINT64)
-        return None if number is None else Place(ONLY_ORIGIN, number)
+        return None if number is None else SortKey(ONLY_ORIGIN, number)
 
 
 def oracle_scn() -> Order:
@@ -76,13 +76,13 @@ class MysqlGtid(NamedOrder):
     kind: ClassVar[str] = "mysql-gtid"
     dense: ClassVar[bool] = True
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of ``uuid:23`` or ``uuid:tag:23``; the origin is what stands before the number, in lower case."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of ``uuid:23`` or ``uuid:tag:23``; the origin is what stands before the number, in lower case."""
         found = _GTID.fullmatch(dedup_id)
         if found is None:
             return None
         number = _transaction(found[2])
-        return None if number is None else Place(found[1].lower().decode("ascii"), number)
+        return None if number is None else SortKey(found[1].lower().decode("ascii"), number)
 
 
 def mysql_gtid() -> Order:
@@ -203,8 +203,8 @@ class MongodbResumeToken(NamedOrder):
 
     cluster_time_only: bool
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of the ``_data`` of a token, alone in hexadecimal digits, or as a JSON document."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of the ``_data`` of a token, alone in hexadecimal digits, or as a JSON document."""
         if len(dedup_id) > _MAX_CHARACTERS:
             return None
         if dedup_id.lstrip()[:1] == b"{":
@@ -218,7 +218,7 @@ class MongodbResumeToken(NamedOrder):
             return None
         if len(token) < _TIME_END or token[0] != _TIMESTAMP:
             return None
-        return Place(
+        return SortKey(
             ONLY_ORIGIN, int.from_bytes(token[1:_TIME_END], "big") if self.cluster_time_only else token
         )
 
@@ -250,15 +250,15 @@ class KafkaCoordinates(NamedOrder):
         """Refuse a separator that does not part them."""
         check_separator(self.separator)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``orders-0-42``, read from its end; the origin is ``(topic, partition)``."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``orders-0-42``, read from its end; the origin is ``(topic, partition)``."""
         separator = self.separator.encode()
         rest, _, offset_text = dedup_id.rpartition(separator)
         topic, _, partition_text = rest.rpartition(separator)
         partition, offset = unsigned(partition_text, _MAX_PARTITION), unsigned(offset_text, MAX_INT64)
         if partition is None or offset is None or not _TOPIC.fullmatch(topic) or topic in _NO_TOPICS:
             return None
-        return Place((topic.decode("ascii"), partition), offset)
+        return SortKey((topic.decode("ascii"), partition), offset)
 
 
 def kafka_coordinates(*, separator: str = "-") -> Order:

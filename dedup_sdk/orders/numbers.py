@@ -14,7 +14,7 @@ import numpy as np
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.order import NamedOrder, Order, order_name
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN, SortKey
 
 MAX_DIGITS = 100
 """A number with more digits, leading zeros included, is malformed: the time to read one grows faster than its length."""
@@ -41,9 +41,9 @@ class Integer(NamedOrder):
     kind: ClassVar[str] = "integer"
     dense: ClassVar[bool] = True
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of ``42``, ``-7`` or ``0042``."""
-        return Place(ONLY_ORIGIN, int(dedup_id)) if _INTEGER.fullmatch(dedup_id) else None
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of ``42``, ``-7`` or ``0042``."""
+        return SortKey(ONLY_ORIGIN, int(dedup_id)) if _INTEGER.fullmatch(dedup_id) else None
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are there and none has a sign."""
@@ -94,11 +94,11 @@ class FixedWidth(Order):
         """The identity of this order."""
         return order_name(f"{self.byteorder}-endian", width=self.width, signed=self.signed)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of exactly ``width`` bytes."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of exactly ``width`` bytes."""
         if len(dedup_id) != self.width:
             return None
-        return Place(ONLY_ORIGIN, int.from_bytes(dedup_id, self.byteorder, signed=self.signed))
+        return SortKey(ONLY_ORIGIN, int.from_bytes(dedup_id, self.byteorder, signed=self.signed))
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are there and as wide as a machine's number."""
@@ -162,13 +162,13 @@ class EpochSequence(NamedOrder):
         """Refuse a wrong separator."""
         check_separator(self.separator)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``7:1042``."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``7:1042``."""
         left, _, right = dedup_id.partition(self.separator.encode())
         epoch, sequence = unsigned(left, MAX_UINT64), unsigned(right, MAX_UINT64)
         if epoch is None or sequence is None:
             return None
-        return Place(ONLY_ORIGIN, epoch << 64 | sequence)
+        return SortKey(ONLY_ORIGIN, epoch << 64 | sequence)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are well-formed."""
@@ -215,11 +215,11 @@ class EpochSequenceBytes(NamedOrder):
                 )
                 raise ConfigurationError(message)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of exactly so many bytes: read as one number they are in order already."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of exactly so many bytes: read as one number they are in order already."""
         if len(dedup_id) != self.epoch_bytes + self.sequence_bytes:
             return None
-        return Place(ONLY_ORIGIN, int.from_bytes(dedup_id, "big"))
+        return SortKey(ONLY_ORIGIN, int.from_bytes(dedup_id, "big"))
 
 
 def epoch_sequence_bytes(*, epoch_bytes: int = 4, sequence_bytes: int = 8) -> Order:
@@ -254,15 +254,15 @@ class HybridClock(Order):
         digits = {} if self.logical_digits is None else {"logical_digits": self.logical_digits}
         return order_name("hybrid-clock", separator=self.separator, **digits)
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``1532379923319195777.0000000003``."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``1532379923319195777.0000000003``."""
         left, _, right = dedup_id.partition(self.separator.encode())
         if self.logical_digits not in (None, len(right)):
             return None
         physical, logical = unsigned(left, MAX_UINT64), unsigned(right, _MAX_UINT32)
         if physical is None or logical is None:
             return None
-        return Place(ONLY_ORIGIN, physical << 32 | logical)
+        return SortKey(ONLY_ORIGIN, physical << 32 | logical)
 
 
 def hybrid_clock(*, separator: str = ".", logical_digits: int | None = None) -> Order:
@@ -284,11 +284,11 @@ class DottedVersion(NamedOrder):
 
     kind: ClassVar[str] = "dotted-version"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``1.10.2``: its numbers, the first one first."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``1.10.2``: its numbers, the first one first."""
         if not _VERSION.fullmatch(dedup_id):
             return None
-        return Place(ONLY_ORIGIN, tuple(map(int, dedup_id.split(b"."))))
+        return SortKey(ONLY_ORIGIN, tuple(map(int, dedup_id.split(b"."))))
 
 
 def dotted_version() -> Order:

@@ -1,4 +1,4 @@
-"""The interface of all orders, and the orders that only compare: for IDs that have no place, and for your own function."""
+"""The interface of all orders, and the orders that only compare: for IDs that have no sort key, and for your own function."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.orders.place import ONLY_ORIGIN, Comparison, Place, compare_places, places_of
-
-if TYPE_CHECKING:
-    from dedup_sdk.orders.place import Place
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN, Comparison, SortKey, compare_sort_keys, sort_keys_of
 
 
 class Order(ABC):
     """How IDs of one kind are compared. Orders are values: frozen, hashable, equal when they compare alike.
 
     ``dense``: whether neighbours usually differ by one, so that recent ranks fit into a bitmap; only orders
-    whose ranks are integers are dense. ``has_places``: False where an order can only compare (`PartialOrder`); its
-    `place` then returns None.
+    whose ranks are integers are dense. ``has_sort_keys``: False where an order can only compare (`PartialOrder`); its
+    `sort_key` then returns None.
 
     No method raises for any bytes, and the work for an ID is bounded.
     """
@@ -28,7 +25,7 @@ class Order(ABC):
     __slots__ = ()
 
     dense: ClassVar[bool] = False
-    has_places: ClassVar[bool] = True
+    has_sort_keys: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -36,8 +33,8 @@ class Order(ABC):
         """The identity of this order, parameters included; a store keeps it, to find out whether IDs are still compared alike."""
 
     @abstractmethod
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of an ID, None where it is malformed."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of an ID, None where it is malformed."""
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many IDs if all are quickly recognised as numbers of `ONLY_ORIGIN`, else None.
@@ -47,17 +44,17 @@ class Order(ABC):
         del dedup_ids
         return None
 
-    def places(self, dedup_ids: Sequence[bytes | None], /) -> list[Place | None]:
-        """Return the place of each ID; None where it is malformed or missing."""
+    def sort_keys(self, dedup_ids: Sequence[bytes | None], /) -> list[SortKey | None]:
+        """Return the sort key of each ID; None where it is malformed or missing."""
         numbers = self.numbers(dedup_ids)
         if numbers is not None:
-            return cast("list[Place | None]", places_of(ONLY_ORIGIN, numbers))
-        place = self.place
-        return [None if each is None else place(each) for each in dedup_ids]
+            return cast("list[SortKey | None]", sort_keys_of(ONLY_ORIGIN, numbers))
+        sort_key = self.sort_key
+        return [None if each is None else sort_key(each) for each in dedup_ids]
 
     def compare(self, last: bytes, new: bytes, /) -> Comparison:
         """Compare the new ID with the last one; malformed ones are uncomparable, even with themselves."""
-        return compare_places(self.place(last), self.place(new))
+        return compare_sort_keys(self.sort_key(last), self.sort_key(new))
 
     def __str__(self) -> str:
         return self.name
@@ -126,7 +123,7 @@ class PartialOrder(Order):
     Raises `ConfigurationError` for an empty name, or anything but a function.
     """
 
-    has_places: ClassVar[bool] = False
+    has_sort_keys: ClassVar[bool] = False
 
     name: str
     function: Compare
@@ -142,8 +139,8 @@ class PartialOrder(Order):
         object.__setattr__(self, "function", compare)
         object.__setattr__(self, "failures", Failures())
 
-    def place(self, dedup_id: bytes, /) -> Place | None:  # noqa: ARG002
-        """Return None: this order has no places."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:  # noqa: ARG002
+        """Return None: this order has no sort keys."""
         return None
 
     def compare(self, last: bytes, new: bytes, /) -> Comparison:

@@ -13,7 +13,7 @@ import numpy as np
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.numbers import digits_only
 from dedup_sdk.orders.order import NamedOrder, Order
-from dedup_sdk.orders.place import ONLY_ORIGIN, Place
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN, SortKey
 
 _NS_DIGITS = 9
 _NS = 10**_NS_DIGITS
@@ -21,7 +21,7 @@ _LAST_HOUR = 23
 _LAST_MINUTE = 59
 _LEAP_SECOND = 60
 _MINUTES_A_DAY = 1440
-_SECONDS_A_DAY = 86_401  # one more than usual, so that a leap second has a place of its own
+_SECONDS_A_DAY = 86_401  # one more than usual, so that a leap second has a sort key of its own
 
 _MOMENT = re.compile(
     rb"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
@@ -38,8 +38,8 @@ class Rfc3339(NamedOrder):
 
     kind: ClassVar[str] = "rfc3339"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``1990-12-31T15:59:60-08:00``."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``1990-12-31T15:59:60-08:00``."""
         found = _MOMENT.fullmatch(dedup_id)
         if found is None:
             return None
@@ -48,7 +48,7 @@ class Rfc3339(NamedOrder):
         second = int(second_text)
         if begins is None or second > (_LEAP_SECOND if begins.may_leap else _LEAP_SECOND - 1):
             return None
-        return Place(
+        return SortKey(
             ONLY_ORIGIN, (begins.second + second) * _NS + int((fraction or b"").ljust(_NS_DIGITS, b"0"))
         )
 
@@ -110,12 +110,12 @@ class UnixTime(NamedOrder):
         if not isinstance(unit, str) or unit not in _UNIT_DIGITS:
             raise ConfigurationError(f"unit={self.unit!r} is no unit; choose s, ms, us or ns")
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
-        """Return the place of e.g. ``1700000000.25``: the rank is in nanoseconds."""
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
+        """Return the sort key of e.g. ``1700000000.25``: the rank is in nanoseconds."""
         if not _UNIX[self.unit].fullmatch(dedup_id):
             return None
         whole, _, fraction = dedup_id.partition(b".")
-        return Place(ONLY_ORIGIN, int(whole + fraction.ljust(_UNIT_DIGITS[self.unit], b"0")))
+        return SortKey(ONLY_ORIGIN, int(whole + fraction.ljust(_UNIT_DIGITS[self.unit], b"0")))
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
         """Return the ranks of many, where all are whole and none has a sign."""

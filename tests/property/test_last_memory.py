@@ -53,7 +53,7 @@ class Driven:
 
     def candidate(self, id_bytes: bytes) -> Candidate:
         """Return an ID with its place."""
-        return Candidate(id_bytes, self.rule.order.place(id_bytes))
+        return Candidate(id_bytes, self.rule.order.sort_key(id_bytes))
 
     def find(self, digests: bytes, count: int) -> Found:
         """Look marks up as a store would."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from dedup_sdk import StoreCorruptError, orders
 from dedup_sdk.core.seen import Candidate, IdStatus, Seen, begin, restore
-from dedup_sdk.orders import Comparison, Order, PartialOrder, Place
+from dedup_sdk.orders import Comparison, Order, PartialOrder, SortKey
 
 
 class Numbers(Order):
@@ -22,9 +22,9 @@ class Numbers(Order):
         """The identity of this order."""
         return "numbers"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
         """Return where an ID stands."""
-        return Place("", int(dedup_id)) if dedup_id.isdigit() else None
+        return SortKey("", int(dedup_id)) if dedup_id.isdigit() else None
 
 
 class DenseNumbers(Numbers):
@@ -39,7 +39,7 @@ ORDERS = (Numbers(), DenseNumbers())
 def candidate(order: Order, number: int) -> Candidate:
     """Return the ID of a number."""
     text = str(number).encode()
-    return Candidate(text, order.place(text))
+    return Candidate(text, order.sort_key(text))
 
 
 def made(order: Order, depth: int, numbers: list[int], *, knows_all: bool = True) -> Seen:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk import orders
-from dedup_sdk.orders import Comparison, Order, Place
-from dedup_sdk.orders.place import ONLY_ORIGIN
+from dedup_sdk.orders import Comparison, Order, SortKey
+from dedup_sdk.orders.sort_key import ONLY_ORIGIN
 from tests.support.ordered_ids import KINDS, Kind
 
 OPPOSITE = {
@@ -26,21 +26,21 @@ NOT_NEWER = (Comparison.SAME, Comparison.OLDER)
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.order.name)
 every_placed_kind = pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.order.has_places], ids=lambda kind: kind.order.name
+    "kind", [kind for kind in KINDS if kind.order.has_sort_keys], ids=lambda kind: kind.order.name
 )
 
 
-def place_of(order: Order, dedup_id: bytes) -> Place:
-    """The place of an ID that has one."""
-    place = order.place(dedup_id)
-    assert place is not None, dedup_id
-    return place
+def sort_key_of(order: Order, dedup_id: bytes) -> SortKey:
+    """The sort key of an ID that has one."""
+    sort_key = order.sort_key(dedup_id)
+    assert sort_key is not None, dedup_id
+    return sort_key
 
 
 @every_kind
 @given(data=st.data())
 def test_an_id_is_the_same_as_itself(kind: Kind, data: st.DataObject) -> None:
-    """A well-formed ID has a place, and is no other than itself."""
+    """A well-formed ID has a sort key, and is no other than itself."""
     one = data.draw(kind.ids)
     assert kind.order.compare(one, bytes(bytearray(one))) is Comparison.SAME
 
@@ -71,14 +71,14 @@ def test_what_is_newer_than_newer_is_newer(kind: Kind, data: st.DataObject) -> N
 @every_placed_kind
 @given(data=st.data())
 def test_an_order_is_total_within_an_origin(kind: Kind, data: st.DataObject) -> None:
-    """Two places of one origin can be compared, two of different origins cannot; ranks of one order sort."""
+    """Two sort keys of one origin can be compared, two of different origins cannot; ranks of one order sort."""
     ids = data.draw(st.lists(kind.ids, min_size=2, max_size=5))
-    places = [place_of(kind.order, each) for each in ids]
-    for one, first in zip(ids, places, strict=True):
-        for other, second in zip(ids, places, strict=True):
+    sort_keys = [sort_key_of(kind.order, each) for each in ids]
+    for one, first in zip(ids, sort_keys, strict=True):
+        for other, second in zip(ids, sort_keys, strict=True):
             comparable = kind.order.compare(one, other) is not Comparison.UNCOMPARABLE
             assert comparable == (first.origin == second.origin)
-    ranks = sorted(place.rank for place in places)
+    ranks = sorted(sort_key.rank for sort_key in sort_keys)
     assert all(one <= other for one, other in pairwise(ranks))  # type: ignore[operator]
     if kind.order.dense:
         assert all(isinstance(rank, int) for rank in ranks)
@@ -87,24 +87,24 @@ def test_an_order_is_total_within_an_origin(kind: Kind, data: st.DataObject) -> 
 @every_kind
 @given(data=st.data())
 def test_a_batch_is_its_ids_one_by_one(kind: Kind, data: st.DataObject) -> None:
-    """`places` has what `place` has, for the usual batch and for one with gaps and broken IDs in it."""
+    """`sort_keys` has what `sort_key` has, for the usual batch and for one with gaps and broken IDs in it."""
     order = kind.order
     ids: list[bytes | None] = list(data.draw(st.lists(kind.ids, max_size=4)))
-    assert order.places(ids) == [order.place(each) for each in ids if each is not None]
+    assert order.sort_keys(ids) == [order.sort_key(each) for each in ids if each is not None]
     alien = data.draw(st.none() | st.binary(max_size=40))
     ids.insert(data.draw(st.integers(0, len(ids))), alien)
-    assert order.places(ids) == [None if each is None else order.place(each) for each in ids]
-    assert all(type(place) is Place for place in order.places(ids) if place is not None)
+    assert order.sort_keys(ids) == [None if each is None else order.sort_key(each) for each in ids]
+    assert all(type(sort_key) is SortKey for sort_key in order.sort_keys(ids) if sort_key is not None)
     numbers = order.numbers(ids)
     if numbers is not None:
-        assert [Place(ONLY_ORIGIN, number) for number in numbers] == order.places(ids)
+        assert [SortKey(ONLY_ORIGIN, number) for number in numbers] == order.sort_keys(ids)
         assert {type(number) for number in numbers} == {int}
 
 
 @every_kind
 @given(data=st.data())
 def test_no_bytes_raise(kind: Kind, data: st.DataObject) -> None:
-    """Whatever bytes come as an ID have a place or none; none is uncomparable, with itself as well."""
+    """Whatever bytes come as an ID have a sort key or none; none is uncomparable, with itself as well."""
     order = kind.order
     anything = data.draw(
         st.binary(max_size=60)
@@ -114,8 +114,8 @@ def test_no_bytes_raise(kind: Kind, data: st.DataObject) -> None:
     good = data.draw(kind.ids)
     order.compare(anything, good)
     order.compare(good, anything)
-    if order.has_places:
-        formed = order.place(anything) is not None
+    if order.has_sort_keys:
+        formed = order.sort_key(anything) is not None
         assert (order.compare(anything, anything) is Comparison.SAME) == formed
 
 
@@ -128,23 +128,23 @@ def test_integers_compare_as_integers(one: int, other: int) -> None:
 
 @given(st.binary(min_size=16, max_size=16))
 def test_a_ulid_is_the_one_of_python_ulid(raw: bytes) -> None:
-    """The text that python-ulid writes has the place of its bytes, in either case."""
+    """The text that python-ulid writes has the sort key of its bytes, in either case."""
     text = str(ulid.ULID(raw))
     expected = int.from_bytes(raw, "big")
-    assert [place_of(orders.ulid(), form).rank for form in (text.encode(), text.lower().encode(), raw)] == [
-        expected
-    ] * 3
+    assert [
+        sort_key_of(orders.ulid(), form).rank for form in (text.encode(), text.lower().encode(), raw)
+    ] == [expected] * 3
 
 
 @given(st.text(st.sampled_from("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabiloz-"), min_size=25, max_size=27))
 def test_what_python_ulid_refuses_is_malformed(text: str) -> None:
-    """A text has a place exactly when python-ulid reads it."""
+    """A text has a sort key exactly when python-ulid reads it."""
     try:
         expected: int | None = int.from_bytes(ulid.ULID.from_str(text).bytes, "big")
     except ValueError:
         expected = None
-    place = orders.ulid().place(text.encode())
-    assert (place and place.rank) == expected
+    sort_key = orders.ulid().sort_key(text.encode())
+    assert (sort_key and sort_key.rank) == expected
 
 
 @given(st.integers(0, 2**128 - 1), st.sampled_from([1, 6, 7]))
@@ -154,7 +154,7 @@ def test_a_uuid_is_the_one_of_the_standard_library(bits: int, version: int) -> N
     other = uuid.UUID(int=bits)
     text = str(other).encode()
     if version == 1:
-        assert place_of(orders.uuid1(), text) == (other.node, other.time << 14 | other.clock_seq)
+        assert sort_key_of(orders.uuid1(), text) == (other.node, other.time << 14 | other.clock_seq)
     else:
         order = orders.uuid6() if version == 6 else orders.uuid7()
         later = bits + 1 if other.int & 1 == 0 else bits
@@ -167,7 +167,7 @@ def test_a_uuid_is_the_one_of_the_standard_library(bits: int, version: int) -> N
 def test_moments_compare_as_moments(one: datetime, other: datetime) -> None:
     """Python's aware datetimes are the oracle, to their microsecond; those whose offset has seconds have no text here."""
     texts = [moment.isoformat().encode() for moment in (one, other)]
-    first, second = (orders.rfc3339().place(text) for text in texts)
+    first, second = (orders.rfc3339().sort_key(text) for text in texts)
     if first is None:
         assert one.utcoffset().total_seconds() % 60  # type: ignore[union-attr]
     else:

@@ -95,7 +95,7 @@ def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int 
     rule = spec.strategy.rule
     offsets = [*range(40), *range(60, last + 1)]
     rows = [
-        ShuffledRow(0, b"l" * 16, at, at, Candidate(b"%d" % at, rule.order.place(b"%d" % at)))
+        ShuffledRow(0, b"l" * 16, at, at, Candidate(b"%d" % at, rule.order.sort_key(b"%d" % at)))
         for at in offsets
     ]
     high, gaps = (60, ((40, 60),)) if last >= 59 else (40, ())
@@ -115,7 +115,7 @@ def test_a_source_of_any_length_takes_no_more_memory() -> None:
     def rows() -> Iterator[ShuffledRow]:
         for number in range(count):
             text = f"{number:060}".encode()
-            yield ShuffledRow(0, b"l" * 16, number, number, Candidate(text, rule.order.place(text)))
+            yield ShuffledRow(0, b"l" * 16, number, number, Candidate(text, rule.order.sort_key(text)))
 
     fold = LastIdFold(rule, OffsetRange(partition=0, low=0, begin=0, high=count, complete=True))
     tracemalloc.start()

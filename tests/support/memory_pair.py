@@ -28,7 +28,7 @@ class JudgesOneByOne(LastJudge):
 
     def judge_all(self, chunk: Chunk, compared: Compared) -> None:
         """See `LastJudge`."""
-        compared.places, compared.numbers = self._rule.order.places(compared.ids), None
+        compared.places, compared.numbers = self._rule.order.sort_keys(compared.ids), None
         self.judge_rows(chunk, compared, range(len(chunk.offsets)))
 
     def _wait(self, chunk: Chunk, row: int, leader: int, token: Any = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dedup_sdk.orders import Order, PartialOrder, Place
+from dedup_sdk.orders import Order, PartialOrder, SortKey
 
 
 class Slashed(Order):
@@ -15,10 +15,10 @@ class Slashed(Order):
         """The identity of this order."""
         return "slashed"
 
-    def place(self, dedup_id: bytes, /) -> Place | None:
+    def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
         """Return where an ID stands."""
         origin, _, number = dedup_id.partition(b"/")
-        return Place(origin, int(number)) if number.isdigit() else None
+        return SortKey(origin, int(number)) if number.isdigit() else None
 
 
 class DenseSlashed(Slashed):
@@ -28,10 +28,10 @@ class DenseSlashed(Slashed):
 
 
 def _compare(last: bytes, new: bytes) -> int | None:
-    places = [Slashed().place(each) for each in (last, new)]
-    if None in places or places[0].origin != places[1].origin:  # type: ignore[union-attr]
+    sort_keys = [Slashed().sort_key(each) for each in (last, new)]
+    if None in sort_keys or sort_keys[0].origin != sort_keys[1].origin:  # type: ignore[union-attr]
         return None
-    ranks = [int(each.rank) for each in places]  # type: ignore[union-attr, arg-type]
+    ranks = [int(each.rank) for each in sort_keys]  # type: ignore[union-attr, arg-type]
     return (ranks[1] > ranks[0]) - (ranks[1] < ranks[0])
 
 

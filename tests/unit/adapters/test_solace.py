@@ -84,13 +84,13 @@ def test_what_is_no_id_does_not_compare(other: Any) -> None:
     ids=lambda text: repr(text[:50]) + str(len(text)),
 )  # fmt: skip
 def test_what_is_no_id(text: str) -> None:
-    """Anything but exactly that form is refused in one line, and has no place in the order."""
+    """Anything but exactly that form is refused in one line, and has no sort key."""
     with pytest.raises(InvalidReplicationGroupMessageId) as caught:
         parse(text)
     assert isinstance(caught.value, ValueError)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-    assert solace.order().place(text.encode()) is None
+    assert solace.order().sort_key(text.encode()) is None
     assert solace.order().compare(text.encode(), text.encode()) is Comparison.UNCOMPARABLE
 
 
@@ -126,7 +126,7 @@ def test_the_order_is_the_comparison(last: ReplicationGroupMessageId, new: Repli
 def test_no_bytes_raise(anything: bytes) -> None:
     """Whatever stands in the header, the order answers."""
     solace.order().compare(anything, ONE.encode())
-    solace.order().places([anything, None, ONE.encode()])
+    solace.order().sort_keys([anything, None, ONE.encode()])
 
 
 def test_the_order_is_a_value() -> None:
@@ -134,7 +134,7 @@ def test_the_order_is_a_value() -> None:
     assert solace.order() == solace.order()
     assert solace.order().name == str(solace.order()) == "solace-rgmid"
     assert not solace.order().dense
-    assert solace.order().place(ONE.encode()) == (0x3B20225D86A922C7, 0x1F2)
+    assert solace.order().sort_key(ONE.encode()) == (0x3B20225D86A922C7, 0x1F2)
 
 
 def test_the_presets_are_headers() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dedup_sdk import ConfigurationError, orders
-from dedup_sdk.orders import Comparison, Order, PartialOrder, Place, compare_places, order_of
+from dedup_sdk.orders import Comparison, Order, PartialOrder, SortKey, compare_sort_keys, order_of
 from tests.support.ordered_ids import KINDS
 
 
@@ -19,15 +19,15 @@ def by_length(last: bytes, new: bytes) -> int:
 
 
 def test_how_places_stand_to_each_other() -> None:
-    """The second is judged by the first; another origin, and no place at all, cannot be compared."""
-    five = Place("a", 5)
-    assert compare_places(five, Place("a", 6)) is Comparison.NEWER
-    assert compare_places(five, Place("a", 4)) is Comparison.OLDER
-    assert compare_places(five, Place("a", 5)) is Comparison.SAME
-    assert compare_places(five, Place("b", 6)) is Comparison.UNCOMPARABLE
-    assert compare_places(five, None) is Comparison.UNCOMPARABLE
-    assert compare_places(None, five) is Comparison.UNCOMPARABLE
-    assert compare_places(None, None) is Comparison.UNCOMPARABLE
+    """The second is judged by the first; another origin, and no sort key at all, cannot be compared."""
+    five = SortKey("a", 5)
+    assert compare_sort_keys(five, SortKey("a", 6)) is Comparison.NEWER
+    assert compare_sort_keys(five, SortKey("a", 4)) is Comparison.OLDER
+    assert compare_sort_keys(five, SortKey("a", 5)) is Comparison.SAME
+    assert compare_sort_keys(five, SortKey("b", 6)) is Comparison.UNCOMPARABLE
+    assert compare_sort_keys(five, None) is Comparison.UNCOMPARABLE
+    assert compare_sort_keys(None, five) is Comparison.UNCOMPARABLE
+    assert compare_sort_keys(None, None) is Comparison.UNCOMPARABLE
 
 
 def test_names_are_what_a_store_keeps() -> None:
@@ -71,7 +71,7 @@ def test_every_builder_is_tried() -> None:
     builders = {name for name in orders.__all__ if name[0].islower()} - {
         "named",
         "order_of",
-        "compare_places",
+        "compare_sort_keys",
     }
     shipped = {kind.order.name.partition("(")[0].replace("-", "_") for kind in KINDS}
     assert shipped == builders
@@ -81,7 +81,7 @@ def test_every_builder_is_tried() -> None:
 def test_an_order_is_a_value(kind: Any) -> None:
     """Orders are equal when they compare alike, can be keys, cannot be changed, and are printed as their names."""
     order: Order = kind.order
-    same = pickle.loads(pickle.dumps(order)) if order.has_places else orders.mysql_gtid_set()  # noqa: S301 - made here
+    same = pickle.loads(pickle.dumps(order)) if order.has_sort_keys else orders.mysql_gtid_set()  # noqa: S301 - made here
     assert same == order
     assert hash(same) == hash(order)
     assert sum(order == other.order for other in KINDS) == 1
@@ -171,13 +171,13 @@ def test_an_interruption_is_not_an_answer() -> None:
 
 
 def test_a_function_has_no_places() -> None:
-    """`has_places` says that there is nothing to ask for but comparisons."""
+    """`has_sort_keys` says that there is nothing to ask for but comparisons."""
     order = order_of(by_length, version="1")
-    assert not order.has_places
+    assert not order.has_sort_keys
     assert not order.dense
-    assert order.place(b"a") is None
-    assert order.places([b"a", None]) == [None, None]
-    assert all(kind.order.has_places for kind in KINDS if kind.order.name != "mysql-gtid-set")
+    assert order.sort_key(b"a") is None
+    assert order.sort_keys([b"a", None]) == [None, None]
+    assert all(kind.order.has_sort_keys for kind in KINDS if kind.order.name != "mysql-gtid-set")
 
 
 def test_what_is_made_an_order() -> None:

@@ -14,7 +14,7 @@ from dedup_sdk.orders.named import BY_KIND
 from dedup_sdk.orders.order import Order
 from tests.support.ordered_ids import KINDS
 
-NO_BUILDERS = {"compare_places", "named", "order_of"}
+NO_BUILDERS = {"compare_sort_keys", "named", "order_of"}
 SIGNS = st.characters(min_codepoint=33, max_codepoint=126).filter(lambda sign: not sign.isalnum())
 SWITCH = st.booleans()
 

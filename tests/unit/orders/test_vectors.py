@@ -1,4 +1,4 @@
-"""Places worked out by hand from the documents that define them."""
+"""Sort keys worked out by hand from the documents that define them."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ def test_the_uuids_of_the_rfc() -> None:
     """RFC 9562, appendices A.1, A.5 and A.6: one moment, clock sequence 0x33C8, node 9F:6B:DE:CE:D8:46."""
     ticks, clock, node = 0x1EC9414C232AB00, 0x33C8, 0x9F6BDECED846
     one, six = b"C232AB00-9414-11EC-B3C8-9F6BDECED846", b"1EC9414C-232A-6B00-B3C8-9F6BDECED846"
-    assert orders.uuid1().place(one) == (node, ticks << 14 | clock)
-    assert orders.uuid1(by_node=False).place(one) == (b"", (ticks << 14 | clock) << 48 | node)
-    assert orders.uuid6().place(six) == (b"", (ticks << 14 | clock) << 48 | node)
-    assert orders.uuid6(by_node=True).place(six) == (node, ticks << 14 | clock)
-    seven = orders.uuid7().place(b"017F22E2-79B0-7CC3-98C4-DC0C0C07398F")
+    assert orders.uuid1().sort_key(one) == (node, ticks << 14 | clock)
+    assert orders.uuid1(by_node=False).sort_key(one) == (b"", (ticks << 14 | clock) << 48 | node)
+    assert orders.uuid6().sort_key(six) == (b"", (ticks << 14 | clock) << 48 | node)
+    assert orders.uuid6(by_node=True).sort_key(six) == (node, ticks << 14 | clock)
+    seven = orders.uuid7().sort_key(b"017F22E2-79B0-7CC3-98C4-DC0C0C07398F")
     assert seven is not None
     assert seven == (b"", 0x017F22E279B07CC398C4DC0C0C07398F)
-    assert orders.uuid7().place(bytes.fromhex("017F22E279B07CC398C4DC0C0C07398F")) == seven
-    assert orders.uuid7().place(b"017f22e279b07cc398c4dc0c0c07398f") == seven
+    assert orders.uuid7().sort_key(bytes.fromhex("017F22E279B07CC398C4DC0C0C07398F")) == seven
+    assert orders.uuid7().sort_key(b"017f22e279b07cc398c4dc0c0c07398f") == seven
 
 
 def test_the_ulid_of_its_specification() -> None:
     """ulid/spec: base 32 of 128 bits; the largest is 7ZZZ…, and what lies above overflows."""
-    assert orders.ulid().place(b"00000000000000000000000010") == (b"", 32)
-    assert orders.ulid().place(b"7ZZZZZZZZZZZZZZZZZZZZZZZZZ") == (b"", 2**128 - 1)
-    assert orders.ulid().place(b"7zzzzzzzzzzzzzzzzzzzzzzzzz") == (b"", 2**128 - 1)
-    assert orders.ulid().place(b"80000000000000000000000000") is None
+    assert orders.ulid().sort_key(b"00000000000000000000000010") == (b"", 32)
+    assert orders.ulid().sort_key(b"7ZZZZZZZZZZZZZZZZZZZZZZZZZ") == (b"", 2**128 - 1)
+    assert orders.ulid().sort_key(b"7zzzzzzzzzzzzzzzzzzzzzzzzz") == (b"", 2**128 - 1)
+    assert orders.ulid().sort_key(b"80000000000000000000000000") is None
     # 10 letters of time, 0x01563E3AB5D3 = 1469922850259 ms.
-    place = orders.ulid().place(b"01ARZ3NDEKTSV4RRFFQ69G5FAV")
-    assert place is not None
-    assert isinstance(place.rank, int)
-    assert place.rank >> 80 == 0x01563E3AB5D3
+    sort_key = orders.ulid().sort_key(b"01ARZ3NDEKTSV4RRFFQ69G5FAV")
+    assert sort_key is not None
+    assert isinstance(sort_key.rank, int)
+    assert sort_key.rank >> 80 == 0x01563E3AB5D3
 
 
 def test_a_snowflake_taken_apart() -> None:
     """The upper bits of a rank are Unix milliseconds; by machine, the machine is the origin."""
     text = b"%d" % TWEET
-    assert orders.snowflake().place(text) == (b"", (367597485448 + 1288834974657) << 22 | 378 << 12)
-    assert orders.snowflake(by_machine=True).place(text) == (378, 1656432460105 << 12)
-    discord = orders.snowflake(epoch_ms=1420070400000).place(b"175928847299117063")
+    assert orders.snowflake().sort_key(text) == (b"", (367597485448 + 1288834974657) << 22 | 378 << 12)
+    assert orders.snowflake(by_machine=True).sort_key(text) == (378, 1656432460105 << 12)
+    discord = orders.snowflake(epoch_ms=1420070400000).sort_key(b"175928847299117063")
     assert discord is not None
     assert isinstance(discord.rank, int)
     assert discord.rank >> 22 == 1462015105796  # Discord's reference: 2016-04-30 11:18:25.796 UTC
@@ -151,14 +151,14 @@ def test_how_the_new_one_stands_to_the_last(
 
 def test_the_cluster_time_of_a_token() -> None:
     """The 8 bytes after 0x82: seconds, then increment."""
-    assert orders.mongodb_resume_token(cluster_time_only=True).place(TOKEN) == (b"", 1741186978 << 32 | 25)
+    assert orders.mongodb_resume_token(cluster_time_only=True).sort_key(TOKEN) == (b"", 1741186978 << 32 | 25)
 
 
 def test_origins() -> None:
     """Whose count an ID belongs to."""
-    assert orders.mysql_gtid().place(SERVER + b":Blue:7") == (f"{SERVER.decode().lower()}:blue", 7)
-    assert orders.kafka_coordinates().place(b"a.b-c-01-007") == (("a.b-c", 1), 7)
-    assert orders.postgresql_lsn().place(b"16/B374D848") == (b"", 97500059720)
+    assert orders.mysql_gtid().sort_key(SERVER + b":Blue:7") == (f"{SERVER.decode().lower()}:blue", 7)
+    assert orders.kafka_coordinates().sort_key(b"a.b-c-01-007") == (("a.b-c", 1), 7)
+    assert orders.postgresql_lsn().sort_key(b"16/B374D848") == (b"", 97500059720)
 
 
 GOOD = {
@@ -242,12 +242,12 @@ def test_digits_of_other_scripts_are_no_digits(order: Order, good: bytes) -> Non
     ],
 )  # fmt: skip
 def test_what_is_malformed(order: Order, malformed: list[bytes]) -> None:
-    """None of these has a place, alone or in a batch of its like, and none is the same as itself."""
-    assert [each for each in malformed if is_formed(order, each) or order.place(each) is not None] == []
+    """None of these has a sort key, alone or in a batch of its like, and none is the same as itself."""
+    assert [each for each in malformed if is_formed(order, each) or order.sort_key(each) is not None] == []
     good = next((text for known, text in GOOD.items() if known == order), None)
     for each in malformed:
-        assert order.places([each, each]) == [None, None], each
-        assert order.places([good, each]) == [None if good is None else order.place(good), None], each
+        assert order.sort_keys([each, each]) == [None, None], each
+        assert order.sort_keys([good, each]) == [None if good is None else order.sort_key(good), None], each
 
 
 HUGE = 8_000_000
@@ -256,8 +256,8 @@ HUGE = 8_000_000
 @pytest.mark.parametrize(("order", "good"), GOOD.items(), ids=str)
 @pytest.mark.parametrize("filling", [b"9", b"0", b"1.", b"-1", b":", b"a", b"{", b" ", b"\xff"])
 def test_a_huge_id_is_refused_without_reading_it(order: Order, good: bytes, filling: bytes) -> None:
-    """Eight million bytes have no place, alone, behind a good beginning and in a batch; a reader of them would not come back."""
+    """Eight million bytes have no sort key, alone, behind a good beginning and in a batch; a reader of them would not come back."""
     huge = filling * (HUGE // len(filling))
     assert not is_formed(order, huge)
     assert not is_formed(order, good + huge)
-    assert order.places([good, huge, None]) == [order.place(good), None, None]
+    assert order.sort_keys([good, huge, None]) == [order.sort_key(good), None, None]

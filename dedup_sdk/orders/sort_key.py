@@ -1,4 +1,4 @@
-"""The place of an ID in its order, and how the places of two IDs compare."""
+"""The sort key of an ID in its order, and how the sort keys of two IDs compare."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ONLY_ORIGIN = b""
 """The origin of orders with a single origin."""
 
 
-class Place(NamedTuple):
-    """The place of an ID in its order.
+class SortKey(NamedTuple):
+    """The sort key of an ID in its order.
 
-    ``origin``: who counts (a server, a topic's partition); places of different origins cannot be compared.
+    ``origin``: who counts (a server, a topic's partition); sort keys of different origins cannot be compared.
     ``rank``: the position in that count. Within one order all ranks have one type, and are totally ordered by ``<``.
     """
 
@@ -26,12 +26,12 @@ class Place(NamedTuple):
 
 
 # A constructor in C: a NamedTuple's own is half as slow again, and one is made for each record.
-_place = cast("Callable[[tuple[Hashable, Rank]], Place]", partial(tuple.__new__, Place))
+_sort_key = cast("Callable[[tuple[Hashable, Rank]], SortKey]", partial(tuple.__new__, SortKey))
 
 
-def places_of(origin: Hashable, ranks: Iterable[Rank]) -> list[Place]:
-    """Return the places with this origin and these ranks."""
-    return list(map(_place, zip(repeat(origin), ranks)))
+def sort_keys_of(origin: Hashable, ranks: Iterable[Rank]) -> list[SortKey]:
+    """Return the sort keys with this origin and these ranks."""
+    return list(map(_sort_key, zip(repeat(origin), ranks)))
 
 
 class Comparison(Enum):
@@ -43,8 +43,8 @@ class Comparison(Enum):
     UNCOMPARABLE = "uncomparable"
 
 
-def compare_places(last: Place | None, new: Place | None) -> Comparison:
-    """Compare the new place with the last one; None, and places of two origins, are uncomparable."""
+def compare_sort_keys(last: SortKey | None, new: SortKey | None) -> Comparison:
+    """Compare the new sort key with the last one; None, and sort keys of two origins, are uncomparable."""
     if last is None or new is None or last.origin != new.origin:
         return Comparison.UNCOMPARABLE
     if last.rank == new.rank:
