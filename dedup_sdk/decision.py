@@ -4,8 +4,8 @@ A pure function of plain values: no Kafka, no RocksDB, no clock. Offsets that ar
 "the next one", as in Kafka.
 
 mark
-    the offset and timestamp of the last completed record of an ID, and the acceptance number that a count window needs. An offset
-    below zero: the record lies in another partition (`dedup_sdk.marks.elsewhere`).
+    the offset and timestamp of the last completed record of an ID, and the acceptance number that a count
+    window needs. An offset below zero: the record lies in another partition (`dedup_sdk.marks.elsewhere`).
 low, high
     every offset in ``[low, high)`` is completed by this group.
 done
@@ -64,10 +64,11 @@ def decide(
 
     ``contradicted`` (see `is_contradicted`): what is completed at this offset was another record.
 
-    ``accepted`` is the rank of the last record accepted before this one in its partition (count windows only).
-    A mark at or after ``offset`` says nothing about the past of this record, so it never makes a duplicate. One outside the
-    window is the last sighting only if the store covers the window: else a later one may be among what it does not know.
-    One of another partition says nothing of a record before its cut, nor of one that is older than it by more than the window.
+    ``accepted`` is the rank of the last record accepted before this one in its partition (count windows
+    only). A mark at or after ``offset`` says nothing about the past of this record, so it never makes a
+    duplicate. One outside the window is the last sighting only if the store covers the window: else a later
+    one may be among what it does not know. One of another partition says nothing of a record before its
+    cut, nor of one that is older than it by more than the window.
     """
     if (low <= offset < high or offset in done) and not contradicted:
         return VerdictKind.REDELIVERED
@@ -87,8 +88,9 @@ def is_contradicted(
 ) -> bool:
     """Whether a record with an ID is not the one that was completed at its offset: its ID was not completed there, nor later.
 
-    That is known only inside the window (measured from the newest timestamp in the store), inside what the marks cover, and above all offsets of
-    which a mark was dropped for its age (``Progress.dropped_to``): there each completed record with an ID has a mark. ``window_ms``: of a window by time alone.
+    That is known only inside the window (measured from the newest timestamp in the store), inside what the
+    marks cover, and above all offsets of which a mark was dropped for its age (``Progress.dropped_to``):
+    there each completed record with an ID has a mark. ``window_ms``: of a window by time alone.
     """
     remembered = timestamp_ms >= max(newest_ms - window_ms, 0 if since_ms is None else since_ms)
     return (

@@ -1,7 +1,8 @@
 """Keeps the copies of its parent's clients alive in the child of a fork: they have no threads, and taking one down hangs or crashes.
 
-librdkafka waits for the threads of a client that it takes down. They are the parent's, so that the child hangs or dies of a segmentation
-fault, as soon as nobody needs the client any more: also one that the parent had let go of, and not collected yet.
+librdkafka waits for the threads of a client that it takes down. They are the parent's, so that the child
+hangs or dies of a segmentation fault, as soon as nobody needs the client any more: also one that the parent
+had let go of, and not collected yet.
 """
 
 from __future__ import annotations

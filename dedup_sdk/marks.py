@@ -1,7 +1,8 @@
 """What is remembered of a partition: marks, and how far the group is with it (`Progress`); what is written together.
 
-Marks are columns: so they travel between memories, stores, snapshots and the backfill. A mark's offset is that of its record in the partition that has
-the mark. One below zero marks a sighting *elsewhere*, in a partition where records of the same key went before the topic had more of them: see `elsewhere`.
+Marks are columns: so they travel between memories, stores, snapshots and the backfill. A mark's offset is
+that of its record in the partition that has the mark. One below zero marks a sighting *elsewhere*, in a
+partition where records of the same key went before the topic had more of them: see `elsewhere`.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ class Packed(Sequence[bytes]):
 class Marks:
     """``n`` marks, column by column.
 
-    ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have shape ``(n,)``.
-    ``numbers`` are acceptance numbers, shape ``(n,)``, or None where there is no count window. ``payloads`` has for each mark
-    what is kept with it, bytes that mean nothing here (b"": nothing), or is None where no mark has any; many are `Packed`.
+    ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have
+    shape ``(n,)``. ``numbers`` are acceptance numbers, shape ``(n,)``, or None where there is no count
+    window. ``payloads`` has for each mark what is kept with it, bytes that mean nothing here (b"":
+    nothing), or is None where no mark has any; many are `Packed`.
     """
 
     digests: bytes
@@ -106,8 +108,8 @@ class Marks:
 def elsewhere(cut: int) -> int:
     """Return the offset of a mark whose record lies in another partition, and counts for the records at or after ``cut`` here.
 
-    It is its own inverse: ``elsewhere(mark.offset)`` is the cut. Always below zero, so that any sighting in the partition itself
-    takes its place.
+    It is its own inverse: ``elsewhere(mark.offset)`` is the cut. Always below zero, so that any sighting in
+    the partition itself takes its place.
 
     It is ``~cut`` and not ``cut - 1``. That would pass for the offset of a record of this partition: where the log is
     compared with its marks, and in the rule that a negative age lies inside the window.
@@ -121,8 +123,8 @@ NO_MARKS = Marks(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 class Found(NamedTuple):
     """The answer to a look-up of many digests: only those that were found.
 
-    ``indexes`` are positions among the digests asked for, ascending; the other columns are parallel to it. ``payloads`` is None
-    where none of them has one.
+    ``indexes`` are positions among the digests asked for, ascending; the other columns are parallel to it.
+    ``payloads`` is None where none of them has one.
     """
 
     indexes: list[int]
@@ -206,7 +208,8 @@ CHECK_DIGITS: Final = 16
 class Witness:
     """One record that was completed. Where the log has another record at its offset, it is another log.
 
-    ``check``: 16 hexadecimal digits of the SHA-256 of what is read of it in place of its ID (its digest), zeros where it has no ID.
+    ``check``: 16 hexadecimal digits of the SHA-256 of what is read of it in place of its ID (its digest),
+    zeros where it has no ID.
 
     A broker that was restored from a backup has other records at the same offsets in the same leader epoch, so that the
     epoch alone shows nothing. Where the store knows more than the group has committed, the log must still have the
@@ -232,19 +235,23 @@ class Progress:
 
     - ``low``: where the stretch of log begins that this group has processed without a gap.
     - ``high``: every offset in ``[low, high)`` is completed ("the next one", as Kafka's committed offsets).
-    - ``done``: what is completed above ``high``, as ascending half-open ranges ``(start, end)``; with ``delta`` only what was
-      completed since the step before (see `latest`): thousands of gaps must not be written with every step.
+    - ``done``: what is completed above ``high``, as ascending half-open ranges ``(start, end)``; with
+      ``delta`` only what was completed since the step before (see `latest`): thousands of gaps must not be
+      written with every step.
     - ``committed``: the last offset this store knows to be committed, None before the first commit.
     - ``era``: changes when an operator rewinds on purpose, so that every host recognises it.
     - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
-    - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where the marks begin.
-    - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody said: by it the broker tells
-      whether its log still has that.
+    - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where
+      the marks begin.
+    - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody
+      said: by it the broker tells whether its log still has that.
     - ``witness``: the last record that is completed, None where nobody knows it.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.
-    - ``dropped_to``: some marks of offsets below it were dropped for their age, so that a record there without a mark proves nothing: an ID
-      that came in time may have come once more with an old time, and its mark went with that.
-    - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one before, and stay outside of any.
+    - ``dropped_to``: some marks of offsets below it were dropped for their age, so that a record there
+      without a mark proves nothing: an ID that came in time may have come once more with an old time, and
+      its mark went with that.
+    - ``floor_number``: IDs numbered up to it are outside of the window by count, or were outside of one
+      before, and stay outside of any.
     """
 
     low: int

@@ -34,8 +34,8 @@ EventName = Literal[
 class PartitionEvent:
     """An event of a partition's log or store.
 
-    ``name`` is its kind; ``offset`` the offset at which reading continues, ``detail`` one line for people. The page on recovery explains
-    each name.
+    ``name`` is its kind; ``offset`` the offset at which reading continues, ``detail`` one line for people.
+    The page on recovery explains each name.
     """
 
     name: EventName
@@ -62,7 +62,8 @@ class PartitionStatus:
     """The current status of one partition of a consumer.
 
     - ``state``: ``recovering`` (delivers nothing yet), ``active``, or a short one while it is closed.
-    - ``hindrances``: the reasons why it does not progress, usually none; the page on operations explains each, and what to do.
+    - ``hindrances``: the reasons why it does not progress, usually none; the page on operations explains
+      each, and what to do.
     - ``position``: the offset after the last judged record, None before it is known.
     - ``in_flight``: the number of judged and not completed records, parked ones included.
     - ``effective_window_ms``: how far back its marks are known, None before it is active or without a window by time.
@@ -87,14 +88,15 @@ Observer = Callable[[VerdictEvent], None]
 class Counters:
     """Running totals since the engine was made.
 
-    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. ``released`` counts
-    records released, ``retried`` calls of a handler after its first for a message, ``dead_lettered`` records that were
-    completed by a dead letter, ``stale`` completions that came for a partition or record that was no longer open (they change
-    nothing), ``abandoned`` messages whose handler was still busy when their partition went: their next owner sees them
-    again; ``left_out`` completions that the commit of a partition which went had no room for: its next owner handles
-    these messages again; ``stores_set_aside`` key stores that were damaged,
-    ``generations_shed`` how often the oldest marks were dropped for want of room; ``events`` partition events by name; ``shared`` what became
-    of IDs in a shared memory: the page on it has the names.
+    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason.
+    ``released`` counts records released, ``retried`` calls of a handler after its first for a message,
+    ``dead_lettered`` records that were completed by a dead letter, ``stale`` completions that came for a
+    partition or record that was no longer open (they change nothing), ``abandoned`` messages whose handler
+    was still busy when their partition went: their next owner sees them again; ``left_out`` completions
+    that the commit of a partition which went had no room for: its next owner handles these messages again;
+    ``stores_set_aside`` key stores that were damaged, ``generations_shed`` how often the oldest marks were
+    dropped for want of room; ``events`` partition events by name; ``shared`` what became of IDs in a shared
+    memory: the page on it has the names.
     """
 
     verdicts: dict[str, int] = field(

@@ -68,15 +68,17 @@ class Lookup:
 
     For IDs in any order; memory and disk grow with the window.
 
-    ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` decides what to do with a record without an ID:
-    ``process`` (deliver and count, the default), ``discard`` (count, do not deliver), ``fail`` (raise `MissingIdError`).
-    ``window`` may be `Windows`, one for each topic; in a topic whose window is off every record is delivered, with or without an ID. With
-    ``persist=False`` IDs are kept in memory only, and a partition starts without any whenever it is opened; completed offsets are stored
-    all the same.
+    ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` decides what to do with a
+    record without an ID: ``process`` (deliver and count, the default), ``discard`` (count, do not deliver),
+    ``fail`` (raise `MissingIdError`). ``window`` may be `Windows`, one for each topic; in a topic whose
+    window is off every record is delivered, with or without an ID. With ``persist=False`` IDs are kept in
+    memory only, and a partition starts without any whenever it is opened; completed offsets are stored all
+    the same.
 
-    ``unit`` groups records that belong together, by an ID spec (``header("dedup-unit")``) or a `Unit`: they are delivered when all of
-    them have arrived, and remembered when all are completed. With ``unit_mode="all-or-nothing"`` one duplicate among them hides them
-    all; with ``"members"`` each has its own verdict.
+    ``unit`` groups records that belong together, by an ID spec (``header("dedup-unit")``) or a `Unit`: they
+    are delivered when all of them have arrived, and remembered when all are completed. With
+    ``unit_mode="all-or-nothing"`` one duplicate among them hides them all; with ``"members"`` each has its
+    own verdict.
     """
 
     id: IdSpec
@@ -149,21 +151,24 @@ class Lookup:
 class LastId:
     """Compare the ID with the last one of its source: an ID that is not newer is a duplicate.
 
-    For IDs that have an order: a source takes a few bytes, however many IDs it has sent. A record whose ID cannot be compared is delivered
-    and counted, and its source starts again from it.
+    For IDs that have an order: a source takes a few bytes, however many IDs it has sent. A record whose ID
+    cannot be compared is delivered and counted, and its source starts again from it.
 
     Args:
         id: an ID spec or its text; the values of several parts are joined by a colon (``header:epoch+header:sequence``
             gives ``7:1042``). An ID may have 4,096 bytes.
-        order: compares two IDs: one of `dedup_sdk.orders`, or `order_of` of a function ``(last, new)`` that returns 1 (newer), 0, -1 or None,
-            with its version.
-        source: an ID spec that names the source within the partition, e.g. ``header:producer``; None: the partition is one source.
-        reorder_depth: how many IDs below the last one are remembered, so that a late record that was never seen is processed; for a dense
-            order (integers) how many numbers.
-        below_floor: what to do with a record below these: ``deliver`` (and count it as unverified) or ``discard``. With ``discard`` late
-            records are lost; with ``reorder_depth=0`` it is the plain high-water mark of the literature.
-        otherwise: a `Lookup` for records that comparing cannot decide (uncomparable, malformed, below the floor, uncovered): the ID that it
-            reads is looked up among those completed within its window, by time alone. Then every record leaves a mark for it.
+        order: compares two IDs: one of `dedup_sdk.orders`, or `order_of` of a function ``(last, new)`` that
+            returns 1 (newer), 0, -1 or None, with its version.
+        source: an ID spec that names the source within the partition, e.g. ``header:producer``; None: the
+            partition is one source.
+        reorder_depth: how many IDs below the last one are remembered, so that a late record that was never
+            seen is processed; for a dense order (integers) how many numbers.
+        below_floor: what to do with a record below these: ``deliver`` (and count it as unverified) or
+            ``discard``. With ``discard`` late records are lost; with ``reorder_depth=0`` it is the plain
+            high-water mark of the literature.
+        otherwise: a `Lookup` for records that comparing cannot decide (uncomparable, malformed, below the
+            floor, uncovered): the ID that it reads is looked up among those completed within its window, by
+            time alone. Then every record leaves a mark for it.
         window: how long a source is remembered after its last record, by time alone.
         on_missing_id: what to do with a record without an ID, or without a source; as in `Lookup`.
     """
@@ -205,7 +210,8 @@ class LastId:
         other: object = self.otherwise
         if other is not None and (self.second_window is None or self.second_window.count is not None):
             message = (
-                f"otherwise={other!r}: give a Lookup with one window by time, that persists and has no units, e.g. Lookup(id=header('order-id'), "
+                f"otherwise={other!r}: give a Lookup with one window by time, that persists and has no "
+                "units, e.g. Lookup(id=header('order-id'), "
                 "window=Window(days=7))"
             )
             raise ConfigurationError(message)

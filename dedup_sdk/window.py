@@ -116,8 +116,8 @@ class Window:
     def parse(cls, text: str) -> Window:
         """Read a length of time (``7d``, ``1w``, ``1h30m``, ``500ms``; ISO 8601: ``P7D``, ``PT1H30M``), a count (``20000n``), or ``off``.
 
-        ``+`` joins a time and a count: an ID is remembered while *both* hold. Units are ``w``, ``d``, ``h``, ``m``, ``s``, ``ms``, the longer
-        ones first. Raises `ConfigurationError` that names the text.
+        ``+`` joins a time and a count: an ID is remembered while *both* hold. Units are ``w``, ``d``,
+        ``h``, ``m``, ``s``, ``ms``, the longer ones first. Raises `ConfigurationError` that names the text.
         """
         given: object = text  # what callers without a type checker pass
         if not isinstance(given, str):
@@ -188,9 +188,9 @@ Given = Window | timedelta | str
 class Windows:
     """A window for every topic: its own where it has one, else ``default``.
 
-    ``topics`` are windows by the topic's name, or a function of that name that returns a window, or None for the default; it must
-    always return the same answer. A window may be given as text; with ``"off"`` or `Window.off` no ID is
-    looked up. Raises `ConfigurationError` for anything else.
+    ``topics`` are windows by the topic's name, or a function of that name that returns a window, or None
+    for the default; it must always return the same answer. A window may be given as text; with ``"off"`` or
+    `Window.off` no ID is looked up. Raises `ConfigurationError` for anything else.
     """
 
     default: Window

@@ -3,8 +3,9 @@
 address
     where messages are sent to there; here a topic.
 match
-    the text of a setting: an address, or one with wildcards. An address is words with a delimiter between them. ``*`` is one word,
-    ``#`` at the end any number of them, none included: ``orders.#`` is ``orders``, ``orders.eu`` and ``orders.eu.big``.
+    the text of a setting: an address, or one with wildcards. An address is words with a delimiter between
+    them. ``*`` is one word, ``#`` at the end any number of them, none included: ``orders.#`` is ``orders``,
+    ``orders.eu`` and ``orders.eu.big``.
 """
 
 from __future__ import annotations
@@ -82,8 +83,9 @@ def ring(size: int) -> Window:
 def _rank(match: str, wildcards: Wildcards) -> tuple[int, int, tuple[bool, ...], str]:
     """Return what sorts matches, the most specific first, as far as the broker says which that is.
 
-    Addresses, then those with ``*`` (a word before a wildcard, from the left), then those with ``#``, the longer text first. Of two equally
-    long ones with ``#`` the broker takes any; here it is the one that has words where the other has ``*``.
+    Addresses, then those with ``*`` (a word before a wildcard, from the left), then those with ``#``, the
+    longer text first. Of two equally long ones with ``#`` the broker takes any; here it is the one that has
+    words where the other has ``*``.
     """
     words = tuple(word == wildcards.single_word for word in match.split(wildcards.delimiter))
     if wildcards.any_words in match:
@@ -101,7 +103,8 @@ def _pattern(match: str, wildcards: Wildcards) -> re.Pattern[str]:
         rest = f"(?:{delimiter}.+)?"
     if wildcards.any_words in head:
         raise ConfigurationError(
-            f"match {match!r} has {wildcards.any_words!r} before its end, which no broker takes; write e.g. orders.*.eu or orders.#"
+            f"match {match!r} has {wildcards.any_words!r} before its end, which no broker takes; write "
+            "e.g. orders.*.eu or orders.#"
         )
     words = f"[^{delimiter}]+".join(map(re.escape, head.split(wildcards.single_word)))
     return re.compile(words + rest, re.DOTALL)

@@ -8,8 +8,9 @@
         <address-settings>
           <address-setting match="orders.#"> <id-cache-size>50000</id-cache-size> … </address-setting>
 
-It bears the namespace of its broker, or none. What stands there twice is refused: which one counts differs from version to version. The file is
-a stranger's: entities, document types and anything above 16 MiB are refused.
+It bears the namespace of its broker, or none. What stands there twice is refused: which one counts differs
+from version to version. The file is a stranger's: entities, document types and anything above 16 MiB are
+refused.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _INCLUDE = "{http://www.w3.org/2001/XInclude}include"
 class BrokerSettings:
     """What a broker's file says of duplicate detection.
 
-    ``lookup`` is the same as a strategy, for `DedupConsumer` or `Deduplicator`. ``not_carried_over`` has a line for each part of the file
-    that is not in it.
+    ``lookup`` is the same as a strategy, for `DedupConsumer` or `Deduplicator`. ``not_carried_over`` has a
+    line for each part of the file that is not in it.
     """
 
     id_cache_size: int
@@ -70,8 +71,8 @@ class Found:
 def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> Found:
     """Read a broker's configuration, and tell the log once what is not carried over.
 
-    Raises `ConfigurationError`, in one line, for a file that is missing, hostile, or something else; ``usual_name`` is what to give instead,
-    ``namespace`` the one of that broker's files.
+    Raises `ConfigurationError`, in one line, for a file that is missing, hostile, or something else;
+    ``usual_name`` is what to give instead, ``namespace`` the one of that broker's files.
     """
     root = _parsed(path, usual_name)
     if _name(root) != "configuration":
@@ -79,7 +80,8 @@ def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> Found
     given = _namespace(root)
     if given not in ("", namespace):
         raise ConfigurationError(
-            f"{path} is a file of {_shown(given)!r}, not of {namespace!r}; give a {usual_name}, or use the reader of the broker that it is of"
+            f"{path} is a file of {_shown(given)!r}, not of {namespace!r}; give a {usual_name}, or use the "
+            "reader of the broker that it is of"
         )
     where = str(path)
     inside = _child(root, "core", where)
@@ -150,7 +152,8 @@ def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str
                 continue
         if sizes.setdefault(match, size) != size:
             raise ConfigurationError(
-                f"{path}: match {_shown(match)!r} stands there twice, with and without a size or with two; leave the one that the broker takes"
+                f"{path}: match {_shown(match)!r} stands there twice, with and without a size or with two; "
+                "leave the one that the broker takes"
             )
     return {match: size for match, size in sizes.items() if size is not None}, left
 
@@ -202,7 +205,8 @@ def _text(element: Element, name: str, path: str) -> str | None:
 def _size(text: str, where: str) -> int:
     if not re.fullmatch("[0-9]{1,10}", text, re.ASCII):
         raise ConfigurationError(
-            f"{where} is {_shown(text)!r}, no whole number from 0 on; write the number that the broker runs with, e.g. 20000"
+            f"{where} is {_shown(text)!r}, no whole number from 0 on; write the number that the broker "
+            "runs with, e.g. 20000"
         )
     check_size(where, int(text))
     return int(text)

@@ -4,8 +4,9 @@
 
     dedup = cmq.lookup(max_retention="4d", max_retry="1h", max_network="1m")
 
-The producer makes a key of its address, process, thread, the time and an increment, has it on disk with the message before it sends, and sends again
-with the same key. The consumer keeps the keys of what it has handled, for as long as a duplicate may come.
+The producer makes a key of its address, process, thread, the time and an increment, has it on disk with the
+message before it sends, and sends again with the same key. The consumer keeps the keys of what it has
+handled, for as long as a duplicate may come.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def expiry_ms(now_ms: int, *, max_retention: Length, max_retry: Length, max_netw
 def forgettable_before_ms(earliest_stored_ms: int, *, max_retry: Length, max_network: Length = "0s") -> int:
     """Return before when a key must have been made so that it may be forgotten now, milliseconds since 1970.
 
-    That is the guide's alternative to an expiry of each key: the earliest message that the topic still has bounds what can come.
+    That is the guide's alternative to an expiry of each key: the earliest message that the topic still has
+    bounds what can come.
 
     Args:
         earliest_stored_ms: when that message was sent.

@@ -5,9 +5,9 @@
 
     Lookup(id=conventions.debezium_outbox(), window=Window(days=7))
 
-A dead letter has no ID of its own, but says where its message lay: topic, partition and offset there name the message, however often it is
-put into the dead-letter topic. Look at a record before you rely on a preset: names and forms are those of the systems' documentation, and
-their users may have set others.
+A dead letter has no ID of its own, but says where its message lay: topic, partition and offset there name
+the message, however often it is put into the dead-letter topic. Look at a record before you rely on a
+preset: names and forms are those of the systems' documentation, and their users may have set others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dedup_sdk import IdSpec, header
 def debezium_outbox() -> IdSpec:
     """Return the spec of events that Debezium's outbox event router brings: the event's unique ID, in the header ``id``.
 
-    Source: Debezium's documentation of the outbox event router (``table.field.event.id``), which names removing duplicates as its use.
+    Source: Debezium's documentation of the outbox event router (``table.field.event.id``), which names
+    removing duplicates as its use.
     """
     return header("id")
 
@@ -34,7 +35,8 @@ def connect_dead_letter() -> IdSpec:
 def spring_kafka_dead_letter() -> IdSpec:
     """Return the spec of dead letters of Spring for Apache Kafka (``DeadLetterPublishingRecoverer``).
 
-    Source: its reference; the headers ``kafka_dlt-original-topic``, ``-partition`` and ``-offset`` (numbers are big-endian bytes).
+    Source: its reference; the headers ``kafka_dlt-original-topic``, ``-partition`` and ``-offset`` (numbers
+    are big-endian bytes).
     """
     return _coordinates(
         "kafka_dlt-original-topic", "kafka_dlt-original-partition", "kafka_dlt-original-offset"
@@ -44,7 +46,8 @@ def spring_kafka_dead_letter() -> IdSpec:
 def spring_cloud_stream_dead_letter() -> IdSpec:
     """Return the spec of dead letters of Spring Cloud Stream's Kafka binder (``enableDlq``).
 
-    Source: the binder's reference; the headers ``x-original-topic``, ``x-original-partition`` and ``x-original-offset``.
+    Source: the binder's reference; the headers ``x-original-topic``, ``x-original-partition`` and
+    ``x-original-offset``.
     """
     return _coordinates("x-original-topic", "x-original-partition", "x-original-offset")
 

@@ -39,10 +39,12 @@ def duplicate_detection(
     Args:
         id_cache_size: how many accepted IDs each partition remembers; 0 turns detection off.
         persist_id_cache: whether they outlive a restart; false: in memory only, and what was stored is deleted.
-        addresses: sizes of topics that have another one, by match: ``{"orders.#": 50_000}``. The most specific match wins.
+        addresses: sizes of topics that have another one, by match: ``{"orders.#": 50_000}``. The most
+            specific match wins.
         id: which bytes are the ID.
         wildcards: the characters of matches, where they are not ``.``, ``#`` and ``*``.
-        unit: what names a transaction (`Lookup`): one duplicate rejects it, and an ID that comes twice in it is none, as with the broker.
+        unit: what names a transaction (`Lookup`): one duplicate rejects it, and an ID that comes twice in
+            it is none, as with the broker.
 
     Raises `ConfigurationError` for a size below 0, and a match that the broker does not take.
     """
@@ -64,7 +66,7 @@ def from_configuration_xml(
 ) -> BrokerSettings:
     """Read duplicate detection from a broker's ``hornetq-configuration.xml`` (extra ``[artemis]``).
 
-    The result says what it did not carry over, and one line of the log does. Raises `ConfigurationError`, in one line, for a file that is
-    missing, hostile or something else.
+    The result says what it did not carry over, and one line of the log does. Raises `ConfigurationError`,
+    in one line, for a file that is missing, hostile or something else.
     """
     return from_file(path, _DEFAULTS, id, unit)

@@ -6,9 +6,9 @@
     solace.order()                                                         # the same, as an order of IDs
     Lookup(id=solace.replication_group_message_id(), window=Window(days=7))
 
-Made after the public documentation alone (docs.solace.com, "Detecting Duplicate Messages", and the references of the
-messaging APIs), which gives the text form and what comparing means; whoever has a client of the vendor's may use its own
-comparison as an order instead (`dedup_sdk.orders.order_of`).
+Made after the public documentation alone (docs.solace.com, "Detecting Duplicate Messages", and the
+references of the messaging APIs), which gives the text form and what comparing means; whoever has a client
+of the vendor's may use its own comparison as an order instead (`dedup_sdk.orders.order_of`).
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class NotComparable(Exception):  # noqa: N818 - as above
 class ReplicationGroupMessageId:
     """What Solace calls a message in a queue of a replication group.
 
-    ``spooler_id``: the spooler's unique ID, 64 bits unsigned; the origin, one broker or pair of them. ``message_id``: the effective
-    message ID, 64 bits unsigned, growing. Raises `InvalidReplicationGroupMessageId` for anything else.
+    ``spooler_id``: the spooler's unique ID, 64 bits unsigned; the origin, one broker or pair of them.
+    ``message_id``: the effective message ID, 64 bits unsigned, growing. Raises
+    `InvalidReplicationGroupMessageId` for anything else.
     """
 
     spooler_id: int
@@ -94,11 +95,13 @@ class ReplicationGroupMessageId:
         given: object = other  # what callers without a type checker pass
         if not isinstance(given, ReplicationGroupMessageId):
             raise TypeError(
-                f"{type(given).__name__} is no ReplicationGroupMessageId; read a text with ReplicationGroupMessageId.parse(text)"
+                f"{type(given).__name__} is no ReplicationGroupMessageId; read a text with "
+                "ReplicationGroupMessageId.parse(text)"
             )
         if self.spooler_id != other.spooler_id:
             raise NotComparable(
-                f"{self} and {other} come from different brokers, which count by themselves; take the message for a new one"
+                f"{self} and {other} come from different brokers, which count by themselves; take the "
+                "message for a new one"
             )
         return (self.message_id > other.message_id) - (self.message_id < other.message_id)
 

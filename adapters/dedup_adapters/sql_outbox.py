@@ -11,8 +11,8 @@
         while running:
             producer.poll(1)
 
-A transaction that is rolled back sends nothing; one that is committed is sent, also when this process dies, with the same dedup key each time.
-PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
+A transaction that is rolled back sends nothing; one that is committed is sent, also when this process dies,
+with the same dedup key each time. PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
 
 The sending process looks through the table from its beginning, not behind a cursor: a row gets its number
 when it is written, and appears when its transaction is committed, so that a smaller number may appear
@@ -120,7 +120,8 @@ class SqlOutbox:
         connection.execute(insert(self.table), message._asdict())
         return message.dedup_id
 
-    # --- for the producer ----------------------------------------------------------------------------------------------
+    # --- for the producer
+    # ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """See `Outbox`: locked in the database, for as long as its connection lives."""
@@ -129,7 +130,8 @@ class SqlOutbox:
             lock = _Lock(self._engine, self.table.name)
             if not lock.take():
                 raise OutboxLockedError(
-                    f"outbox {self.table.name} is sent from elsewhere; end that producer, or give each a table of its own"
+                    f"outbox {self.table.name} is sent from elsewhere; end that producer, or give each a "
+                    "table of its own"
                 )
             self._lock = lock
             # What was refused in an earlier life is tried again.
@@ -169,8 +171,9 @@ class SqlOutbox:
     def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
         """See `Outbox`.
 
-        Numbers are given when a row is written, and rows appear when their transaction is committed: one with a smaller number may come later. So it is
-        looked for from the beginning, among rows that are few, since what is delivered is gone.
+        Numbers are given when a row is written, and rows appear when their transaction is committed: one
+        with a smaller number may come later. So it is looked for from the beginning, among rows that are
+        few, since what is delivered is gone.
         """
         column = self.table.c.id
         query = select(column).where(self.table.c.refused.is_(None)).order_by(column).limit(len(known) + most)
@@ -195,7 +198,8 @@ class SqlOutbox:
         wanted = sorted(column.name for column in self.table.columns)
         if found != wanted:
             raise OutboxError(
-                f"table {self.table.name} is no outbox of this version: it has {', '.join(found)}, and {', '.join(wanted)} are wanted; name another one"
+                f"table {self.table.name} is no outbox of this version: it has {', '.join(found)}, and "
+                f"{', '.join(wanted)} are wanted; name another one"
             )
 
     def _add(self, connection: Connection, messages: Sequence[Outgoing]) -> list[int]:
@@ -226,7 +230,8 @@ class SqlOutbox:
             )
             if away and done != "opened":
                 raise OutboxFullError(
-                    f"outbox {self.table.name} cannot be {done} ({said}); nothing is sent that is not in it, and it is tried again"
+                    f"outbox {self.table.name} cannot be {done} ({said}); nothing is sent that is not in "
+                    "it, and it is tried again"
                 ) from error
             raise OutboxError(
                 f"outbox {self.table.name} cannot be {done} ({said}); check the database and its rights"

@@ -55,9 +55,9 @@ class Bridge:
             {"bootstrap.servers": "old:9092"}, {"bootstrap.servers": "new:9092"}, topics=["orders"],
         ).run()
 
-    Headers, key, value (null too) and timestamp are kept. A record without a dedup ID gets one made of its position in the source and its
-    content, so that it has the same ID when it is sent again: the `DedupConsumer` of the target sees each record once, however often the bridge was killed.
-    Several bridges with the same arguments share the work.
+    Headers, key, value (null too) and timestamp are kept. A record without a dedup ID gets one made of its position in
+    the source and its content, so that it has the same ID when it is sent again: the `DedupConsumer` of the target sees
+    each record once, however often the bridge was killed. Several bridges with the same arguments share the work.
 
     Args:
         source: as for `confluent_kafka.Consumer`.
@@ -67,11 +67,14 @@ class Bridge:
         id: the ID spec; to add IDs it must be ``header:NAME``.
         use_duplicate_detection: whether to add IDs.
         rekey_by_id: whether the ID becomes the record's key, so that equal IDs go to the same partition.
-        partitions: ``key``: the target's partitioner chooses by the key, and without a key the ID decides; ``same``: the same number.
+        partitions: ``key``: the target's partitioner chooses by the key, and without a key the ID decides;
+            ``same``: the same number.
         transactions: ``auto``: each batch is one transaction where the target allows it; ``always``; ``never``.
-        on_refused: what to do with a record that the target refuses as it is (too large, a refused timestamp): ``fail``: the bridge ends, and
-            names it; ``skip``: it is left out, counted, and named in the log.
-        group: the consumer group; default: ``group.id`` of ``source``, else one made of the target's cluster and ``rename``.
+        on_refused: what to do with a record that the target refuses as it is (too large, a refused
+            timestamp): ``fail``: the bridge ends, and names it; ``skip``: it is left out, counted, and
+            named in the log.
+        group: the consumer group; default: ``group.id`` of ``source``, else one made of the target's
+            cluster and ``rename``.
         batch_records: the most records of a batch.
 
     Raises `ConfigurationError` for settings that contradict each other or a promise.
@@ -142,7 +145,8 @@ class Bridge:
             report: called every ``report_every`` seconds, e.g. to print `counters` and `lag`.
             report_every: seconds between two calls.
 
-        Raises `BridgeError` for an error that does not pass by itself. While an end does not answer the bridge waits, and logs it.
+        Raises `BridgeError` for an error that does not pass by itself. While an end does not answer the
+        bridge waits, and logs it.
         """
         report_every_s = seconds("report_every", report_every)
         flag("until_end", until_end)
@@ -204,7 +208,8 @@ class Bridge:
         told = differing_topic(*ends, {*topics, *map(self._routes.name_of, topics)})
         if told is not None:
             log.warning(
-                "bridge: source and target have the same cluster ID (%s), but topic %s differs, so that they are treated as two clusters; "
+                "bridge: source and target have the same cluster ID (%s), but topic %s differs, so that "
+                "they are treated as two clusters; "
                 "give them different IDs", cluster, told,
             )  # fmt: skip
         return told is None
@@ -333,7 +338,8 @@ class Bridge:
         )
         if self._on_refused == "fail":
             raise BridgeError(
-                f"{said}; raise what the target allows (max.message.bytes of its topic, message.max.bytes of the bridge's settings), or leave such records out: --on-refused skip"
+                f"{said}; raise what the target allows (max.message.bytes of its topic, message.max.bytes "
+                "of the bridge's settings), or leave such records out: --on-refused skip"
             )
         log.warning("bridge: %s; it is left out", said)
         self._skipped.add((message.topic(), message.partition(), message.offset()))
@@ -357,7 +363,8 @@ class Bridge:
             if message.topic() not in self._warned_of_headers:
                 self._warned_of_headers.add(message.topic())
                 log.warning(
-                    "bridge: %s has %d headers whose names are not UTF-8; the client cannot send them, so they are not copied, neither here nor elsewhere "
+                    "bridge: %s has %d headers whose names are not UTF-8; the client cannot send them, so "
+                    "they are not copied, neither here nor elsewhere "
                     "in %s", coordinates(message), count, message.topic(),
                 )  # fmt: skip
 
@@ -392,7 +399,8 @@ class Bridge:
                 partition = message.partition()
                 if partition >= count:
                     raise BridgeError(
-                        f"{coordinates(message)} has no partition {partition} in the target's {topic!r}, which has {count}; add partitions there, or give --partitions key"
+                        f"{coordinates(message)} has no partition {partition} in the target's {topic!r}, "
+                        f"which has {count}; add partitions there, or give --partitions key"
                     )
             elif key is None or (not key and target.scatters_empty_keys):
                 partition = crc32(place) % count

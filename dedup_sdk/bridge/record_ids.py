@@ -88,7 +88,8 @@ class RecordIds:
                 self.header = argument
         if adds and self.header is None:
             raise ConfigurationError(
-                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or use_duplicate_detection=False (--no-duplicate-detection) to add none"
+                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or "
+                "use_duplicate_detection=False (--no-duplicate-detection) to add none"
             )
 
     def read(

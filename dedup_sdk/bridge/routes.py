@@ -54,7 +54,8 @@ class Routes:
     def __init__(self, topics: list[str], rename: str, count: Callable[[str], int]) -> None:
         if not is_topic(str(rename).replace(_PLACEHOLDER, "t")):
             raise ConfigurationError(
-                f"rename={rename!r}: give a topic's name, in which {{topic}} stands for the source's, e.g. 'copy.{{topic}}'"
+                f"rename={rename!r}: give a topic's name, in which {{topic}} stands for the source's, e.g. "
+                f"'copy.{{topic}}'"
             )
         self._names = {each for each in topics if not each.startswith("^")}
         self._patterns = [re.compile(each) for each in topics if each.startswith("^")]
@@ -89,12 +90,14 @@ class Routes:
             )
         if self._refuses_loops and self.reads(target):
             raise BridgeError(
-                f"topic {topic!r} goes to {target!r}, which this bridge reads as well: its records would be copied in a loop; "
+                f"topic {topic!r} goes to {target!r}, which this bridge reads as well: its records would "
+                "be copied in a loop; "
                 "give --rename, e.g. 'copy.{topic}', or topics that leave it out"
             )
         if not self._count(target):
             raise BridgeError(
-                f"the target has no topic {target!r}, for the records of {topic!r}; create it, with as many partitions as {topic!r} has, or give --rename"
+                f"the target has no topic {target!r}, for the records of {topic!r}; create it, with as "
+                f"many partitions as {topic!r} has, or give --rename"
             )
         self._known[topic] = target
         return target
@@ -114,7 +117,8 @@ _ANSWER_S: Final = 10.0
 class PartitionCounts:
     """The number of partitions of each topic. Raises `KafkaException` where the cluster does not answer.
 
-    ``list_topics`` is a client's method. It lists all topics, because a broker may create a single one that is asked for.
+    ``list_topics`` is a client's method. It lists all topics, because a broker may create a single one that
+    is asked for.
     """
 
     def __init__(self, list_topics: Callable[..., Any]) -> None:

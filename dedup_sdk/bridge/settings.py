@@ -1,8 +1,8 @@
 """The configurations of a bridge's two ends: settings that would lose or duplicate records are refused, and settings that a promise depends on are set.
 
-Set here unless you set them: at the source ``auto.offset.reset=earliest``, so that no record is skipped (``error`` skips none
-either), and ``partition.assignment.strategy=cooperative-sticky``; at the target ``transaction.timeout.ms=15000``, because readers of the target wait that long
-for a bridge that was killed.
+Set here unless you set them: at the source ``auto.offset.reset=earliest``, so that no record is skipped
+(``error`` skips none either), and ``partition.assignment.strategy=cooperative-sticky``; at the target
+``transaction.timeout.ms=15000``, because readers of the target wait that long for a bridge that was killed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ def source_settings(config: Mapping[str, Any], group: str, *, reports_ends: bool
     reset = str(client.setdefault("auto.offset.reset", "earliest")).lower()
     if reset not in _RESETS:
         raise ConfigurationError(
-            f"auto.offset.reset={client['auto.offset.reset']!r} would skip records that were read and not copied when a bridge ends before its first "
-            "commit; leave it out. To skip the existing records set the group's offsets to the end before (kafka-consumer-groups --reset-offsets --to-latest)"
+            f"auto.offset.reset={client['auto.offset.reset']!r} would skip records that were read and not "
+            "copied when a bridge ends before its first "
+            "commit; leave it out. To skip the existing records set the group's offsets to the end before "
+            "(kafka-consumer-groups --reset-offsets --to-latest)"
         )
     if str(client.get("group.protocol", "classic")).lower() != "consumer":
         client.setdefault("partition.assignment.strategy", "cooperative-sticky")

@@ -1,7 +1,7 @@
 """The source end of a bridge: a member of a consumer group, its partitions, and how far each was copied.
 
-What was committed of a topic says nothing of a new topic with the same name, whose records must not get IDs of the old one. So no record of
-a partition is read before the identity of its topic is known.
+What was committed of a topic says nothing of a new topic with the same name, whose records must not get IDs
+of the old one. So no record of a partition is read before the identity of its topic is known.
 
 A partition is paused when it is assigned, and then moved to its start also if the client stands there
 already: a record may have been handed over before the pause took effect. A record, or an end, that lies
@@ -191,13 +191,15 @@ class SourcePartitions:
             self._logged.add(told)
             self._counters.made_anew += 1
             log.warning(
-                "bridge: topic %s was deleted and made anew; it is copied from its beginning, and its records get new IDs",
+                "bridge: topic %s was deleted and made anew; it is copied from its beginning, and its "
+                "records get new IDs",
                 topic,
             )
         elif begins.translated and told not in self._logged:
             self._logged.add(told)
             log.warning(
-                "bridge: the group's offsets of topic %s were committed in another cluster; it is read from these offsets",
+                "bridge: the group's offsets of topic %s were committed in another cluster; it is read "
+                "from these offsets",
                 topic,
             )
 
@@ -380,7 +382,8 @@ class Source:
             log.debug("bridge: %s; asked again", text_of(error))
 
     def _start(self, place: PartitionId, begins: StartPosition) -> None:
-        # Also where the client's position is the same: records that it returned before were dropped, and it would go on behind them.
+        # Also where the client's position is the same: records that it returned before were dropped, and it
+        # would go on behind them.
         if begins.offset is not None:
             self._seek(place, begins.offset)
         elif self._resets:
@@ -401,7 +404,8 @@ class Source:
     def copied(self, offsets: dict[PartitionId, int], *, committed: bool) -> None:
         """Set how far partitions were copied; ``committed``: the offsets were part of the transaction. Called without offsets when there was no batch.
 
-        Other offsets are committed now. Where that fails it is tried again later, and until then records may be copied twice.
+        Other offsets are committed now. Where that fails it is tried again later, and until then records
+        may be copied twice.
         """
         self._copied_to |= offsets
         if not committed:
@@ -423,7 +427,8 @@ class Source:
         except KafkaException as error:
             if not passes(error):
                 raise BridgeError(
-                    f"the source refuses the group's commit: {text_of(error)}; check that the bridge may write the group"
+                    f"the source refuses the group's commit: {text_of(error)}; check that the bridge may "
+                    "write the group"
                 ) from None
             log.info("bridge: the group's commit is tried again: %s", text_of(error))
         else:
@@ -609,7 +614,8 @@ class EndSource(Protocol):
 class EndOffsets:
     """The end offsets of the partitions when a run began, without those of empty ones: such a run stops when all are reached.
 
-    A log that was made anew, or cut, may never reach its end again: when two checks find the same lower end, that one counts.
+    A log that was made anew, or cut, may never reach its end again: when two checks find the same lower
+    end, that one counts.
     """
 
     def __init__(self, ends: dict[PartitionId, int]) -> None:
@@ -660,7 +666,8 @@ class EndOffsets:
         for place, since in self._unlisted.items():
             if seen - since >= GONE_S:
                 log.warning(
-                    "bridge: %s[%d] had records up to %d when the run began, and the source does not list it any more; its records that were not "
+                    "bridge: %s[%d] had records up to %d when the run began, and the source does not list "
+                    "it any more; its records that were not "
                     "copied are missing at the target",
                     *place, self._ends.pop(place),
                 )  # fmt: skip

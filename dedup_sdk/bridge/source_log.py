@@ -2,12 +2,14 @@
 
     dedup-bridge/1 log=3f9a01bc84d2e6f7 ids=plain
 
-``log`` is as `dedup_sdk.kafka.commit_text.log_name` gives it. ``ids=plain``: IDs are made without the topic's ID, because the brokers had
-none when the group began with this topic; left out where they had. An unknown text counts as none.
+``log`` is as `dedup_sdk.kafka.commit_text.log_name` gives it. ``ids=plain``: IDs are made without the
+topic's ID, because the brokers had none when the group began with this topic; left out where they had. An
+unknown text counts as none.
 
-A topic that is deleted and made anew has the same name, and soon the same offsets: only its topic ID differs. Two addresses with the same
-cluster ID may belong to two clusters, because a copied configuration copies the ID. A cluster shows the same topics at all its
-addresses, so that a topic which exists at one end only, or has another ID there, tells two clusters apart.
+A topic that is deleted and made anew has the same name, and soon the same offsets: only its topic ID
+differs. Two addresses with the same cluster ID may belong to two clusters, because a copied configuration
+copies the ID. A cluster shows the same topics at all its addresses, so that a topic which exists at one end
+only, or has another ID there, tells two clusters apart.
 """
 
 from __future__ import annotations

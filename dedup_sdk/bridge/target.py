@@ -139,7 +139,8 @@ class Target:
                 return ""
             if failed.error.code() not in _NO_TRANSACTIONS:
                 raise BridgeError(
-                    f"the target's transactions cannot be used: {failed}; check its transaction coordinator, or give --transactions never"
+                    f"the target's transactions cannot be used: {failed}; check its transaction "
+                    "coordinator, or give --transactions never"
                 ) from None
             if transactions == "always":
                 raise BridgeError(
@@ -153,8 +154,8 @@ class Target:
     def write(self, copies: Iterable[Copy], commit: Commit | None, *, singly: bool) -> None:
         """Write a batch, with the offsets in its transaction; return when the target has confirmed it.
 
-        ``singly``: record by record, so that a refused one is found. Raises `BatchFailedError` and `RecordRefusedError`; then call
-        `abandon`, so that no part of the batch is seen.
+        ``singly``: record by record, so that a refused one is found. Raises `BatchFailedError` and
+        `RecordRefusedError`; then call `abandon`, so that no part of the batch is seen.
         """
         self._errors.clear()
         try:
@@ -182,7 +183,8 @@ class Target:
         self._flush(until)
         if not self.is_transactional:
             return
-        # Once: during a rebalance the group refuses offsets, and waits for a member that would retry instead of polling.
+        # Once: during a rebalance the group refuses offsets, and waits for a member that would retry
+        # instead of polling.
         if commit is not None and not call_with_timeout(
             _OFFSETS_S + _STEP_S, self._send_offsets, self._producer, commit
         ):
@@ -199,7 +201,8 @@ class Target:
         error = failed.error
         if self._settings.transactional_id and error.code() in _FENCED:
             raise BridgeError(
-                f"transactional.id={self._settings.transactional_id!r} was taken by another producer, or its transaction timed out: "
+                f"transactional.id={self._settings.transactional_id!r} was taken by another producer, or "
+                "its transaction timed out: "
                 f"{failed}; give each bridge an ID of its own"
             )
         if self.is_transactional and not error.fatal() and not self._is_stuck:
@@ -296,7 +299,8 @@ class Target:
             raise RecordsRefusedError(error)
         if outcome_of(error) == "refused" and error.code() not in _UNKNOWN_PARTITION:
             raise BridgeError(
-                f"the target refuses records: {error.str()}; check that its topics exist, and that the bridge may write them"
+                f"the target refuses records: {error.str()}; check that its topics exist, and that the "
+                "bridge may write them"
             )
         raise BatchFailedError(error)
 

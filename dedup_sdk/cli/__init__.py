@@ -1,7 +1,7 @@
 """The command ``dedup``: the demo, rebuilding key stores, and looking into them (extra ``[cli]``).
 
-Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C. Data goes to stdout, messages to
-stderr; an error is one line.
+Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C. Data goes to
+stdout, messages to stderr; an error is one line.
 """
 
 from __future__ import annotations

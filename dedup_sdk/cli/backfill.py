@@ -69,9 +69,10 @@ def backfill(context: typer.Context) -> None:
             --id header:dedup-id --window 7d --shared redis://localhost:6379/0
         dedup backfill --help
 
-    Runs spark-submit of the installed PySpark with the Kafka connector of its version, and returns its exit status. Use the snapshot with
-    `DedupConsumer(snapshot=...)` or `dedup restore`; the last line of stdout is a report (one JSON object). Needs the extra `[spark]`. A
-    terminal shows the progress; a log gets a line every few seconds.
+    Runs spark-submit of the installed PySpark with the Kafka connector of its version, and returns its exit
+    status. Use the snapshot with `DedupConsumer(snapshot=...)` or `dedup restore`; the last line of stdout
+    is a report (one JSON object). Needs the extra `[spark]`. A terminal shows the progress; a log gets a
+    line every few seconds.
     """
     from spark_backfill.launch import run
 
@@ -106,8 +107,8 @@ def report(source: ReportSource, *, output: ReportFolder, quiet: Quiet = False) 
         dedup report snapshot --output report
         dedup report findings.json --output report
 
-    `dedup backfill --report DIR` draws it at once, and keeps its data in the snapshot. The page shows how late duplicates come, and which
-    window hides them. Needs the extra `[report]`.
+    `dedup backfill --report DIR` draws it at once, and keeps its data in the snapshot. The page shows how
+    late duplicates come, and which window hides them. Needs the extra `[report]`.
     """
     from spark_backfill.report_page.document import read_document
     from spark_backfill.report_page.page import check_place, write_page

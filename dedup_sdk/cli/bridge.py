@@ -124,9 +124,10 @@ def bridge(
         dedup bridge --from old.properties --to new.properties --topics '^eu\..*' --rename 'copy.{topic}'
         dedup bridge --from kafka:9092 --to kafka:9092 --topics orders --rename orders.by-id --rekey-by-id --until-end
 
-    Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position and content in the source, the same
-    however often it is sent: kill the bridge at any moment, start it again, and the target's DedupConsumer sees each record once. Within one cluster the
-    target also has each record once. Several bridges with the same options share the work.
+    Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position in the source
+    and its content, the same however often it is sent: kill the bridge at any moment, start it again, and the target's
+    DedupConsumer sees each record once. Within one cluster the target also has each record once. Several bridges with
+    the same options share the work.
 
     Statistics go to stderr; SIGTERM ends it after the current batch. With `--json` the last line is one object,
     `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone", "nameless_headers"}`.

@@ -49,13 +49,14 @@ def redrive(
         dedup redrive --bootstrap localhost:9092 --from billing.dead-letters
         dedup redrive --bootstrap localhost:9092 --from billing.dead-letters --limit 10 --execute
 
-    Without `--execute` it only counts them. With it each dead letter is sent, with its key, value and headers, to the partition of the
-    message that failed. The header `dedup-redrive` makes it a new message for the group that failed; for all other groups it is a
-    duplicate. A dead letter that is sent twice is handled once. The consumer group `TOPIC.redrive` commits the position, and the next
-    run continues there; `--again` starts from the beginning of the topic.
+    Without `--execute` it only counts them. With it each dead letter is sent, with its key, value and
+    headers, to the partition of the message that failed. The header `dedup-redrive` makes it a new message
+    for the group that failed; for all other groups it is a duplicate. A dead letter that is sent twice is
+    handled once. The consumer group `TOPIC.redrive` commits the position, and the next run continues there;
+    `--again` starts from the beginning of the topic.
 
-    Dead letters of a topic that the broker does not have are left where they are, counted, and passed; the exit status is 1. Make the topic,
-    or name another one with `--to`, and start again with `--again`.
+    Dead letters of a topic that the broker does not have are left where they are, counted, and passed; the
+    exit status is 1. Make the topic, or name another one with `--to`, and start again with `--again`.
 
     With `--json` one object, `{"from", "to", "executed", "letters", "topics", "stranded", "others", "read", "total"}`.
     """

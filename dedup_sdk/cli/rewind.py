@@ -57,9 +57,10 @@ def rewind(
         dedup rewind --bootstrap localhost:9092 --group billing --topic orders --by -1000
         dedup rewind --bootstrap localhost:9092 --group billing --topic orders --to-datetime 2026-03-01T06:00 --execute
 
-    Prints the committed and the new offset of each partition; only `--execute` commits them. Refused while the group has members. Within
-    the history that the group has processed, records before the new offset still count as processed; records after it are handled
-    again. An offset beyond an end of the log becomes that end.
+    Prints the committed and the new offset of each partition; only `--execute` commits them. Refused while
+    the group has members. Within the history that the group has processed, records before the new offset
+    still count as processed; records after it are handled again. An offset beyond an end of the log becomes
+    that end.
 
     With `--json` one object, `{"group", "topic", "executed", "partitions": [...]}`.
     """

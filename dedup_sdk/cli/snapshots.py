@@ -86,9 +86,10 @@ def list_snapshots(
         dedup snapshots list snapshots
         dedup snapshots list s3://bucket/snapshots --topic orders --json
 
-    One line each: topic, group (`-`: made without one), window, the offset up to which it reaches in each partition (the cut), IDs, bytes,
-    age, fingerprint and place. Two snapshots with the same fingerprint hold the same marks. Only manifests are read; an unreadable one is
-    reported on stderr. With `--json` one object, `{"snapshots": [...]}`.
+    One line each: topic, group (`-`: made without one), window, the offset up to which it reaches in each
+    partition (the cut), IDs, bytes, age, fingerprint and place. Two snapshots with the same fingerprint
+    hold the same marks. Only manifests are read; an unreadable one is reported on stderr. With `--json` one
+    object, `{"snapshots": [...]}`.
     """
     found, errors = found_in(place)
     for line in errors:
@@ -175,9 +176,10 @@ def verify(*, place: SnapshotPlace, json_output: Json = False, quiet: Quiet = Fa
         dedup snapshots verify snapshot
         dedup snapshots verify s3://bucket/snapshots/2024-05-01 --json
 
-    It checks size and SHA-256, the order and number of the digests, the smallest and the largest, timestamps, offsets, the fingerprint,
-    and the filters. Each file is copied to the temporary folder meanwhile (`TMPDIR`); a million IDs take a second or two. Installing a
-    snapshot checks SHA-256, too; this command also finds errors made when the files were written.
+    It checks size and SHA-256, the order and number of the digests, the smallest and the largest,
+    timestamps, offsets, the fingerprint, and the filters. Each file is copied to the temporary folder
+    meanwhile (`TMPDIR`); a million IDs take a second or two. Installing a snapshot checks SHA-256, too;
+    this command also finds errors made when the files were written.
 
     Exit status 0 when everything agrees, 1 when something differs: a line on stdout names the file and the difference.
     """
@@ -221,9 +223,10 @@ def diff(
         dedup snapshots diff snapshots/monday snapshots/tuesday
         dedup snapshots diff snapshot s3://bucket/snapshot --limit 0 --json
 
-    One line a difference, by partition and in the order of digests within each range: `<` (only in A) or `>` (only in B), partition, digest
-    in hexadecimal, offset, timestamp in ms; `!` (in both, but different): partition, digest, offset and timestamp in A, offset and
-    timestamp in B. A mark with a payload has `payload=BYTES:CHECKSUM` behind its timestamp. All files are read, one of each at a time, in
+    One line a difference, by partition and in the order of digests within each range: `<` (only in A) or
+    `>` (only in B), partition, digest in hexadecimal, offset, timestamp in ms; `!` (in both, but
+    different): partition, digest, offset and timestamp in A, offset and timestamp in B. A mark with a
+    payload has `payload=BYTES:CHECKSUM` behind its timestamp. All files are read, one of each at a time, in
     little memory.
 
     Exit status as of diff(1): 0 when they hold the same marks, 1 when they differ, 2 after an error.
@@ -274,8 +277,9 @@ def copy(*, one: CopyFrom, other: CopyTo, json_output: Json = False, quiet: Quie
         dedup snapshots copy snapshot s3://bucket/snapshots/2024-05-01
         dedup snapshots copy s3://bucket/snapshots/2024-05-01 snapshot
 
-    Four files are copied at a time, each checked by size and SHA-256; the manifest comes last, so that an incomplete copy is not a snapshot.
-    No file is overwritten. At a URL a killed copy leaves files that no manifest names.
+    Four files are copied at a time, each checked by size and SHA-256; the manifest comes last, so that an
+    incomplete copy is not a snapshot. No file is overwritten. At a URL a killed copy leaves files that no
+    manifest names.
     """
     source = only_one(one)
     copy_snapshot(source, other)
@@ -322,9 +326,10 @@ def prune(
         dedup snapshots prune snapshots --keep 3 --dry-run
         dedup snapshots prune s3://bucket/snapshots --topic orders --group billing --keep 7 --older-than 30d
 
-    It looks at the snapshots directly below PLACE. Where they belong to several topics or groups, choose with `--topic` and `--group`.
-    Only files that a manifest names are removed, the manifest first; other files in a snapshot's folder stay, and are reported. Folders
-    without a manifest, and unreadable ones, are left alone. The places of removed snapshots are printed on stdout.
+    It looks at the snapshots directly below PLACE. Where they belong to several topics or groups, choose
+    with `--topic` and `--group`. Only files that a manifest names are removed, the manifest first; other
+    files in a snapshot's folder stay, and are reported. Folders without a manifest, and unreadable ones,
+    are left alone. The places of removed snapshots are printed on stdout.
     """
     before_ms = None
     if older_than is not None:

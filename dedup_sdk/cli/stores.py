@@ -43,9 +43,9 @@ def dump(
         dedup dump --store var/dedup --topic orders --partition 0
         diff <(dedup dump --store a --topic orders --partition 0) <(dedup dump --store b --topic orders --partition 0)
 
-    One line an ID, sorted by digest, on stdout. A mark with a payload (the state of a `LastId` source) has `payload=BYTES:CHECKSUM`
-    behind its timestamp. The command may run beside a consumer, without taking its lock, and prints the marks that were durable when it
-    started. IDs themselves are never stored.
+    One line an ID, sorted by digest, on stdout. A mark with a payload (the state of a `LastId` source) has
+    `payload=BYTES:CHECKSUM` behind its timestamp. The command may run beside a consumer, without taking its
+    lock, and prints the marks that were durable when it started. IDs themselves are never stored.
     """
     (found,) = of_one_group(
         stored_partitions(store, topic=topic, partition=partition, group=group, cluster=cluster)
@@ -72,8 +72,9 @@ def part_names(spec: str) -> list[str]:
 def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
     """Return the digests (16 bytes each) of the marks that an ID of these texts, one a part, may have.
 
-    In a store of `LastId` the texts name the source: none where each partition is one source. There are several digests where a text is an
-    integer and its part is ``json:`` or ``py:``: the string ``"5"`` and the number 5 are different IDs, and both are looked up.
+    In a store of `LastId` the texts name the source: none where each partition is one source. There are
+    several digests where a text is an integer and its part is ``json:`` or ``py:``: the string ``"5"`` and
+    the number 5 are different IDs, and both are looked up.
 
     Raises:
         IdSpecError: the spec has another number of parts; the message names them.
@@ -129,14 +130,15 @@ def lookup(
         dedup lookup --store var/dedup --topic orders order-4711
         dedup lookup --store var/dedup --topic orders tenant-1 order-4711
 
-    Each text is taken as the bytes of one part of the ID; the store knows the parts (in the second example: `header:tenant+key`). For
-    `json:` and `py:` a whole number is looked up both as a number and as a string. All partitions of the topic are searched; the
-    consumer may be running.
+    Each text is taken as the bytes of one part of the ID; the store knows the parts (in the second example:
+    `header:tenant+key`). For `json:` and `py:` a whole number is looked up both as a number and as a
+    string. All partitions of the topic are searched; the consumer may be running.
 
-    In a store of `LastId` the text names the source, and the command prints its last ID; leave it out where each partition is one source.
+    In a store of `LastId` the text names the source, and the command prints its last ID; leave it out where
+    each partition is one source.
 
-    Exit status 0 when the ID is known, 1 when it is not (then stdout, or the `seen` list, is empty). A mark outside the window may still
-    be found until it is removed: only the consumer applies the window.
+    Exit status 0 when the ID is known, 1 when it is not (then stdout, or the `seen` list, is empty). A mark
+    outside the window may still be found until it is removed: only the consumer applies the window.
     """
     texts = id_parts or []
     seen: list[dict[str, Any]] = []
@@ -185,8 +187,8 @@ AnyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic."
 class PartitionStats:
     """One partition's figures: ``low``, ``high`` and ``committed`` are offsets (the next one), None before the first step.
 
-    ``marks`` counts IDs, ``payload_bytes`` is the size of the states of `LastId` sources; ``since_ms`` is None where the marks go back to
-    the beginning of the group's history.
+    ``marks`` counts IDs, ``payload_bytes`` is the size of the states of `LastId` sources; ``since_ms`` is
+    None where the marks go back to the beginning of the group's history.
     """
 
     cluster: str
@@ -221,9 +223,10 @@ def stats(
         dedup stats --store var/dedup
         dedup stats --store var/dedup --json | jq '.partitions[] | {topic, partition, marks}'
 
-    One line a partition: the offsets that its group has completed, the number of IDs, the bytes on disk, and the time of its newest
-    record; where marks have payloads, their bytes, too. With `--json` one object, `{"store", "marks", "disk_bytes", "partitions": [...]}`.
-    Marks are counted one by one, about a million a second; a running consumer is not disturbed.
+    One line a partition: the offsets that its group has completed, the number of IDs, the bytes on disk,
+    and the time of its newest record; where marks have payloads, their bytes, too. With `--json` one
+    object, `{"store", "marks", "disk_bytes", "partitions": [...]}`. Marks are counted one by one, about a
+    million a second; a running consumer is not disturbed.
     """
     found = stored_partitions(store, topic=topic, group=group, cluster=cluster)
     partitions = [_read(each) for each in found]
@@ -325,9 +328,10 @@ def snapshot(
         dedup snapshot --store var/dedup --output snapshot
         dedup snapshot --store var/dedup --topic orders --group billing --output snapshots/2024-05-01
 
-    The consumer is not involved: a checkpoint of each partition is made (by hard links, so that only the log takes disk space), and its
-    IDs are written to the snapshot, half a million a second or more. Progress and IDs of a partition are of the same moment. The snapshot
-    is written atomically. `dedup restore` and `DedupConsumer(snapshot=)` take it like one of `dedup backfill`.
+    The consumer is not involved: a checkpoint of each partition is made (by hard links, so that only the
+    log takes disk space), and its IDs are written to the snapshot, half a million a second or more.
+    Progress and IDs of a partition are of the same moment. The snapshot is written atomically. `dedup
+    restore` and `DedupConsumer(snapshot=)` take it like one of `dedup backfill`.
     """
     found = of_one_group(stored_partitions(store, topic=topic, group=group, cluster=cluster))
     topics = sorted({each.topic for each in found})
@@ -387,11 +391,12 @@ def restore(
         dedup restore --snapshot snapshot --store var/dedup
         dedup restore --snapshot snapshot --store var/dedup --group billing --assume-processed
 
-    All files are verified. The folder must be empty or missing; it is written atomically. A consumer with `snapshot=` does the same by
-    itself, partition by partition.
+    All files are verified. The folder must be empty or missing; it is written atomically. A consumer with
+    `snapshot=` does the same by itself, partition by partition.
 
-    A snapshot made without a group covers the whole topic. Every record that it covers counts as processed by the group. For a group that
-    has not read so far, messages would be hidden; so you must confirm it with `--assume-processed`.
+    A snapshot made without a group covers the whole topic. Every record that it covers counts as processed
+    by the group. For a group that has not read so far, messages would be hidden; so you must confirm it
+    with `--assume-processed`.
     """
     manifest, owner = restore_snapshot(snapshot, store, group=group, assume_processed=assume_processed)
     count, marks = len(manifest.partitions), sum(entry.marks for entry in manifest.partitions)

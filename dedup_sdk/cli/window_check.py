@@ -63,9 +63,9 @@ def window_check(
         dedup window-check --bootstrap localhost:9092 --topic orders --window 7d --group billing
         dedup window-check --bootstrap localhost:9092 --topic orders --window 10m --producer-config producer.properties
 
-    Asks the broker for the topic's retention and timestamps and, with `--group`, for the age of the oldest record that the group has not
-    read. A window is too short when a message may be resent after it has passed; it is beyond the retention when a lost store cannot be
-    rebuilt from the topic.
+    Asks the broker for the topic's retention and timestamps and, with `--group`, for the age of the oldest
+    record that the group has not read. A window is too short when a message may be resent after it has
+    passed; it is beyond the retention when a lost store cannot be rebuilt from the topic.
 
     Prints a line for each number, and one for each problem; then the exit status is 1. With `--json` one object,
     `{"topic", "window_ms", "needed_ms", "retention_ms", "lag_ms", "misfits": {...}}`.

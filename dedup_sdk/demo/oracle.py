@@ -1,14 +1,14 @@
 """The oracle: counts lost and doubled flights from the topic's records and the workers' files alone, and compares key stores.
 
-Its judgement uses no key store and no verdict. A plain consumer reads the topic; the workers write a file, one line for each call of
-their handler.
+Its judgement uses no key store and no verdict. A plain consumer reads the topic; the workers write a file,
+one line for each call of their handler.
 
 run
     one life of one worker process, from its start to its end (orderly or by SIGKILL); each has a file of its own.
 doubled bound
-    the most flights that the SIGKILL may double: those that the killed run had handled and the group had not yet committed, at most
-    `IMPLICIT_BATCH_RECORDS`. Its successor finds the store on the same disk, so that only the last batch of implicitly
-    completed records is in doubt.
+    the most flights that the SIGKILL may double: those that the killed run had handled and the group had
+    not yet committed, at most `IMPLICIT_BATCH_RECORDS`. Its successor finds the store on the same disk, so
+    that only the last batch of implicitly completed records is in doubt.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ class Handled(NamedTuple):
 class Judgement:
     """The oracle's counts.
 
-    ``doubled`` are the calls of a handler beyond the first for their ID. ``unexplained`` are doubled calls that the SIGKILL does not
+    ``doubled`` are the calls of a handler beyond the first for their ID. ``unexplained`` are doubled calls
+    that the SIGKILL does not
     excuse: the killed run had not handled their ID, or the group had committed it.
     """
 
@@ -181,7 +182,8 @@ def judge(
         topic: the number of records of each dedup ID.
         runs: the handled messages of each run, the killed one included.
         killed: the handled messages of the killed run.
-        committed: by partition, the offset that the group had committed when that run was killed (the next one to read).
+        committed: by partition, the offset that the group had committed when that run was killed (the next
+            one to read).
     """
     calls = Counter(each.dedup_id for run in runs for each in run)
     at_risk = {each.dedup_id for each in killed if each.offset >= (committed or {}).get(each.partition, 0)}

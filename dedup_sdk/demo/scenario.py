@@ -1,7 +1,7 @@
 """The demo's five steps: a broker, an application that sends twice, two workers and a SIGKILL, a rebuild, a restart.
 
-Only the workers' work is simulated: the broker, the lost answers, the kill, the Spark job and the lost disk are real, and all figures
-are counted afterwards (`dedup_sdk.demo.oracle`).
+Only the workers' work is simulated: the broker, the lost answers, the kill, the Spark job and the lost disk
+are real, and all figures are counted afterwards (`dedup_sdk.demo.oracle`).
 """
 
 from __future__ import annotations

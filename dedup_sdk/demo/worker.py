@@ -1,8 +1,8 @@
 """One consumer process of the demo: the loop that a user writes, and a file with the handled messages.
 
-Run as ``python -m dedup_sdk.demo.worker``; ends in order on SIGTERM. Its handler appends one line ``partition offset id``
-to a file, unbuffered: written lines survive a SIGKILL of this process, so that the file lists exactly the calls of the handler that
-were finished.
+Run as ``python -m dedup_sdk.demo.worker``; ends in order on SIGTERM. Its handler appends one line
+``partition offset id`` to a file, unbuffered: written lines survive a SIGKILL of this process, so that the
+file lists exactly the calls of the handler that were finished.
 """
 
 from __future__ import annotations

@@ -119,8 +119,8 @@ class ReadOnce:
     def header(self, wanted: str) -> list[bytes | None]:
         """Return the value of each record's last header of exactly this name, None where there is none.
 
-        Most records have a single header: that case is tried first, because it is the cheapest. Else a dictionary is made for each record,
-        in which the last of several headers wins as well.
+        Most records have a single header: that case is tried first, because it is the cheapest. Else a
+        dictionary is made for each record, in which the last of several headers wins as well.
         """
         if self._only is not None and self._only[0] == wanted:
             return self._only[1]
@@ -245,7 +245,8 @@ def _message(parts: Sequence[bytes]) -> bytes:
 def digest_columns(columns: Sequence[Column]) -> Ids:
     """Return the IDs whose parts are ``columns``, one or more of the same length.
 
-    A record that misses one part has no ID, for the reason of the first part that it misses. The usual batch, without gaps, takes one pass.
+    A record that misses one part has no ID, for the reason of the first part that it misses. The usual
+    batch, without gaps, takes one pass.
     """
     limit = MAX_ID_BYTES + _PREFIX_BYTES * (len(columns) - 1)
     try:

@@ -6,9 +6,10 @@
 0xFF occurs in no UTF-8 text, so ``"5"`` and ``5`` are different IDs: two messages that differ only in the type of
 their ID are never taken for one. A producer that changes the type is seen as sending new messages.
 
-JSON is read strictly, because it comes from anybody and a backfill must read what the consumer read: UTF-8 only, no byte order mark, no
-``NaN`` or ``Infinity``; of members with the same name the last counts, as RFC 8259 says of most parsers; brackets nest at most 256
-deep (the interpreter's own bound depends on how deep its stack happens to be). A pointer is one of RFC 6901.
+JSON is read strictly, because it comes from anybody and a backfill must read what the consumer read: UTF-8
+only, no byte order mark, no ``NaN`` or ``Infinity``; of members with the same name the last counts, as RFC
+8259 says of most parsers; brackets nest at most 256 deep (the interpreter's own bound depends on how deep
+its stack happens to be). A pointer is one of RFC 6901.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class NoIdError(Exception):
 def scalar_bytes(value: object) -> bytes | None:
     """Return the bytes of a string or a signed 64-bit integer, None for None.
 
-    Raises `NoIdError` for anything else: ``not-scalar`` (also a bool or a float), ``out-of-range``, or ``malformed`` for
-    a string with a lone surrogate.
+    Raises `NoIdError` for anything else: ``not-scalar`` (also a bool or a float), ``out-of-range``, or
+    ``malformed`` for a string with a lone surrogate.
     """
     if isinstance(value, str):
         try:
@@ -76,8 +77,8 @@ Tokens = tuple[str, ...]
 def pointer_tokens(pointer: str) -> Tokens:
     """Return the unescaped reference tokens of a pointer, at least one.
 
-    Raises `IdSpecError` when it does not begin with ``/`` (the empty pointer, which is the whole document, is refused too:
-    as an ID it is more likely a mistake) or has a ``~`` that is neither ``~0`` nor ``~1``.
+    Raises `IdSpecError` when it does not begin with ``/`` (the empty pointer, which is the whole document,
+    is refused too: as an ID it is more likely a mistake) or has a ``~`` that is neither ``~0`` nor ``~1``.
     """
     if not _FORM.fullmatch(pointer):
         raise IdSpecError(

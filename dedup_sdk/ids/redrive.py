@@ -4,13 +4,15 @@ Each dead letter bears one header ``dedup-redrive``, which names the failed reco
 
     group=<quoted>&topic=<quoted>&partition=N&offset=N&timestamp=N
 
-Quoted as by ``urllib.parse.quote(text, safe="")``; the timestamp is in milliseconds, -1 without one. Of several such headers the last
-counts. The header *names a group* when its value begins with ``group=<quoted group>&``.
+Quoted as by ``urllib.parse.quote(text, safe="")``; the timestamp is in milliseconds, -1 without one. Of
+several such headers the last counts. The header *names a group* when its value begins with ``group=<quoted
+group>&``.
 
-For the group that it names, the ID of a record is the ID and the header together: ``sha256(digest + header value)[:16]`` in the place
-of the digest. For all other groups, and in a record without the header, it is the ID alone. A record without an ID has none with the
-header either. Where IDs are compared, the header belongs to the source (`dedup_sdk.core.source_keys`); a record of a unit is a
-single record with it (`dedup_sdk.units.keys`).
+For the group that it names, the ID of a record is the ID and the header together: ``sha256(digest + header
+value)[:16]`` in the place of the digest. For all other groups, and in a record without the header, it is
+the ID alone. A record without an ID has none with the header either. Where IDs are compared, the header
+belongs to the source (`dedup_sdk.core.source_keys`); a record of a unit is a single record with it
+(`dedup_sdk.units.keys`).
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ Kind = Literal["header", "cloudevents", "key", "value", "json", "py"]
 class Leaf(NamedTuple):
     """One column of bytes of an ID, as data, from which a Spark column expression is built.
 
-    ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or ``module:callable``; empty for
-    ``key`` and ``value``.
+    ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or
+    ``module:callable``; empty for ``key`` and ``value``.
     """
 
     kind: Kind
@@ -103,8 +103,9 @@ class HeaderPart:
 class CloudEventsPart:
     """An event's ``id``, then its ``source``, which identify it (CloudEvents 1.0, section 3.1.1, and its Kafka binding).
 
-    In structured mode (the header ``content-type`` is ``application/cloudevents+json``) they are members of the value, a JSON object;
-    else the headers ``ce_id`` and ``ce_source``. Header names are compared case aside. Both must be there and not empty, else the record has no ID.
+    In structured mode (the header ``content-type`` is ``application/cloudevents+json``) they are members of
+    the value, a JSON object; else the headers ``ce_id`` and ``ce_source``. Header names are compared case
+    aside. Both must be there and not empty, else the record has no ID.
     """
 
     argument: str = field(default="", init=False)
@@ -250,7 +251,8 @@ def _path(argument: object) -> object:
     if not path or not version.strip():
         raise IdSpecError(
             f'py:{argument} has no version; write e.g. py:{argument.rstrip("@")}@1, or py({argument.rstrip("@")!r}, version="1"), and another '
-            "version whenever the callable returns other IDs: code has no other identity, and marks made by other code do not count"
+            "version whenever the callable returns other IDs: code has no other identity, and marks made "
+            "by other code do not count"
         )
     return path
 
@@ -364,7 +366,8 @@ class IdSpec:
     def describe(self) -> tuple[Leaf, ...]:
         """Return the columns of bytes that are hashed, in order, from which a Spark column expression is built.
 
-        ``cloudevents`` contributes two, so there may be more than parts. `dedup_sdk.ids.columns` says how they are hashed.
+        ``cloudevents`` contributes two, so there may be more than parts. `dedup_sdk.ids.columns` says how
+        they are hashed.
         """
         return tuple(leaf for part in self.parts for leaf in part.leaves)
 
@@ -435,7 +438,8 @@ def cloudevents() -> IdSpec:
 def value() -> IdSpec:
     """Return the spec of the record's whole value: a last resort.
 
-    Do not use a body as the dedup ID if you can avoid it: two equal messages may both be intended, and a resend may be serialised differently.
+    Do not use a body as the dedup ID if you can avoid it: two equal messages may both be intended, and a
+    resend may be serialised differently.
     """
     return IdSpec((FieldPart("value"),))
 
@@ -443,8 +447,9 @@ def value() -> IdSpec:
 def py(path: str, *, version: str) -> IdSpec:
     """Return the spec of the result of ``module:callable`` for a `Record`: ``str``, ``int`` (signed, 64 bits) or None.
 
-    ``version`` is part of the spec: you must change it whenever the callable returns other IDs, or IDs for other records. A record for which
-    it raises, or returns anything else, has no ID. Raises `IdSpecError` when it cannot be imported, or the version is empty or not text.
+    ``version`` is part of the spec: you must change it whenever the callable returns other IDs, or IDs for
+    other records. A record for which it raises, or returns anything else, has no ID. Raises `IdSpecError`
+    when it cannot be imported, or the version is empty or not text.
     """
     given: object = version  # what callers without a type checker pass
     if not isinstance(given, str) or not given or "@" in given or given != given.strip():

@@ -5,8 +5,9 @@
     orders.order_of(my_function, version="1")   # my_function(last, new) -> 1 | 0 | -1 | None
     orders.named("snowflake(epoch_ms=5)")       # by the name that a store keeps
 
-An order gives each ID a `SortKey`: an origin, and a rank within it. Sort keys of two origins cannot be compared, and neither can
-malformed IDs; their records are delivered. This package needs no Kafka, store or clock.
+An order gives each ID a `SortKey`: an origin, and a rank within it. Sort keys of two origins cannot be
+compared, and neither can malformed IDs; their records are delivered. This package needs no Kafka, store or
+clock.
 
 A record whose ID is called the same as another one's is not delivered. So an order must read strictly, and
 must never make one of two texts that its document keeps apart: ``1.2`` is not ``1.2.0``, a fraction of a

@@ -1,8 +1,9 @@
 """Orders of generated identifiers that begin with a time: UUIDs of versions 1, 6 and 7 (RFC 9562), ULIDs, snowflakes.
 
-A UUID is read as the text of 36 characters (section 4; either case), the same without hyphens, or its 16 bytes. Its version must be the
-order's, its variant that of the RFC (sections 4.1 and 4.2). A ULID has 48 bits of milliseconds and 80 of randomness, in 26 letters of
-Crockford's base 32, which sort as the number does. A snowflake has 63 bits in decimal text: milliseconds, machine, sequence.
+A UUID is read as the text of 36 characters (section 4; either case), the same without hyphens, or its 16
+bytes. Its version must be the order's, its variant that of the RFC (sections 4.1 and 4.2). A ULID has 48
+bits of milliseconds and 80 of randomness, in 26 letters of Crockford's base 32, which sort as the number
+does. A snowflake has 63 bits in decimal text: milliseconds, machine, sequence.
 
 ULIDs are read by a translation table and ``int(text, 32)``, UUIDs by numpy over the joined batch: about ten
 and three times as fast as the usual libraries, which read one text at a time. The tests compare the results
@@ -168,10 +169,11 @@ class UuidTime(Order):
 def uuid1(*, by_node: bool = True) -> Order:
     """UUIDs of version 1 (RFC 9562, section 5.1): by time, then by clock sequence.
 
-    The node is the origin: two nodes have two clocks, and the RFC promises no order between them, so that their IDs cannot
-    be compared. Give each node a source of its own; or, where their clocks agree well enough, ``by_node=False``: then all are
-    compared by time, clock sequence, and node. When a node's clock is set back its clock sequence changes (section 5.1), and
-    what it makes until the old time has come again is older.
+    The node is the origin: two nodes have two clocks, and the RFC promises no order between them, so that
+    their IDs cannot be compared. Give each node a source of its own; or, where their clocks agree well
+    enough, ``by_node=False``: then all are compared by time, clock sequence, and node. When a node's clock
+    is set back its clock sequence changes (section 5.1), and what it makes until the old time has come
+    again is older.
     """
     return UuidTime(1, by_node)
 
@@ -225,8 +227,9 @@ class Ulid(NamedOrder):
 def ulid() -> Order:
     """ULIDs (github.com/ulid/spec): 26 letters of Crockford's base 32 in either case, or their 16 bytes.
 
-    As python-ulid reads them: ``I``, ``L``, ``O`` and ``U`` are no letters of it, and a text above ``7ZZZ…``, which needs more than 128
-    bits, is malformed. Within a millisecond the order is that of the randomness, which is the order of creation only for a monotonic generator.
+    As python-ulid reads them: ``I``, ``L``, ``O`` and ``U`` are no letters of it, and a text above
+    ``7ZZZ…``, which needs more than 128 bits, is malformed. Within a millisecond the order is that of the
+    randomness, which is the order of creation only for a monotonic generator.
     """
     return Ulid()
 
@@ -295,8 +298,9 @@ def snowflake(
 ) -> Order:
     """Snowflakes in decimal text, below 2^63: from the top the milliseconds since ``epoch_ms``, machine, sequence.
 
-    Defaults are Twitter's (github.com/twitter-archive/snowflake: 41 bits of time, 10 of machine, 12 of sequence); Discord's are
-    ``epoch_ms=1420070400000``. IDs of all machines are compared, as that service keeps their clocks together ("k-sorted");
-    ``by_machine=True`` makes each machine an origin of its own. Raises `ConfigurationError` when the bits leave no room for a time.
+    Defaults are Twitter's (github.com/twitter-archive/snowflake: 41 bits of time, 10 of machine, 12 of
+    sequence); Discord's are ``epoch_ms=1420070400000``. IDs of all machines are compared, as that service
+    keeps their clocks together ("k-sorted"); ``by_machine=True`` makes each machine an origin of its own.
+    Raises `ConfigurationError` when the bits leave no room for a time.
     """
     return Snowflake(epoch_ms, machine_bits, sequence_bits, by_machine)

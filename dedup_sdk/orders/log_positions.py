@@ -226,8 +226,9 @@ class MongodbResumeToken(NamedOrder):
 def mongodb_resume_token(*, cluster_time_only: bool = False) -> Order:
     """Resume tokens of MongoDB's change streams (4.0 and later): the hexadecimal ``_data``, or ``{"_data": "82…"}``, also below ``_id``.
 
-    A token begins with the cluster time (``82``, 4 bytes of seconds, 4 of an increment), and tokens are in order as bytes.
-    ``cluster_time_only=True`` leaves out the rest: then all changes of one transaction, and of two shards in one tick, are the same.
+    A token begins with the cluster time (``82``, 4 bytes of seconds, 4 of an increment), and tokens are in
+    order as bytes. ``cluster_time_only=True`` leaves out the rest: then all changes of one transaction, and
+    of two shards in one tick, are the same.
     """
     return MongodbResumeToken(cluster_time_only)
 
@@ -264,7 +265,8 @@ class KafkaCoordinates(NamedOrder):
 def kafka_coordinates(*, separator: str = "-") -> Order:
     """``topic-partition-offset`` of the Kafka that a record was first in, or with another ``separator``: ``orders/0/42``.
 
-    Read from the end, as topics may have hyphens. Topic and partition are the origin. Do not use the record's *current* coordinates as a dedup
+    Read from the end, as topics may have hyphens. Topic and partition are the origin. Do not use the
+    record's *current* coordinates as a dedup
     ID: like any ID that a broker assigns on arrival, they differ for each duplicate.
     """
     return KafkaCoordinates(separator)

@@ -58,9 +58,10 @@ _MOST_SHOWN: Final = 100
 def named(text: str) -> Order:
     """Return the order of this name (`Order.name`), or the one that ``py:MODULE:NAME`` leads to.
 
-    Numbers and signs that the name lacks have the builder's defaults; a switch that it lacks is off. The object that ``py:`` names is
-    imported: an order, a function without arguments that makes an order, or, with a version, a function ``(last, new)`` for `order_of`.
-    Raises `ConfigurationError`, which lists the known names.
+    Numbers and signs that the name lacks have the builder's defaults; a switch that it lacks is off. The
+    object that ``py:`` names is
+    imported: an order, a function without arguments that makes an order, or, with a version, a function
+    ``(last, new)`` for `order_of`. Raises `ConfigurationError`, which lists the known names.
     """
     given: object = text  # what callers without a type checker pass
     if not isinstance(given, str):
@@ -153,7 +154,8 @@ def _imported(text: str, named: str) -> Order:
         found = found()
         if not isinstance(found, Order):
             raise ConfigurationError(
-                f"order {_shown(text)} makes a {type(found).__name__}, which is no order; name a function of (last, new), or what makes an order"
+                f"order {_shown(text)} makes a {type(found).__name__}, which is no order; name a function "
+                "of (last, new), or what makes an order"
             )
     return order_of(found, version=version if at else None)
 

@@ -189,8 +189,9 @@ class EpochSequence(NamedOrder):
 def epoch_sequence(*, separator: str = ":") -> Order:
     """``epoch:sequence`` in decimal text, each an unsigned number of 64 bits: ``7:1042``, and after a restart ``8:0``.
 
-    The epoch grows with each life of the producer, in which the sequence starts again: any sequence of a later epoch is newer. (Kafka's own
-    producers are fenced by the same rule, see KIP-98.) ``separator`` is one ASCII sign.
+    The epoch grows with each life of the producer, in which the sequence starts again: any sequence of a
+    later epoch is newer. (Kafka's own producers are fenced by the same rule, see KIP-98.) ``separator`` is
+    one ASCII sign.
     """
     return EpochSequence(separator)
 
@@ -268,9 +269,11 @@ class HybridClock(Order):
 def hybrid_clock(*, separator: str = ".", logical_digits: int | None = None) -> Order:
     """Hybrid logical clocks (Kulkarni et al. 2014): ``physical.logical``, unsigned decimals of 64 and of 32 bits.
 
-    By physical time, then by the logical count; both are whole numbers. ``logical_digits``: the count has exactly so many digits, else
-    it is malformed. Give 10 for CockroachDB's decimals (``1532379923319195777.0000000010``): without it a text that lost its trailing
-    zeros on the way would be read as 1 instead of 10. A clock packed into 64 bits (48 of time, 16 of count) is compared by `big_endian` or `integer`.
+    By physical time, then by the logical count; both are whole numbers. ``logical_digits``: the count has
+    exactly so many digits, else it is malformed. Give 10 for CockroachDB's decimals
+    (``1532379923319195777.0000000010``): without it a text that lost its trailing zeros on the way would be
+    read as 1 instead of 10. A clock packed into 64 bits (48 of time, 16 of count) is compared by
+    `big_endian` or `integer`.
     """
     return HybridClock(separator, logical_digits)
 
@@ -294,6 +297,7 @@ class DottedVersion(NamedOrder):
 def dotted_version() -> Order:
     """Numbers joined by dots, up to 32 of up to 20 digits: ``1.9`` < ``1.10`` < ``1.10.0`` < ``1.10.2``; no letters.
 
-    Missing parts are none, not zeros: ``1.10`` is older than ``1.10.0``, not the same, because what is the same is not delivered.
+    Missing parts are none, not zeros: ``1.10`` is older than ``1.10.0``, not the same, because what is the
+    same is not delivered.
     """
     return DottedVersion()

@@ -115,9 +115,9 @@ class Failures:
 class PartialOrder(Order):
     """An order by a function: ``compare(last, new)`` compares the new ID with the last one.
 
-    It returns 1 (newer), 0 (the same), -1 (older), None (they cannot be compared), or a `Comparison`. An ID that is not the
-    same as itself counts as malformed. If the function raises an exception or returns anything else the two IDs are
-    uncomparable, which is safe, and ``failures`` counts it.
+    It returns 1 (newer), 0 (the same), -1 (older), None (they cannot be compared), or a `Comparison`. An ID
+    that is not the same as itself counts as malformed. If the function raises an exception or returns
+    anything else the two IDs are uncomparable, which is safe, and ``failures`` counts it.
 
     ``name`` is the identity that a store keeps: you must change it whenever the function answers differently.
     Raises `ConfigurationError` for an empty name, or anything but a function.
@@ -161,8 +161,8 @@ class PartialOrder(Order):
 def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
     """Return an order as it is, or the `PartialOrder` of a function, named by its module, its name and ``version``.
 
-    ``version`` is part of the rule by which a store was filled: you must change it whenever the function answers differently. It is required
-    for a function, and refused for an order, which has its own name.
+    ``version`` is part of the rule by which a store was filled: you must change it whenever the function
+    answers differently. It is required for a function, and refused for an order, which has its own name.
 
     Raises `ConfigurationError` for anything else, also for an order's builder that was not called.
     """
@@ -184,7 +184,8 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
     ):
         raise ConfigurationError(
             f'order={what} has the version {given!r}; write orders.order_of({what}, version="1"), and another version whenever the '
-            "function answers differently: code has no other identity, and marks made by another comparison do not count"
+            "function answers differently: code has no other identity, and marks made by another "
+            "comparison do not count"
         )
     return PartialOrder(f"function({where}:{what}@{given})", value)
 

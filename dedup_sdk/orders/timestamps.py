@@ -56,9 +56,10 @@ class Rfc3339(NamedOrder):
 def rfc3339() -> Order:
     """Timestamps of RFC 3339: ``1985-04-12T23:20:50.52Z``, ``1996-12-19T16:39:57-08:00``.
 
-    Compared as moments, whatever their offset; ``-00:00`` is UTC (section 4.3), ``t``, ``z`` and a blank for the ``T`` are read
-    (section 5.6). Up to nine digits of a second's fraction: more are malformed, as cutting them could make two one. A leap
-    second (``:60``) is one only at the end of a month in UTC (5.7), and lies between :59 and the next day.
+    Compared as moments, whatever their offset; ``-00:00`` is UTC (section 4.3), ``t``, ``z`` and a blank
+    for the ``T`` are read (section 5.6). Up to nine digits of a second's fraction: more are malformed, as
+    cutting them could make two one. A leap second (``:60``) is one only at the end of a month in UTC (5.7),
+    and lies between :59 and the next day.
     """
     return Rfc3339()
 

@@ -1,7 +1,7 @@
 """Gives messages to the client, chooses the partition of a message without a key, and says what a delivery error means.
 
-The partition of a message without a key is that of its dedup key, so that it is the same one when it is sent again. The client would draw
-one, and a duplicate in another partition is not found.
+The partition of a message without a key is that of its dedup key, so that it is the same one when it is
+sent again. The client would draw one, and a duplicate in another partition is not found.
 """
 
 from __future__ import annotations

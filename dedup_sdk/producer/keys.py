@@ -3,8 +3,9 @@
     shop-1-4711-140213-5f0c6a1b9d3e8274-1732291514123-42
     address pid thread nonce            time (ms)     increment
 
-Each thread draws a nonce, and each process draws new ones after a fork. So a key is unique even where a process gets the number of an
-earlier one (in a container each is 1), the clock is set back, or two hosts have the same name.
+Each thread draws a nonce, and each process draws new ones after a fork. So a key is unique even where a
+process gets the number of an earlier one (in a container each is 1), the clock is set back, or two hosts
+have the same name.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class ProducerKeys:
     """Makes keys of the producer's address, process, thread, time and increment. Safe for threads, and across forks.
 
     Args:
-        address: the name of this producer: 1 to 128 ASCII letters, digits and ``.``, ``_``, ``:``, ``-``; None: the host's name.
+        address: the name of this producer: 1 to 128 ASCII letters, digits and ``.``, ``_``, ``:``, ``-``;
+            None: the host's name.
     """
 
     def __init__(self, address: str | None = None) -> None:

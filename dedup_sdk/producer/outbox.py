@@ -56,7 +56,8 @@ class Outbox(Protocol):
     def apply(self, step: Step) -> Sequence[int]:
         """Apply a step as one transaction, on disk when this returns; return the IDs of the added messages.
 
-        Raises `OutboxFullError` when a later attempt may succeed, `OutboxError` when none will. Then nothing was changed.
+        Raises `OutboxFullError` when a later attempt may succeed, `OutboxError` when none will. Then
+        nothing was changed.
         """
 
     def after(self, last: int, most: int) -> list[Stored]:

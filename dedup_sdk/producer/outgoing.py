@@ -92,7 +92,8 @@ def usable_id(given: bytes | None) -> bytes:
     """Return a dedup key; raises `ValueError` for an empty one: all messages without a key would share it."""
     if not given:
         raise ValueError(
-            "the dedup key is empty: messages that share it are duplicates of each other; give another one, or none, and one is made"
+            "the dedup key is empty: messages that share it are duplicates of each other; give another "
+            "one, or none, and one is made"
         )
     return given
 

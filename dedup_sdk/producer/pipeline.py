@@ -2,9 +2,9 @@
 
     produce() ─ queue ─▶ one transaction ─ ready ─▶ client ─ report ─▶ removed with a later transaction
 
-No message is given to the client before the transaction that holds it has returned. Messages in the outbox are sent in the order of their
-IDs, so that those of an earlier process go first. While the partition of a message is unknown, all messages behind it in its topic wait, so
-that none overtakes it.
+No message is given to the client before the transaction that holds it has returned. Messages in the outbox
+are sent in the order of their IDs, so that those of an earlier process go first. While the partition of a
+message is unknown, all messages behind it in its topic wait, so that none overtakes it.
 
 A message that was written is sent from memory as long as there is room; beyond that, rows are read again in
 the order of their IDs. So a broker that is away costs disk and not memory, and no message overtakes
@@ -236,11 +236,13 @@ class Pipeline:
             raise self.failed
         if unwritten:
             raise OutboxFullError(
-                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor sent ({self._write_error}); send them "
+                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor "
+                f"sent ({self._write_error}); send them "
                 "again, with the keys that their delivery callbacks were given"
             ) from self._write_error
 
-    # --- reports: threads that poll ------------------------------------------------------------------------------------
+    # --- reports: threads that poll
+    # ------------------------------------------------------------------------------------
 
     def report_refusals(self) -> int:
         """Report refused messages, and return how many."""
@@ -298,13 +300,15 @@ class Pipeline:
             else:
                 self._refused.append((number, text))
                 log.warning(
-                    "outbox: a message for topic %s is refused (%s); it stays in the outbox, and is tried again at the next start",
+                    "outbox: a message for topic %s is refused (%s); it stays in the outbox, and is tried "
+                    "again at the next start",
                     message.topic(), text,
                 )  # fmt: skip
             self.counters.refused += 1
             self._count_ended()
 
-    # --- the thread ----------------------------------------------------------------------------------------------------
+    # --- the thread
+    # ----------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         try:

@@ -46,24 +46,28 @@ class DedupProducer(Producer):
             producer.produce("orders", value)
             producer.persist()                      # from here on it will be sent, whatever happens to this process
 
-    If the process dies, the next one resends each unconfirmed message with the same key, so that a `DedupConsumer` hides the duplicate. A
-    message leaves the outbox when the broker has confirmed it.
+    If the process dies, the next one resends each unconfirmed message with the same key, so that a
+    `DedupConsumer` hides the duplicate. A message leaves the outbox when the broker has confirmed it.
 
     Args:
         config: as for `confluent_kafka.Producer`.
-        outbox: a folder, private to the user and of one producer at a time, or an outbox such as `dedup_adapters.sql_outbox.SqlOutbox`.
+        outbox: a folder, private to the user and of one producer at a time, or an outbox such as
+            `dedup_adapters.sql_outbox.SqlOutbox`.
         keys: makes the keys; default `ProducerKeys()`.
         id_header: the header that bears the key. A message that has it already keeps it.
-        on_refused: called as ``on_refused(error, message)`` for a message that is never accepted as it is (too large, unknown topic, no
-            right to write); if it returns true, the message is removed. Else it stays in the outbox, and is sent again at the next start.
-        on_damage: what to do with a damaged outbox: ``raise``, or ``set-aside``: rename it, log it, and begin with an empty one.
+        on_refused: called as ``on_refused(error, message)`` for a message that is never accepted as it is
+            (too large, unknown topic, no right to write); if it returns true, the message is removed. Else
+            it stays in the outbox, and is sent again at the next start.
+        on_damage: what to do with a damaged outbox: ``raise``, or ``set-aside``: rename it, log it, and
+            begin with an empty one.
         fsync: whether persisted messages survive a power cut; false: only the death of the process.
         most_waiting: unconfirmed messages beyond which `produce` raises `BufferError`.
         lock_wait: seconds to wait for another process that has the outbox open.
         close_timeout: seconds that `close` waits for confirmations; unconfirmed messages stay in the outbox.
 
-    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` for an outbox that cannot be used, and the errors of
-    `confluent_kafka.Producer`. All methods are safe for threads. After a fork the child must make its own producer.
+    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` for an outbox that
+    cannot be used, and the errors of `confluent_kafka.Producer`. All methods are safe for threads. After a
+    fork the child must make its own producer.
     """
 
     def __init__(
@@ -114,7 +118,8 @@ class DedupProducer(Producer):
             raise
         _PRODUCERS.add(keep_in_children(self))
 
-    # --- sending -------------------------------------------------------------------------------------------------------
+    # --- sending
+    # -------------------------------------------------------------------------------------------------------
 
     def produce(
         self,
@@ -131,11 +136,12 @@ class DedupProducer(Producer):
     ) -> None:
         """Queue a message, as `confluent_kafka.Producer.produce` does; it is sent when it is on disk.
 
-        ``dedup_id`` is the message's dedup key, if you have a better one than ``keys`` makes: one that your program gives the same message after a
-        restart. The delivery callback is called once, from `poll` or `flush`, when the message is confirmed or refused.
+        ``dedup_id`` is the message's dedup key, if you have a better one than ``keys`` makes: one that your
+        program gives the same message after a restart. The delivery callback is called once, from `poll` or
+        `flush`, when the message is confirmed or refused.
 
-        Raises `BufferError` when too many messages wait, `OutboxError` when the outbox has failed or the producer is closed, `KafkaException`
-        after a fatal error of the client.
+        Raises `BufferError` when too many messages wait, `OutboxError` when the outbox has failed or the
+        producer is closed, `KafkaException` after a fatal error of the client.
         """
         pipeline = self._alive()
         if pipeline.fatal is not None:
@@ -167,7 +173,8 @@ class DedupProducer(Producer):
     ) -> int:
         """Queue several messages, as `confluent_kafka.Producer.produce_batch` does; return how many were queued.
 
-        A message that was not queued has the error in its ``_error``. A message may also have ``headers`` and ``dedup_id``.
+        A message that was not queued has the error in its ``_error``. A message may also have ``headers``
+        and ``dedup_id``.
         """
         queued = 0
         for message in messages:
@@ -185,8 +192,8 @@ class DedupProducer(Producer):
     def persist(self, timeout: float | None = None) -> None:
         """Return when every message queued before is on disk: it will be sent, by this process or the next one.
 
-        Raises `OutboxError` when the outbox cannot be written (`OutboxFullError`: for now), or ``timeout`` seconds have passed. The messages
-        stay queued, and are written as soon as possible.
+        Raises `OutboxError` when the outbox cannot be written (`OutboxFullError`: for now), or ``timeout``
+        seconds have passed. The messages stay queued, and are written as soon as possible.
         """
         pipeline = self._alive()
         barrier = pipeline.barrier()
@@ -232,8 +239,8 @@ class DedupProducer(Producer):
     def close(self) -> bool:
         """Wait up to ``close_timeout`` seconds for confirmations, and close; unconfirmed messages stay in the outbox for the next producer.
 
-        Messages that could not be written to it (the disk is full, or the outbox has failed) are lost with this producer: their callbacks
-        are called with ``_PURGE_QUEUE``, and `OutboxError` is raised.
+        Messages that could not be written to it (the disk is full, or the outbox has failed) are lost with
+        this producer: their callbacks are called with ``_PURGE_QUEUE``, and `OutboxError` is raised.
         """
         if self._closed or self._forked:
             return True
@@ -274,7 +281,8 @@ class DedupProducer(Producer):
     ) -> None:
         self.close()
 
-    # --- not available with an outbox ------------------------------------------------------------------------------------
+    # --- not available with an outbox
+    # ------------------------------------------------------------------------------------
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> NoReturn:  # noqa: FBT001, FBT002 (the client's signature)
         """Refused: purged messages would come back from the outbox at the next start."""
@@ -283,7 +291,8 @@ class DedupProducer(Producer):
             "messages of an outbox cannot be purged; close() leaves unconfirmed messages to the next producer"
         )
 
-    # --- inside ----------------------------------------------------------------------------------------------------------
+    # --- inside
+    # ----------------------------------------------------------------------------------------------------------
 
     def _alive(self) -> Pipeline:
         pipeline = self._pipeline
@@ -307,7 +316,8 @@ class DedupProducer(Producer):
             return dedup_id, pack_headers(given)
         if len(bearing) > 1 or dedup_id is not None or bearing[0] is None:
             raise ValueError(
-                f"the dedup key is given {len(bearing) + (dedup_id is not None)} times, or null; give it once, as dedup_id= or as header {self._id_header!r}"
+                f"the dedup key is given {len(bearing) + (dedup_id is not None)} times, or null; give it "
+                f"once, as dedup_id= or as header {self._id_header!r}"
             )
         return bearing[0], pack_headers([pair for pair in given if pair[0] != self._id_header])
 

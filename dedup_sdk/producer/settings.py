@@ -3,8 +3,8 @@
 Set here unless you set them:
 
 - ``enable.idempotence=true``: a message that the client itself resends keeps its position, and is not duplicated.
-- ``delivery.timeout.ms=0``: the client retries until the broker answers. If it gave up, the outbox would send the message again, behind
-  others.
+- ``delivery.timeout.ms=0``: the client retries until the broker answers. If it gave up, the outbox would
+  send the message again, behind others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
     partitioner = checked_partitioner(client)
     if str(client.get("delivery.report.only.error", "false")).lower() not in ("false", "0"):
         raise ConfigurationError(
-            "delivery.report.only.error=true: without its delivery report a message stays in the outbox forever; leave it out"
+            "delivery.report.only.error=true: without its delivery report a message stays in the outbox "
+            "forever; leave it out"
         )
     callbacks = [client.pop(name) for name in _CALLBACKS if client.get(name) is not None]
     client.setdefault("acks" if "request.required.acks" not in client else "request.required.acks", "all")
@@ -58,7 +59,8 @@ def producer_settings(config: Mapping[str, Any]) -> ProducerSettings:
 def checked_partitioner(client: Mapping[str, Any]) -> str:
     """Return the partitioner of a client's configuration.
 
-    Raises `ConfigurationError` for acknowledgements by which brokers lose confirmed messages, and for a random partitioner.
+    Raises `ConfigurationError` for acknowledgements by which brokers lose confirmed messages, and for a
+    random partitioner.
     """
     for name in ("acks", "request.required.acks"):
         if str(client.get(name, "all")) not in ("all", "-1"):
@@ -68,6 +70,7 @@ def checked_partitioner(client: Mapping[str, Any]) -> str:
     partitioner = str(client.get("partitioner", DEFAULT_PARTITIONER))
     if partitioner == "random":
         raise ConfigurationError(
-            "partitioner='random' resends a message to another partition, where no consumer knows its ID; choose e.g. consistent_random or murmur2_random"
+            "partitioner='random' resends a message to another partition, where no consumer knows its ID; "
+            "choose e.g. consistent_random or murmur2_random"
         )
     return partitioner

@@ -4,10 +4,11 @@
       outbox.db            mode 0600
       outbox.db-wal        the transactions written last
 
-SQLite's own exclusive lock is kept while the outbox is open, so that the library refuses a second process. The lock belongs to the process
-(a fork does not inherit it), and ends with it.
+SQLite's own exclusive lock is kept while the outbox is open, so that the library refuses a second process.
+The lock belongs to the process (a fork does not inherit it), and ends with it.
 
-SQLite reads its write-ahead log up to the first damaged frame, and does not report the frames behind it; so they are counted here:
+SQLite reads its write-ahead log up to the first damaged frame, and does not report the frames behind it; so
+they are counted here:
 
     header    magic, version, page size, number, salt 1, salt 2, checksums          32 bytes, big-endian
     frame     page number, size after a commit (0: none), salt 1, salt 2, checksums  24 bytes, and a page
@@ -205,7 +206,8 @@ class SqliteOutbox:
             made.unlink()
         except OSError as error:
             raise OutboxError(
-                f"outbox folder {folder} cannot be made or written ({error.strerror}); check outbox= and its permissions"
+                f"outbox folder {folder} cannot be made or written ({error.strerror}); check outbox= and "
+                "its permissions"
             ) from error
 
     def _open(self) -> None:
@@ -265,7 +267,8 @@ class SqliteOutbox:
             raise OutboxError(f"{self.path} is another database, not an outbox; give a folder of its own")
         if version != FORMAT:
             raise OutboxError(
-                f"{self.path} has format {version}, this version reads {FORMAT}; open it with the version that wrote it, and let that send every message"
+                f"{self.path} has format {version}, this version reads {FORMAT}; open it with the version "
+                "that wrote it, and let that send every message"
             )
         # All rows are read now anyway, to be sent again.
         found = " ".join(self._run("PRAGMA quick_check(1)").fetchone()[0].split())
@@ -279,7 +282,8 @@ class SqliteOutbox:
         self._next_id = 1 + max(0, self._number("SELECT coalesce(max(id), 0) FROM messages"))
         if self._next_id > _MOST_ID:
             raise OutboxError(
-                f"{self.path} has a message with the number {self._next_id - 1}, which this package never gives; give another folder"
+                f"{self.path} has a message with the number {self._next_id - 1}, which this package never "
+                "gives; give another folder"
             )
 
     def _rename(self) -> None:
@@ -318,7 +322,8 @@ class SqliteOutbox:
 
     def _damaged(self, what: str) -> str:
         return (
-            f"outbox {self.path} {what}; its messages are not sent: recover it (sqlite3 {FILE} .recover), or start with "
+            f"outbox {self.path} {what}; its messages are not sent: recover it (sqlite3 {FILE} .recover), "
+            "or start with "
             "on_damage='set-aside', which renames it"
         )
 
@@ -338,7 +343,8 @@ class SqliteOutbox:
                 ) from error
             if kind in _LATER and done == "written":
                 raise OutboxFullError(
-                    f"outbox {self.path} cannot be written ({error}); it is tried again, and no message is sent before it is written: free some disk space"
+                    f"outbox {self.path} cannot be written ({error}); it is tried again, and no message is "
+                    "sent before it is written: free some disk space"
                 ) from error
             raise OutboxError(
                 f"outbox {self.path} cannot be {done} ({error}, {name}); check its permissions and disk"

@@ -32,8 +32,9 @@ def cache_folder() -> Path:
 def filled_once(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Return `folder`, complete: as it was found, or filled by `fill` and renamed into place.
 
-    `fill` gets an empty folder on the same file system. Its files are listed with their sizes; each later use compares the list, and
-    fills a folder again that lost a file. A second process waits meanwhile. Errors of `fill` are raised, and leave no files.
+    `fill` gets an empty folder on the same file system. Its files are listed with their sizes; each later
+    use compares the list, and fills a folder again that lost a file. A second process waits meanwhile.
+    Errors of `fill` are raised, and leave no files.
     """
     if is_complete(folder):
         return folder

@@ -115,8 +115,8 @@ class CuttingProxy:
     never learns it. A producer without idempotence then resends a real producer-side duplicate. Requests
     with ``acks=0`` have no answer and are never cut.
 
-    The schedule is seeded: between two cuts there are 1 to ``2 * every - 1`` answers, `every` on average, counted over all
-    connections. The methods may be called from any thread.
+    The schedule is seeded: between two cuts there are 1 to ``2 * every - 1`` answers, `every` on average,
+    counted over all connections. The methods may be called from any thread.
 
     Args:
         target: host and port that connections are forwarded to, e.g. ``kafka.address("PROXIED")``.
@@ -215,7 +215,8 @@ class CuttingProxy:
         """Forward nothing in one direction from now on; connections stay open.
 
         Args:
-            direction: ``requests`` (the broker gets nothing) or ``responses`` (it works, and its answers are held back).
+            direction: ``requests`` (the broker gets nothing) or ``responses`` (it works, and its answers
+                are held back).
         """
         self._run(self._set_gate(direction, flows=False))
 

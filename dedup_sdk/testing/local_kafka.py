@@ -427,7 +427,8 @@ class LocalKafka:
         """Start the broker and return when it serves all its partitions: 5 s the first time, 2-4 s after `kill`.
 
         Raises:
-            KafkaHelperError: it runs already, did not start, or was not ready in time; the message has its last log lines.
+            KafkaHelperError: it runs already, did not start, or was not ready in time; the message has its
+                last log lines.
         """
         if self._broker is not None:
             raise KafkaHelperError(f"LocalKafka runs already at {self.bootstrap}: kill() or stop() it first")
@@ -501,7 +502,8 @@ class LocalKafka:
         self._command = [
             str(java.executable),
             "-XX:+UseSerialGC",
-            # A broker that lives some minutes: to compile its code thoroughly takes longer than its start, and a third of all its work.
+            # A broker that lives some minutes: to compile its code thoroughly takes longer than its start,
+            # and a third of all its work.
             "-XX:TieredStopAtLevel=1",
             f"-Xmx{self._heap_mib}m",
             "-Xms64m",

@@ -133,9 +133,11 @@ _ASLEEP_S: Final = 0.002
 class MockKafka:
     """A mock Kafka cluster for unit-like tests and examples; any process may connect to it over TCP.
 
-    Supported: produce, fetch, commit, classic and KIP-848 groups, watermarks, headers, timestamps. **Not** supported: the admin requests (use `create_topic`), ``offsets_for_times``, transactions as a reader sees them (aborted
-    records are delivered), compaction and retention, topic IDs, missing topics (they are made with 4 partitions
-    when asked for). A partition keeps 5 MB or 100,000 records. Java clients cannot use it. For all these use `LocalKafka`.
+    Supported: produce, fetch, commit, classic and KIP-848 groups, watermarks, headers, timestamps. **Not**
+    supported: the admin requests (use `create_topic`), ``offsets_for_times``, transactions as a reader sees
+    them (aborted records are delivered), compaction and retention, topic IDs, missing topics (they are made
+    with 4 partitions when asked for). A partition keeps 5 MB or 100,000 records. Java clients cannot use
+    it. For all these use `LocalKafka`.
 
     Groups elect at once. Later rebalances wait for the members' ``session.timeout.ms`` minus a second: set it to 2000
     and ``heartbeat.interval.ms`` to 100 in tests. With 1000 or less they wait for the whole session, and a member that

@@ -33,8 +33,8 @@ def free_ports(count: int) -> list[int]:
 def free_port() -> int:
     """Return a TCP port on 127.0.0.1 on which no process listens now.
 
-    A broker needs seconds until it listens. Until this process ends, this function gives the port to no other caller, neither here
-    nor in another process with the same `dedup_sdk.testing.cache.cache_folder`.
+    A broker needs seconds until it listens. Until this process ends, this function gives the port to no
+    other caller, neither here nor in another process with the same `dedup_sdk.testing.cache.cache_folder`.
 
     Raises:
         KafkaHelperError: no free port was found.

@@ -33,11 +33,12 @@ _LOOK_S = 0.001
 class Supervisor:
     """A small shell that ends a child and removes `folder` when this process dies, or calls `end_child`.
 
-    It starts before the child, which writes its process ID to it before it becomes the program. So an exception or a SIGKILL between the
-    fork and the next line leaves no orphan.
+    It starts before the child, which writes its process ID to it before it becomes the program. So an
+    exception or a SIGKILL between the fork and the next line leaves no orphan.
 
     Args:
-        ending: shell commands that end the child, whose process ID is ``$child``; ``$stays`` is "" unless `end_child` was called.
+        ending: shell commands that end the child, whose process ID is ``$child``; ``$stays`` is "" unless
+            `end_child` was called.
         folder: removed when this process dies, or drops the supervisor, after the child was started.
     """
 
@@ -92,11 +93,12 @@ class Supervisor:
 class SupervisedChild:
     """A running child process, and a `Supervisor` that ends it and removes `folder` if this process dies first.
 
-    The child has its own session: Ctrl-C at a terminal reaches your program, not the child, and the program ends it when
-    it is time.
+    The child has its own session: Ctrl-C at a terminal reaches your program, not the child, and the program
+    ends it when it is time.
 
     Args:
-        command: program and arguments. If it cannot be started the child ends with status 126 or 127, and `output` has the reason.
+        command: program and arguments. If it cannot be started the child ends with status 126 or 127, and
+            `output` has the reason.
         folder: removed when this process dies without ending the child; after `kill` it stays.
         output: receives the child's stdout and stderr.
     """
@@ -152,7 +154,8 @@ class SupervisedChild:
         if self._child.returncode is None:
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, signal.SIGKILL)
-        # After the signal, so that an interruption here leaves no child. Before the child is collected: then another process could get its ID,
+        # After the signal, so that an interruption here leaves no child. Before the child is collected:
+        # then another process could get its ID,
         # which the shell would kill.
         self._supervisor.dismiss()
         self._child.wait()

@@ -54,7 +54,8 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
     if isinstance(server, Redis | RedisCluster):
         if isinstance(server, Redis) and not server.connection_pool.connection_kwargs.get("socket_timeout"):
             logger.warning(
-                "the client of Redis at %s has no socket_timeout: while the server does not answer, the consumer waits with it; give it one, e.g. 1.0",
+                "the client of Redis at %s has no socket_timeout: while the server does not answer, the "
+                "consumer waits with it; give it one, e.g. 1.0",
                 where(server),
             )
         return lambda: server, where(server)
@@ -83,8 +84,8 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
     except ValueError:
         # Its text may have a part of a password, which the library took for a port.
         raise ConfigurationError(
-            "the URL of the shared store is none of Redis; give e.g. 'redis://localhost:6379/0', of a cluster 'redis+cluster://localhost:6379', and "
-            "write special characters of a user or password as %XX"
+            "the URL of the shared store is none of Redis; give e.g. 'redis://localhost:6379/0', of a cluster "
+            "'redis+cluster://localhost:6379', and write special characters of a user or password as %XX"
         ) from None
     if is_cluster:
         return partial(RedisCluster.from_url, url, **settings), f"the cluster of {where(client)}"
@@ -148,13 +149,15 @@ def warn_of_forgetting(client: Any, where: str) -> None:
         return
     if log == "no":
         logger.warning(
-            "Redis at %s has appendonly=no, save=%r: when it restarts it forgets %s, and duplicates of that are delivered; "
+            "Redis at %s has appendonly=no, save=%r: when it restarts it forgets %s, and duplicates of "
+            "that are delivered; "
             "set appendonly yes, appendfsync everysec",
             where, save, "what came since its last snapshot" if save else "every ID",
         )  # fmt: skip
     if policy and policy != "noeviction":
         logger.warning(
-            "Redis at %s has maxmemory-policy=%s: when its memory is full it drops IDs within their window, and duplicates of them are "
+            "Redis at %s has maxmemory-policy=%s: when its memory is full it drops IDs within their "
+            "window, and duplicates of them are "
             "delivered; set maxmemory-policy noeviction",
             where, policy,
         )  # fmt: skip

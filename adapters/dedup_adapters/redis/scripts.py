@@ -1,13 +1,15 @@
 """What the server does, in Lua: one script a batch, so that nobody else comes in between.
 
-A claim is the text ``c<token>:<lease in ms>:<owner>``, which lives as long as its lease; a mark is ``d<timestamp>:<token>``, which lives for the window. So
-the server's clock ends both. What reads otherwise is foreign, and stays.
+A claim is the text ``c<token>:<lease in ms>:<owner>``, which lives as long as its lease; a mark is
+``d<timestamp>:<token>``, which lives for the window. So the server's clock ends both. What reads otherwise
+is foreign, and stays.
 
-A server whose clock is set back, or that restores an old file, would keep a claim for as much longer. So who finds one that lives longer than its
-own lease has it end with that, from now.
+A server whose clock is set back, or that restores an old file, would keep a claim for as much longer. So
+who finds one that lives longer than its own lease has it end with that, from now.
 
-The next token is the server's time in microseconds, or the last token and one, whichever is more: it rises also where the server forgot everything, or its
-clock was set back. Numbers are doubles in Lua: whole up to 2**53, which the time in microseconds reaches in the year 2255.
+The next token is the server's time in microseconds, or the last token and one, whichever is more: it rises
+also where the server forgot everything, or its clock was set back. Numbers are doubles in Lua: whole up to
+2**53, which the time in microseconds reaches in the year 2255.
 """
 
 from __future__ import annotations

@@ -26,11 +26,12 @@ class RedisStore:
     """A `dedup_sdk.ClaimStore` in Redis (6.2 or newer) or Valkey.
 
     Args:
-        server: a URL (``redis://``, ``rediss://``, ``unix://``; of any node of a cluster ``redis+cluster://``, ``rediss+cluster://``), or a client of
-            redis-py: `redis.Redis`, or `redis.RedisCluster`.
+        server: a URL (``redis://``, ``rediss://``, ``unix://``; of any node of a cluster
+            ``redis+cluster://``, ``rediss+cluster://``), or a client of redis-py: `redis.Redis`, or
+            `redis.RedisCluster`.
         prefix: what the keys begin with; stores with another one see nothing of each other.
-        buckets: into how many parts the IDs are divided, each in one slot of a cluster, and each a script a batch. It is part of the
-            keys: with another number what is stored is not found.
+        buckets: into how many parts the IDs are divided, each in one slot of a cluster, and each a script a
+            batch. It is part of the keys: with another number what is stored is not found.
         timeout: seconds that an answer may take, for a client that is made of a URL. The consumer waits meanwhile.
 
     Raises `ConfigurationError` for settings that make no sense. Connects with the first call.

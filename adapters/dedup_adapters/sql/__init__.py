@@ -11,7 +11,8 @@
 first
     no message with this ID was handled in a transaction that was committed, within the window.
 handled
-    the transaction that stored its ID was committed. One that is rolled back leaves nothing: its message is first again.
+    the transaction that stored its ID was committed. One that is rolled back leaves nothing: its message is
+    first again.
 
 PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
 """

@@ -22,8 +22,8 @@ _KEEPALIVES: Final = 3
 def engine_of(url: str, timeout_s: float, made: Callable[[Any], None]) -> Engine:
     """Return an engine, which connects with its first use; what the URL's query says of waits counts.
 
-    ``timeout_s``: how long to wait for a connection, and for a sign of life of the machine behind one. ``made`` is given each connection of the
-    driver's before anything is asked through it.
+    ``timeout_s``: how long to wait for a connection, and for a sign of life of the machine behind one.
+    ``made`` is given each connection of the driver's before anything is asked through it.
 
     Raises:
         ConfigurationError: it is no URL of PostgreSQL, or its driver is not there; nothing of a password is shown.
@@ -89,7 +89,8 @@ def _parsed(url: str) -> URL:
         ) from None
     if parsed.get_backend_name() != "postgresql":
         raise ConfigurationError(
-            f"the URL of the shared store is one of {parsed.get_backend_name()!r}, and not of PostgreSQL; give e.g. {EXAMPLE}"
+            f"the URL of the shared store is one of {parsed.get_backend_name()!r}, and not of PostgreSQL; "
+            f"give e.g. {EXAMPLE}"
         )
     return parsed
 

@@ -29,8 +29,10 @@ class OutOfOrderError(InboxError):
 def is_retryable(error: BaseException) -> bool:
     """Whether the same transaction may succeed when it is begun anew.
 
-    So do deadlocks, locks that took too long, serialisation failures, and connections that were lost, or cannot be had while the server is
-    started anew; be it in a statement of the inbox, in one of yours, or in ``COMMIT``. What became of a transaction whose connection was lost in its commit nobody knows; begun anew, the inbox tells.
+    So do deadlocks, locks that took too long, serialisation failures, and connections that were lost, or
+    cannot be had while the server is started anew; be it in a statement of the inbox, in one of yours, or
+    in ``COMMIT``. What became of a transaction whose connection was lost in its commit nobody knows; begun
+    anew, the inbox tells.
     """
     if isinstance(error, PoolTimeoutError):
         return True

@@ -1,8 +1,9 @@
 """An inbox in time partitions of PostgreSQL: what is over is dropped by the table, not by the row.
 
-A unique key of a partitioned table holds inside one partition only. So all transactions store into the newest one, a *generation*, and look the
-ID up in the older ones first. That is as good as one key while nobody stores into an older one any more: each transaction holds a shared lock to its end, and
-a new generation is begun under the same lock alone.
+A unique key of a partitioned table holds inside one partition only. So all transactions store into the
+newest one, a *generation*, and look the ID up in the older ones first. That is as good as one key while
+nobody stores into an older one any more: each transaction holds a shared lock to its end, and a new
+generation is begun under the same lock alone.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ class Generations:
     def hold(self, connection: Connection) -> None:
         """Have no generation begin before the end of this transaction.
 
-        It has to be a statement of its own: the next one sees what was committed before the lock was given. At a higher level of isolation it would not.
+        It has to be a statement of its own: the next one sees what was committed before the lock was given.
+        At a higher level of isolation it would not.
         """
         level = connection.execute(self._hold).one()[1]
         if level != "read committed":
             raise InboxError(
-                f"the transaction is at {level.upper()}, where an ID of an older partition may be unseen; take READ COMMITTED, or an inbox that is not "
+                f"the transaction is at {level.upper()}, where an ID of an older partition may be unseen; "
+                "take READ COMMITTED, or an inbox that is not "
                 "partitioned"
             )
 
@@ -91,7 +94,8 @@ class Generations:
             )
         if set(found) != {self._window_ms}:
             raise InboxError(
-                f"table {self._ids.fullname} forgets after {found[0]} ms, not {self._window_ms}: groups that share a partitioned table have one "
+                f"table {self._ids.fullname} forgets after {found[0]} ms, not {self._window_ms}: groups "
+                "that share a partitioned table have one "
                 "window; give that one, or name another table with table="
             )
 
@@ -107,7 +111,8 @@ class Generations:
     def turn(self, engine: Engine, now: Callable[[Connection], int]) -> int:
         """Begin a generation where the newest is old enough at the time (ms) that ``now`` says, and drop those that are over; return how many were dropped.
 
-        It waits two seconds at most for transactions that are open; then the database's error is raised, which passes (`is_retryable`).
+        It waits two seconds at most for transactions that are open; then the database's error is raised,
+        which passes (`is_retryable`).
         """
         with engine.begin() as connection:
             connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))

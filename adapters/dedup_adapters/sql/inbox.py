@@ -24,8 +24,8 @@ from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_o
 class InboxCounts:
     """Totals since the inbox was made, of what was said, whatever became of the transactions.
 
-    ``first`` and ``duplicate`` are messages with an ID, ``behind`` those that the offset in the database showed to be handled, ``unkeyed``
-    those without an ID (first, too), ``reasons`` why they have none.
+    ``first`` and ``duplicate`` are messages with an ID, ``behind`` those that the offset in the database
+    showed to be handled, ``unkeyed`` those without an ID (first, too), ``reasons`` why they have none.
     """
 
     first: int = 0
@@ -57,15 +57,19 @@ class Inbox:
     Args:
         engine: SQLAlchemy's, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
         group: whose messages these are; groups may share a table, and do not see each other's IDs.
-        id: which bytes of a record are its ID; what another ID spec reads is another ID, even where the bytes are equal.
-        window: how long an ID is known at least, by the database server's clock, from when its message was handled; None: for ever.
-        scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic and its retry topic.
+        id: which bytes of a record are its ID; what another ID spec reads is another ID, even where the
+            bytes are equal.
+        window: how long an ID is known at least, by the database server's clock, from when its message was
+            handled; None: for ever.
+        scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic
+            and its retry topic.
         table: the table's name; with ``_offsets`` behind it that of the offsets.
         schema: where the tables are, where that is not the connection's default.
         partitioned: keep the IDs in time partitions (PostgreSQL), so that `expire` drops tables and deletes no rows.
         offsets: keep the offsets in the database, too, so that a partition begins where the last transaction left it.
 
-    Raises `ConfigurationError` for settings that make no sense. Used from any thread, each with a connection of its own.
+    Raises `ConfigurationError` for settings that make no sense. Used from any thread, each with a
+    connection of its own.
     """
 
     def __init__(
@@ -107,9 +111,10 @@ class Inbox:
     def once(self, connection: Connection, message: Any) -> Iterator[bool]:
         """Say whether a message is first, and store its ID in the connection's transaction.
 
-        An exception rolls the transaction back (the innermost, where there are savepoints) before it goes on, so that an ID without its
-        work is never committed. A message without an ID is first. Where another transaction has stored the ID and is open, its end is
-        waited for. Raises what the database raises; `is_retryable` says what passes.
+        An exception rolls the transaction back (the innermost, where there are savepoints) before it goes
+        on, so that an ID without its work is never committed. A message without an ID is first. Where
+        another transaction has stored the ID and is open, its end is waited for. Raises what the database
+        raises; `is_retryable` says what passes.
         """
         with self.once_many(connection, [message]) as [first]:
             yield first
@@ -170,7 +175,8 @@ class Inbox:
         given: object = connection  # what callers without a type checker pass
         if not isinstance(given, Connection):
             raise ConfigurationError(
-                f"{type(given).__name__} is no SQLAlchemy connection; give that of `with engine.begin() as connection`, or session.connection()"
+                f"{type(given).__name__} is no SQLAlchemy connection; give that of `with engine.begin() as "
+                "connection`, or session.connection()"
             )
         if not connection.in_transaction():
             raise InboxError(
@@ -211,8 +217,9 @@ class Inbox:
     def expire(self) -> int:
         """Delete the group's IDs whose window is over, 10,000 a transaction; return how many. Without it they are first again all the same.
 
-        Where the table is partitioned: drop the partitions whose window is over, for all groups, begin a new one where it is time, and return how many
-        were dropped. That waits two seconds at most for open transactions, and raises what passes (`is_retryable`).
+        Where the table is partitioned: drop the partitions whose window is over, for all groups, begin a
+        new one where it is time, and return how many were dropped. That waits two seconds at most for open
+        transactions, and raises what passes (`is_retryable`).
         """
         if self._window_ms is None:
             return 0
@@ -245,7 +252,8 @@ def _sized(text: str) -> bytes:
 def _dialect_of(engine: object) -> str:
     if not isinstance(engine, Engine):
         raise ConfigurationError(
-            f"engine={engine!r}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...') (of an AsyncEngine its sync_engine)"
+            f"engine={engine!r}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...') "
+            "(of an AsyncEngine its sync_engine)"
         )
     name = engine.dialect.name
     if name not in DIALECTS:

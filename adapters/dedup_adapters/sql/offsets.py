@@ -88,8 +88,9 @@ class Step(NamedTuple):
 class Progress:
     """One partition: ``last`` is the next offset if every attempt was committed, ``attempts`` those of the transaction that was last seen.
 
-    A transaction that was committed though it seemed to fail is handled again by who does not know it: ``certain`` are offsets that were
-    committed and may still come again, ``theirs`` those that another owner handled.
+    A transaction that was committed though it seemed to fail is handled again by who does not know it:
+    ``certain`` are offsets that were committed and may still come again, ``theirs`` those that another
+    owner handled.
     """
 
     topic: str
@@ -117,7 +118,8 @@ class Progress:
         if found < self.last:
             self._check_order(offsets, found, begin)
         if found not in (self.last, *(each.before for each in self.attempts)):
-            # Another owner of the partition handled them, in order: this one lost it, or got it while that one was not through.
+            # Another owner of the partition handled them, in order: this one lost it, or got it while that
+            # one was not through.
             self.theirs = (*self.theirs, range(begin, found))
         done = self._done(found)
         handled = frozenset(
@@ -128,7 +130,8 @@ class Progress:
         late = next((each for each in offsets if each < found and each not in handled), None)
         if late is not None:
             raise OutOfOrderError(
-                f"{self.name}: offset {late} came after what lies below {found} was handled; handle a partition's messages in their order (set "
+                f"{self.name}: offset {late} came after what lies below {found} was handled; handle a "
+                "partition's messages in their order (set "
                 "the group back with inbox.offsets.move), or keep offsets in Kafka (without offsets=)"
             )
         return Step(found, max(offsets[-1] + 1, found), handled)
@@ -136,7 +139,8 @@ class Progress:
     def note(self, step: Step, offsets: list[int], transaction: object) -> None:
         """Note a step that was taken."""
         if transaction is not self.transaction:
-            # What another transaction finds in the database was committed; what lies before its first message does not come again.
+            # What another transaction finds in the database was committed; what lies before its first
+            # message does not come again.
             done = self._done(step.before) | step.handled
             self.certain = frozenset(each for each in done if each >= offsets[0])
             self.theirs = tuple(there for there in self.theirs if there.stop > offsets[0])
@@ -168,7 +172,8 @@ class Progress:
         )
         if offsets[0] > undone:
             raise OutOfOrderError(
-                f"{self.name}: offset {offsets[0]} came, but {undone} was rolled back and comes first; handle it, or keep offsets in Kafka "
+                f"{self.name}: offset {offsets[0]} came, but {undone} was rolled back and comes first; "
+                "handle it, or keep offsets in Kafka "
                 "(without offsets=)"
             )
 
@@ -191,14 +196,15 @@ Coordinates = tuple[str, int]
 class KeptOffsets:
     """Where a group stands, in the user's database.
 
-    A partition begins where the database says, whatever Kafka has committed. One that the database does not know begins where the
-    group has committed, else by ``reset``.
+    A partition begins where the database says, whatever Kafka has committed. One that the database does not
+    know begins where the group has committed, else by ``reset``.
 
     Args:
         cluster: asked which topics these are, so that one that was made anew is told from the old one.
-        reset: where a partition begins of which the database knows nothing that can be used: it is new to the group, its topic was made
-            anew, or its log begins or ends elsewhere. ``earliest`` loses nothing, and known IDs are not handled again; ``latest``
-            passes over what is there; ``error`` raises `InboxError`.
+        reset: where a partition begins of which the database knows nothing that can be used: it is new to
+            the group, its topic was made anew, or its log begins or ends elsewhere. ``earliest`` loses
+            nothing, and known IDs are not handled again; ``latest`` passes over what is there; ``error``
+            raises `InboxError`.
     """
 
     def __init__(self, cluster: AdminClient, *, reset: Reset = "earliest") -> None:
@@ -251,7 +257,8 @@ class KeptOffsets:
     def begin(self, consumer: Any, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """Return the partitions with the offsets at which to read: ``consumer.assign(inbox.offsets.begin(consumer, partitions))``.
 
-        What is read of them by this process is judged from there on. Raises `InboxError`, and what the database and the client raise.
+        What is read of them by this process is judged from there on. Raises `InboxError`, and what the
+        database and the client raise.
         """
         asked = [TopicPartition(each.topic, each.partition) for each in partitions]
         if not asked:
@@ -279,7 +286,8 @@ class KeptOffsets:
             moved = connection.execute(self._place.values(next_offset=each.offset), here)
             if moved.rowcount == 0:
                 raise InboxError(
-                    f"{each.topic}[{each.partition}]: group {self._group!r} has no offset in the database; begin the partition first"
+                    f"{each.topic}[{each.partition}]: group {self._group!r} has no offset in the database; "
+                    "begin the partition first"
                 )
 
     def positions(self, connection: Connection) -> dict[Coordinates, int]:
@@ -333,7 +341,8 @@ class KeptOffsets:
     def _by_reset(self, name: str, why: str, low: int, high: int) -> int:
         if self._reset == "error":
             raise InboxError(
-                f"{name}: no offset of group {self._group!r} can be used (the topic {why}), and reset=error; set one with move()"
+                f"{name}: no offset of group {self._group!r} can be used (the topic {why}), and "
+                "reset=error; set one with move()"
             )
         return low if self._reset == "earliest" else high
 
@@ -361,7 +370,8 @@ class KeptOffsets:
     def advance(self, connection: Connection, places: Sequence[RecordRef]) -> set[int]:
         """Move the offsets behind these messages; return the indexes of those that turn out to be handled.
 
-        Raises `OutOfOrderError` for messages that are not in their partition's order, `InboxError` for a partition that was not begun.
+        Raises `OutOfOrderError` for messages that are not in their partition's order, `InboxError` for a
+        partition that was not begun.
         """
         by_partition: dict[Coordinates, list[int]] = {}
         for index, place in enumerate(places):
@@ -380,7 +390,8 @@ class KeptOffsets:
         progress = self._known.get(coordinates)
         if progress is None:
             raise InboxError(
-                f"{coordinates[0]}[{coordinates[1]}] was not begun: subscribe with on_assign=inbox.offsets.on_assign, or assign "
+                f"{coordinates[0]}[{coordinates[1]}] was not begun: subscribe with "
+                "on_assign=inbox.offsets.on_assign, or assign "
                 "inbox.offsets.begin(consumer, partitions)"
             )
         if any(later <= earlier for earlier, later in pairwise(offsets)):

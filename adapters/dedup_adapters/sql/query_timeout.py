@@ -1,7 +1,8 @@
 """A time limit for the database's answers.
 
-No setting of libpq bounds that time, and TCP only checks whether the machine behind a connection answers: a server that hangs, or a proxy that
-lost its own connection, keeps ours open without an answer. So the connection of an overdue query is cut here; its driver then reports it lost.
+No setting of libpq bounds that time, and TCP only checks whether the machine behind a connection answers: a
+server that hangs, or a proxy that lost its own connection, keeps ours open without an answer. So the
+connection of an overdue query is cut here; its driver then reports it lost.
 
 ``statement_timeout`` is kept by the server, which may be what hangs; keepalives and ``tcp_user_timeout``
 are answered by its kernel, or by a proxy. A thread per query would cost two thread switches each, and leave

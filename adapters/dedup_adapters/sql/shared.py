@@ -64,12 +64,15 @@ class SharedStore:
     """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.6 or newer); a call is one statement.
 
     Args:
-        engine: SQLAlchemy's, or the URL that one is made of (``postgresql+psycopg://...``). How long connecting may take is an engine's own business
-            (``connect_args``), and so is a ``pool_pre_ping``: leave that out, it is not needed here.
+        engine: SQLAlchemy's, or the URL that one is made of (``postgresql+psycopg://...``). How long
+            connecting may take is an engine's own business (``connect_args``), and so is a
+            ``pool_pre_ping``: leave that out, it is not needed here.
         table: the table's name; with ``_tokens`` behind it that of its sequence.
         schema: where they are, where that is not the connection's default.
-        timeout: seconds that a lock may take; for an engine that is made of a URL also a connection, or a sign of life of the server's machine.
-        answer_timeout: seconds that an answer may take, for which the consumer waits; then the connection is cut (with psycopg and psycopg2).
+        timeout: seconds that a lock may take; for an engine that is made of a URL also a connection, or a
+            sign of life of the server's machine.
+        answer_timeout: seconds that an answer may take, for which the consumer waits; then the connection
+            is cut (with psycopg and psycopg2).
 
     Raises `ConfigurationError` for settings that make no sense. Connects with the first call.
     """
@@ -98,11 +101,13 @@ class SharedStore:
         given: object = self._ours or engine  # what callers without a type checker pass
         if not isinstance(given, Engine) or given.dialect.name != "postgresql":
             raise ConfigurationError(
-                f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. create_engine('postgresql+psycopg://...'), or its URL"
+                f"engine={engine!r}: give SQLAlchemy's Engine of PostgreSQL, e.g. "
+                "create_engine('postgresql+psycopg://...'), or its URL"
             )
         if given.dialect.driver not in LIBPQ:
             logger.warning(
-                "the driver %s does not tell the sockets of its connections: while the server does not answer, the consumer waits with it; "
+                "the driver %s does not tell the sockets of its connections: while the server does not "
+                "answer, the consumer waits with it; "
                 "take another one, e.g. %s",
                 given.dialect.driver, EXAMPLE,
             )  # fmt: skip
@@ -313,11 +318,13 @@ class SharedStore:
             told = difference(connection, self._table)
         except NoSuchTableError:
             raise ConfigurationError(
-                f"there is no table {name}: call create() of the shared store, or put what ddl() returns into a migration"
+                f"there is no table {name}: call create() of the shared store, or put what ddl() returns "
+                "into a migration"
             ) from None
         if told:
             raise ConfigurationError(
-                f"table {name} is no shared memory of this version: {told}; name another one with table=, or move that one away"
+                f"table {name} is no shared memory of this version: {told}; name another one with table=, "
+                "or move that one away"
             )
 
     @contextmanager

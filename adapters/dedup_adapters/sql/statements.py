@@ -95,10 +95,12 @@ DELETE FROM {table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {table} WHERE until
 """The time is asked before: no index serves a condition that may change from row to row."""
 
 STARTED: Final = text(
-    "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text) || ' ' || coalesce(CAST(inet_server_addr() AS text), '')"
+    "SELECT CAST(extract(epoch FROM pg_postmaster_start_time()) AS text) || ' ' || "
+    "coalesce(CAST(inet_server_addr() AS text), '')"
 )
 WAITS: Final = text(
-    "SELECT set_config('lock_timeout', :lock_ms, true), set_config('idle_in_transaction_session_timeout', :idle_ms, true)"
+    "SELECT set_config('lock_timeout', :lock_ms, true), set_config('idle_in_transaction_session_timeout', "
+    ":idle_ms, true)"
 )
 """For the transaction alone: between us and the server there may be somebody who lends connections. One who is stopped, or gone, between two
 statements of a question lets go what he has locked before another one, who waits for that, gives up."""

@@ -163,7 +163,8 @@ def check(connection: Connection, table: Table) -> None:
                 f"{_migration(connection.dialect, table, columns)}"
             )
         raise InboxError(
-            f"table {table.fullname} is no inbox of this version: {told}; name another one with table=, or move that one away"
+            f"table {table.fullname} is no inbox of this version: {told}; name another one with table=, or "
+            "move that one away"
         )
 
 

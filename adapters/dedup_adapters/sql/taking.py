@@ -80,7 +80,8 @@ def _by_bytes(tables: Tables, window_ms: int | None, clock: Any) -> Take:
 def _by_substrings(table: Table, window_ms: int | None, clock: Any) -> Take:
     """All IDs are one value, as above: a row of values for each took nearly twice as long.
 
-    The statement begins with INSERT, and what it selects from stands inside: before any other first word Python's driver begins no transaction.
+    The statement begins with INSERT, and what it selects from stands inside: before any other first word
+    Python's driver begins no transaction.
     """
     place = select(literal_column("0", Integer).label("place")).cte("places", recursive=True, nesting=True)
     place = place.union_all(select(place.c.place + 1).where(place.c.place < bindparam("last", type_=Integer)))
