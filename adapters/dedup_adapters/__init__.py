@@ -1,4 +1,5 @@
-"""Ties dedup_sdk to named outside systems; each adapter is a module of its own, imported by name.
+"""Adapters between dedup_sdk and other systems; each is a module that you import by name.
 
-Adapters use the public names of `dedup_sdk` only, and import what they adapt when they are imported themselves.
+An adapter uses only the public names of `dedup_sdk`. It imports the libraries that it needs when it is
+imported itself.
 """

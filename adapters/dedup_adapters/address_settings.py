@@ -1,11 +1,11 @@
-"""Settings by address, as Apache ActiveMQ Artemis and HornetQ have them: texts with wildcards, of which the most specific wins.
+"""Settings by address, as in Apache ActiveMQ Artemis and HornetQ: patterns of which the most specific match wins.
 
 address
-    where messages are sent to there; here a topic.
+    the name that messages are sent to in these brokers; here a topic.
 match
-    the text of a setting: an address, or one with wildcards. An address is words with a delimiter between
-    them. ``*`` is one word, ``#`` at the end any number of them, none included: ``orders.#`` is ``orders``,
-    ``orders.eu`` and ``orders.eu.big``.
+    the key of a setting: an address, or a pattern. An address consists of words with a delimiter between
+    them. ``*`` stands for one word, ``#`` at the end for any number of words, also none: ``orders.#``
+    matches ``orders``, ``orders.eu`` and ``orders.eu.big``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wildcards:
-    """The characters of a broker's syntax (``wildcard-addresses``); three different ones, else `ConfigurationError`."""
+    """The wildcard characters of a broker (``wildcard-addresses``).
+
+    Raises `ConfigurationError` unless all three differ.
+    """
 
     delimiter: str = "."
     any_words: str = "#"
     single_word: str = "*"
 
     def __post_init__(self) -> None:
-        """Refuse what could not be told apart."""
+        """Refuse characters that are not single or not distinct."""
         given: list[object] = [self.delimiter, self.any_words, self.single_word]
         if len({each for each in given if isinstance(each, str) and len(each) == 1}) != len(given):
             raise ConfigurationError(f"{self!r}: give three different characters, e.g. '.', '#' and '*'")
@@ -36,7 +39,7 @@ class Wildcards:
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
-    """Windows by topic: those of the most specific match, None where nothing matches. Made by `cache_sizes`."""
+    """The window of each topic, by its most specific match; None where nothing matches. Made by `cache_sizes`."""
 
     sizes: tuple[tuple[str, int], ...]
     """Match and size, the most specific first."""
@@ -47,12 +50,15 @@ class CacheSizes:
         """Return the window of a topic."""
         for (_, size), pattern in zip(self.sizes, self._patterns, strict=True):
             if pattern.fullmatch(topic):
-                return ring(size)
+                return count_window(size)
         return None
 
 
 def cache_sizes(addresses: Mapping[str, int], wildcards: Wildcards) -> CacheSizes:
-    """Return the windows of addresses that are given as match -> size; raises `ConfigurationError` for what is neither."""
+    """Return the windows for a mapping of match to cache size.
+
+    Raises `ConfigurationError` for an invalid match or size.
+    """
     given: object = addresses  # what callers without a type checker pass
     if not isinstance(given, Mapping):
         raise ConfigurationError(f"addresses={given!r}: give sizes by match, e.g. {{'orders.#': 50_000}}")
@@ -68,24 +74,24 @@ def cache_sizes(addresses: Mapping[str, int], wildcards: Wildcards) -> CacheSize
 
 
 def check_size(name: str, size: object) -> None:
-    """Raise `ConfigurationError` for what is no size of a cache."""
+    """Raise `ConfigurationError` unless this is a valid cache size."""
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= _LARGEST:
         raise ConfigurationError(
             f"{name}={size!r}: a size is a whole number from 0 to {_LARGEST}, 0 turns detection off"
         )
 
 
-def ring(size: int) -> Window:
-    """Return the window of a cache of that size."""
+def count_window(size: int) -> Window:
+    """Return the count window that behaves as a cache of this size."""
     return Window(count=size) if size else Window.off()
 
 
 def _rank(match: str, wildcards: Wildcards) -> tuple[int, int, tuple[bool, ...], str]:
-    """Return what sorts matches, the most specific first, as far as the broker says which that is.
+    """Return a sort key that puts the most specific match first, as far as the broker defines it.
 
-    Addresses, then those with ``*`` (a word before a wildcard, from the left), then those with ``#``, the
-    longer text first. Of two equally long ones with ``#`` the broker takes any; here it is the one that has
-    words where the other has ``*``.
+    First addresses without wildcards, then matches with ``*`` (a word before a wildcard, from the left),
+    then matches with ``#``, the longer text first. For two matches with ``#`` of the same length the
+    broker's choice is undefined; here the one with words where the other has ``*`` comes first.
     """
     words = tuple(word == wildcards.single_word for word in match.split(wildcards.delimiter))
     if wildcards.any_words in match:
@@ -103,7 +109,7 @@ def _pattern(match: str, wildcards: Wildcards) -> re.Pattern[str]:
         rest = f"(?:{delimiter}.+)?"
     if wildcards.any_words in head:
         raise ConfigurationError(
-            f"match {match!r} has {wildcards.any_words!r} before its end, which no broker takes; write "
+            f"match {match!r} has {wildcards.any_words!r} before its end, which no broker accepts; write "
             "e.g. orders.*.eu or orders.#"
         )
     words = f"[^{delimiter}]+".join(map(re.escape, head.split(wildcards.single_word)))

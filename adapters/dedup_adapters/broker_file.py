@@ -1,16 +1,16 @@
-"""The configuration file of an Artemis or HornetQ broker: what it says of duplicate detection, and what is left out of the rest.
+"""Reads duplicate detection settings from the configuration file of an Artemis or HornetQ broker.
 
     <configuration xmlns="urn:activemq">
-      <core xmlns="urn:activemq:core">                    HornetQ has what is in here in <configuration> itself
+      <core xmlns="urn:activemq:core">         HornetQ has these elements in <configuration> itself
         <id-cache-size>20000</id-cache-size>
         <persist-id-cache>true</persist-id-cache>
         <wildcard-addresses> <delimiter>.</delimiter> … </wildcard-addresses>
         <address-settings>
           <address-setting match="orders.#"> <id-cache-size>50000</id-cache-size> … </address-setting>
 
-It bears the namespace of its broker, or none. What stands there twice is refused: which one counts differs
-from version to version. The file is a stranger's: entities, document types and anything above 16 MiB are
-refused.
+The file has the namespace of its broker, or none. An element that occurs twice is refused, because broker
+versions differ in which one counts. The file is untrusted: entities, document types and more than 16 MiB
+are refused.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _INCLUDE = "{http://www.w3.org/2001/XInclude}include"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What a broker's file says of duplicate detection.
+    """The duplicate detection settings of a broker's file.
 
-    ``lookup`` is the same as a strategy, for `DedupConsumer` or `Deduplicator`. ``not_carried_over`` has a
-    line for each part of the file that is not in it.
+    ``lookup`` is the strategy with these settings, for `DedupConsumer` or `Deduplicator`.
+    ``not_carried_over`` has one line for each part of the file that the strategy does not contain.
     """
 
     id_cache_size: int
     persist_id_cache: bool
     addresses: dict[str, int]
-    """Sizes by match, in the file's order; only of settings that have one."""
+    """Cache sizes by match, in the file's order, without address settings that have no size."""
     wildcards: Wildcards
     lookup: Lookup
     not_carried_over: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The settings as they stand in the file; None for what it does not say."""
+class FileSettings:
+    """The settings as in the file; None where the file has no value."""
 
     id_cache_size: int | None
     persist_id_cache: bool | None
@@ -68,20 +68,23 @@ class Found:
     not_carried_over: tuple[str, ...]
 
 
-def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> Found:
-    """Read a broker's configuration, and tell the log once what is not carried over.
+def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> FileSettings:
+    """Read a broker's configuration, and log once which settings are not carried over.
 
-    Raises `ConfigurationError`, in one line, for a file that is missing, hostile, or something else;
-    ``usual_name`` is what to give instead, ``namespace`` the one of that broker's files.
+    ``usual_name`` is the usual file name, for error messages; ``namespace`` is the XML namespace of the
+    broker's files. Raises `ConfigurationError`, in one line, for a file that is missing, unsafe or not a
+    broker's configuration.
     """
     root = _parsed(path, usual_name)
     if _name(root) != "configuration":
-        raise ConfigurationError(f"{path} is a file of <{_shown(_name(root))}>; give a {usual_name}")
+        raise ConfigurationError(
+            f"{path} has the root element <{_shown(_name(root))}>, not <configuration>; give a {usual_name}"
+        )
     given = _namespace(root)
     if given not in ("", namespace):
         raise ConfigurationError(
-            f"{path} is a file of {_shown(given)!r}, not of {namespace!r}; give a {usual_name}, or use the "
-            "reader of the broker that it is of"
+            f"{path} has the XML namespace {_shown(given)!r}, not {namespace!r}; give a {usual_name}, or use "
+            "the adapter of the other broker"
         )
     where = str(path)
     inside = _child(root, "core", where)
@@ -92,7 +95,7 @@ def read_broker_file(path: str | Path, usual_name: str, namespace: str) -> Found
     wildcards, not_taken = _wildcards(core, where)
     addresses, not_read = _addresses(core, wildcards, where)
     left += [*not_taken, *not_read]
-    found = Found(
+    found = FileSettings(
         id_cache_size=None if size is None else _size(size, f"{path}: {_SIZE}"),
         persist_id_cache=None if persist is None else _flag(persist, f"{path}: {_PERSIST}"),
         addresses=addresses,
@@ -109,7 +112,7 @@ def _parsed(path: str | Path, usual_name: str) -> Element:
         from defusedxml import ElementTree
     except ImportError as error:
         raise ConfigurationError(
-            f"to read {usual_name} takes defusedxml, which is not installed: pip install 'dedup-sdk[artemis]'"
+            f"reading {usual_name} needs defusedxml, which is not installed: pip install 'dedup-sdk[artemis]'"
         ) from error
     try:
         with Path(path).open("rb") as file:
@@ -121,7 +124,7 @@ def _parsed(path: str | Path, usual_name: str) -> Element:
     try:
         root: Element = ElementTree.fromstring(content, forbid_dtd=True)
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        # defusedxml's own errors are ValueErrors, and an encoding that is unknown is a LookupError.
+        # defusedxml's own errors are ValueErrors; an unknown encoding is a LookupError.
         cause = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigurationError(
             f"{path} cannot be read as XML without entities ({_shown(cause)}); give a {usual_name}"
@@ -130,7 +133,7 @@ def _parsed(path: str | Path, usual_name: str) -> Element:
 
 
 def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str, int], list[str]]:
-    """Return the sizes by match, and a line for what else the settings have."""
+    """Return the sizes by match, and a line for each other setting."""
     literal, settings = _literal_markers(core, path), _child(core, _ADDRESSES, path)
     if settings is None:
         return {}, []
@@ -152,14 +155,14 @@ def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str
                 continue
         if sizes.setdefault(match, size) != size:
             raise ConfigurationError(
-                f"{path}: match {_shown(match)!r} stands there twice, with and without a size or with two; "
-                "leave the one that the broker takes"
+                f"{path}: match {_shown(match)!r} occurs twice with different sizes; remove the one that the "
+                "broker ignores"
             )
     return {match: size for match, size in sizes.items() if size is not None}, left
 
 
 def _literal_markers(core: Element, path: str) -> str:
-    """Return the two characters around matches whose wildcards are none, empty where there are no such."""
+    """Return the two characters that surround a match without wildcards; empty where the file has none."""
     text = _text(core, _LITERAL, path) or ""
     if len(text) not in (0, 2):
         raise ConfigurationError(f"{path}: {_LITERAL} is {_shown(text)!r}; write two characters, e.g. ()")
@@ -167,10 +170,10 @@ def _literal_markers(core: Element, path: str) -> str:
 
 
 def _others(element: Element, called: str, known: set[str]) -> Iterator[str]:
-    """Yield a line that names what else is in an element, and one for each include."""
+    """Yield a line that names the other children of an element, and one for each include."""
     for each in element:
         if each.tag == _INCLUDE:
-            yield f"{called}: what {_shown(each.get('href') or 'an include')} holds, which was not read"
+            yield f"{called}: the content of {_shown(each.get('href') or 'an include')}, which was not read"
     names = dict.fromkeys(_name(each) for each in element if each.tag != _INCLUDE)
     left = [_shown(name) for name in names if name not in known]
     if left:
@@ -179,7 +182,7 @@ def _others(element: Element, called: str, known: set[str]) -> Iterator[str]:
 
 
 def _wildcards(core: Element, path: str) -> tuple[Wildcards, list[str]]:
-    """Return the characters of matches, and a line for what else stands beside them."""
+    """Return the wildcard characters, and a line for each other setting beside them."""
     element = _child(core, _WILDCARDS, path)
     if element is None:
         return Wildcards(), []
@@ -192,7 +195,7 @@ def _child(element: Element, name: str, path: str) -> Element | None:
     """Return the only child of that name, None where there is none."""
     found = [each for each in element if _name(each) == name]
     if len(found) > 1:
-        raise ConfigurationError(f"{path}: {name} stands {len(found)} times in <{_name(element)}>; leave one")
+        raise ConfigurationError(f"{path}: {name} occurs {len(found)} times in <{_name(element)}>; keep one")
     return found[0] if found else None
 
 
@@ -205,8 +208,8 @@ def _text(element: Element, name: str, path: str) -> str | None:
 def _size(text: str, where: str) -> int:
     if not re.fullmatch("[0-9]{1,10}", text, re.ASCII):
         raise ConfigurationError(
-            f"{where} is {_shown(text)!r}, no whole number from 0 on; write the number that the broker "
-            "runs with, e.g. 20000"
+            f"{where} is {_shown(text)!r}, not a whole number from 0 on; write the number that the broker "
+            "uses, e.g. 20000"
         )
     check_size(where, int(text))
     return int(text)
@@ -229,6 +232,6 @@ def _namespace(element: Element) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return (the beginning of) a text of the file, in one line."""
+    """Return a text of the file (or its beginning) in one line."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}…"

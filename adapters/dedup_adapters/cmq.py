@@ -1,12 +1,14 @@
-"""Tencent CMQ: its scheme against duplicates, on Kafka.
+"""The deduplication scheme of Tencent CMQ, on Kafka.
 
-    with cmq.producer({"bootstrap.servers": "localhost:9092"}, outbox="var/outbox", address="10.0.0.5") as producer: ...
+    producer = cmq.producer({"bootstrap.servers": "localhost:9092"}, outbox="var/outbox",
+    address="10.0.0.5")
+    with producer: ...
 
     dedup = cmq.lookup(max_retention="4d", max_retry="1h", max_network="1m")
 
-The producer makes a key of its address, process, thread, the time and an increment, has it on disk with the
-message before it sends, and sends again with the same key. The consumer keeps the keys of what it has
-handled, for as long as a duplicate may come.
+The producer makes a key of its address, process, thread, time and an increment. It writes key and message
+to disk before it sends them, and resends with the same key. The consumer keeps the keys of handled messages
+for as long as a duplicate may come.
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ from dedup_sdk import (
 )
 
 DEDUP_KEY: Final = "dedup-id"
-"""The header that bears the key. The guide lets the application choose where."""
+"""The header that contains the key; the vendor's guide leaves the position to the application."""
 Length = timedelta | str
 
 
 def producer(
     config: Mapping[str, Any], *, outbox: str | Path, address: str | None = None, **settings: Any
 ) -> DedupProducer:
-    """Return a producer whose messages bear such keys.
+    """Return a producer that gives each message such a key.
 
     Args:
-        config: as of `DedupProducer`.
-        outbox: the folder where key and message lie until they are confirmed.
-        address: what names this producer; None: the host's name.
-        settings: more of `DedupProducer`'s.
+        config: as for `DedupProducer`.
+        outbox: the folder where key and message are kept until the broker has confirmed them.
+        address: the name of this producer; None: the host's name.
+        settings: other settings of `DedupProducer`.
     """
     return DedupProducer(
         config, outbox=outbox, **{"keys": ProducerKeys(address), "id_header": DEDUP_KEY, **settings}
@@ -55,34 +57,37 @@ def lookup(
     max_network: Length = "0s",
     id: IdSpec | None = None,  # noqa: A002 (as `Lookup` has it)
 ) -> Lookup:
-    """Return the strategy of a consumer that keeps keys for as long as the guide says; see `required_window`."""
+    """Return the strategy of a consumer that keeps keys as long as the guide says; see `required_window`."""
     window = required_window(max_retention=max_retention, max_retry=max_retry, max_network=max_network)
     return Lookup(id=header(DEDUP_KEY) if id is None else id, window=window)
 
 
 def expiry_ms(now_ms: int, *, max_retention: Length, max_retry: Length, max_network: Length = "0s") -> int:
-    """Return until when a key that is first seen now has to be kept, milliseconds since 1970: for a memory that expires keys by the clock."""
+    """Return the time until which a key first seen now must be kept, milliseconds since 1970.
+
+    Use it for a memory that expires keys by the clock.
+    """
     window = required_window(max_retention=max_retention, max_retry=max_retry, max_network=max_network)
     return now_ms + (window.time_ms or 0)
 
 
 def forgettable_before_ms(earliest_stored_ms: int, *, max_retry: Length, max_network: Length = "0s") -> int:
-    """Return before when a key must have been made so that it may be forgotten now, milliseconds since 1970.
+    """Return the time before which a key must have been made so that it may be removed now, ms since 1970.
 
-    That is the guide's alternative to an expiry of each key: the earliest message that the topic still has
-    bounds what can come.
+    This is the guide's alternative to an expiry of each key: the oldest message that the topic still has
+    bounds the duplicates that can come.
 
     Args:
-        earliest_stored_ms: when that message was sent.
-        max_retry: how long after its first attempt a message may be sent again.
-        max_network: how long an attempt may be under way.
+        earliest_stored_ms: the time at which that message was sent.
+        max_retry: how long after its first attempt a message may be resent.
+        max_network: how long one attempt may take.
     """
     window = required_window(max_retention="0s", max_retry=max_retry, max_network=max_network)
     return earliest_stored_ms - (window.time_ms or 0)
 
 
 def is_forgettable(key: bytes, before_ms: int) -> bool:
-    """Whether a key was made before a moment; False for one that says nothing of its time, which stays."""
+    """Whether a key was made before a moment; False for a key without a readable time, which must be kept."""
     made = ProducerKey.read(key)
     return made is not None and made.made_ms < before_ms
 

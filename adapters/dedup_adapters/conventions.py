@@ -1,13 +1,14 @@
-"""ID specs of those whose records carry an ID in headers by a convention of their own.
+"""ID specs for systems that put an ID into headers by their own convention.
 
     from dedup_adapters import conventions
     from dedup_sdk import Lookup, Window
 
     Lookup(id=conventions.debezium_outbox(), window=Window(days=7))
 
-A dead letter has no ID of its own, but says where its message lay: topic, partition and offset there name
-the message, however often it is put into the dead-letter topic. Look at a record before you rely on a
-preset: names and forms are those of the systems' documentation, and their users may have set others.
+A dead letter has no ID of its own, but headers with the coordinates of the failed message: topic, partition
+and offset identify that message, however often it is sent to the dead-letter topic. Check a real record
+before you use a preset: header names and formats are those of the systems' documentation, and users may
+have configured others.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from dedup_sdk import IdSpec, header
 
 
 def debezium_outbox() -> IdSpec:
-    """Return the spec of events that Debezium's outbox event router brings: the event's unique ID, in the header ``id``.
+    """Return the spec of events of Debezium's outbox event router: the unique event ID in the header ``id``.
 
     Source: Debezium's documentation of the outbox event router (``table.field.event.id``), which names
-    removing duplicates as its use.
+    deduplication as its use.
     """
     return header("id")
 
 
 def connect_dead_letter() -> IdSpec:
-    """Return the spec of dead letters of Kafka Connect's sinks, where ``errors.deadletterqueue.context.headers.enable`` is true.
+    """Return the spec of dead letters of Kafka Connect's sink connectors.
 
-    Source: KIP-298; the headers ``__connect.errors.topic``, ``.partition`` and ``.offset``.
+    You must set ``errors.deadletterqueue.context.headers.enable=true`` there. Source: KIP-298; the headers
+    ``__connect.errors.topic``, ``.partition`` and ``.offset``.
     """
     return _coordinates("__connect.errors.topic", "__connect.errors.partition", "__connect.errors.offset")
 
@@ -36,7 +38,7 @@ def spring_kafka_dead_letter() -> IdSpec:
     """Return the spec of dead letters of Spring for Apache Kafka (``DeadLetterPublishingRecoverer``).
 
     Source: its reference; the headers ``kafka_dlt-original-topic``, ``-partition`` and ``-offset`` (numbers
-    are big-endian bytes).
+    as big-endian bytes).
     """
     return _coordinates(
         "kafka_dlt-original-topic", "kafka_dlt-original-partition", "kafka_dlt-original-offset"

@@ -1,9 +1,10 @@
-"""HornetQ: its duplicate detection, on Kafka.
+"""The duplicate detection of HornetQ, on Kafka.
 
     dedup = hornetq.duplicate_detection(addresses={"orders.#": 50_000, "audit": 0})
     dedup = hornetq.from_configuration_xml("hornetq-configuration.xml").lookup
 
-Either is a `Lookup` for `DedupConsumer` or `Deduplicator`. An address is a topic, and a cache is one of a *partition*.
+Both are a `Lookup` for `DedupConsumer` or `Deduplicator`. An address is a topic; each *partition* has its
+own cache.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dedup_adapters.id_cache import Defaults, from_file, lookup
 from dedup_sdk import IdSpec, Lookup, Unit, header
 
 DUPLICATE_ID: Final = "_HQ_DUPL_ID"
-"""The property, here the header, that bears the ID of a message."""
+"""The header that contains the ID of a message; in the broker it is a property."""
 ID_CACHE_SIZE: Final = 2_000
-"""How many IDs an address remembers where nobody says."""
+"""The broker's default number of IDs for each address."""
 
 _DEFAULTS = Defaults(header(DUPLICATE_ID), ID_CACHE_SIZE, "hornetq-configuration.xml", "urn:hornetq")
 
@@ -34,19 +35,20 @@ def duplicate_detection(
     wildcards: Wildcards | None = None,
     unit: Unit | IdSpec | None = None,
 ) -> Lookup:
-    """Return the strategy that answers as the broker's duplicate ID cache does.
+    """Return the strategy that gives the same answers as the broker's duplicate ID cache.
 
     Args:
-        id_cache_size: how many accepted IDs each partition remembers; 0 turns detection off.
-        persist_id_cache: whether they outlive a restart; false: in memory only, and what was stored is deleted.
-        addresses: sizes of topics that have another one, by match: ``{"orders.#": 50_000}``. The most
-            specific match wins.
-        id: which bytes are the ID.
-        wildcards: the characters of matches, where they are not ``.``, ``#`` and ``*``.
-        unit: what names a transaction (`Lookup`): one duplicate rejects it, and an ID that comes twice in
-            it is none, as with the broker.
+        id_cache_size: the number of accepted IDs that each partition remembers; 0 turns detection off.
+        persist_id_cache: whether IDs survive a restart; false: they are kept in memory only, and stored IDs
+            are deleted.
+        addresses: the sizes of topics that differ from ``id_cache_size``, by match: ``{"orders.#":
+            50_000}``. The most specific match wins.
+        id: the ID spec.
+        wildcards: the wildcard characters of matches, if they are not ``.``, ``#`` and ``*``.
+        unit: the spec of the transaction ID (see `Lookup`): one duplicate rejects the whole transaction,
+            and an ID that occurs twice in one transaction is not a duplicate, as with the broker.
 
-    Raises `ConfigurationError` for a size below 0, and a match that the broker does not take.
+    Raises `ConfigurationError` for a size below 0, and a match that the broker does not accept.
     """
     return lookup(
         id_cache_size,
@@ -64,9 +66,9 @@ def from_configuration_xml(
     id: IdSpec = _DEFAULTS.id,  # noqa: A002 (as `Lookup` has it)
     unit: Unit | IdSpec | None = None,
 ) -> BrokerSettings:
-    """Read duplicate detection from a broker's ``hornetq-configuration.xml`` (extra ``[artemis]``).
+    """Read the settings of duplicate detection from a ``hornetq-configuration.xml`` (extra ``[artemis]``).
 
-    The result says what it did not carry over, and one line of the log does. Raises `ConfigurationError`,
-    in one line, for a file that is missing, hostile or something else.
+    The result lists the settings that are not carried over, and one log line names them. Raises
+    `ConfigurationError`, in one line, for a file that is missing, unsafe or not a broker's configuration.
     """
     return from_file(path, _DEFAULTS, id, unit)

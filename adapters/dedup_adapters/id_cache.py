@@ -1,4 +1,4 @@
-"""The duplicate ID cache that Artemis and HornetQ have in common, as a `Lookup`."""
+"""The duplicate ID cache that Artemis and HornetQ share, as a `Lookup`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dedup_adapters.address_settings import Wildcards, cache_sizes, check_size, ring
+from dedup_adapters.address_settings import Wildcards, cache_sizes, check_size, count_window
 from dedup_adapters.broker_file import BrokerSettings, read_broker_file
 from dedup_sdk import ConfigurationError, IdSpec, Lookup, Unit, Windows
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a broker has where nobody says: the header of the ID, the size, the name and the namespace of its file."""
+    """A broker's defaults: the ID's header, the cache size, name and XML namespace of its configuration file."""
 
     id: IdSpec
     id_cache_size: int
@@ -30,9 +30,10 @@ def lookup(
     persist_id_cache: bool,
     unit: Unit | IdSpec | None = None,
 ) -> Lookup:
-    """Return the strategy that answers as such a cache; raises `ConfigurationError` for settings that no broker has.
+    """Return the strategy of such a cache; raises `ConfigurationError` for settings that no broker accepts.
 
-    ``unit`` names the transactions, whose own IDs are no duplicates of each other, as with the brokers.
+    ``unit`` is the spec of the transaction ID. IDs of one transaction are not duplicates of each other, as
+    with the brokers.
     """
     check_size("id_cache_size", id_cache_size)
     given: object = persist_id_cache  # what callers without a type checker pass
@@ -44,7 +45,7 @@ def lookup(
             f"wildcards={characters!r}: give dedup_adapters.address_settings.Wildcards(delimiter='/', ...)"
         )
     sizes = cache_sizes(addresses, characters)
-    windows = Windows(default=ring(id_cache_size), topics=sizes)
+    windows = Windows(default=count_window(id_cache_size), topics=sizes)
     found = Lookup(
         id=dedup_id, window=windows if sizes.sizes else windows.default, persist=persist_id_cache, unit=unit
     )
@@ -56,7 +57,7 @@ def lookup(
 def from_file(
     path: str | Path, defaults: Defaults, dedup_id: IdSpec, unit: Unit | IdSpec | None
 ) -> BrokerSettings:
-    """Read a broker's file; what it does not say is as the broker has it."""
+    """Read a broker's file; settings that it lacks have the broker's defaults."""
     found = read_broker_file(path, defaults.file_name, defaults.namespace)
     size = defaults.id_cache_size if found.id_cache_size is None else found.id_cache_size
     persist = True if found.persist_id_cache is None else found.persist_id_cache

@@ -1,4 +1,4 @@
-"""Solace PubSub+: its replication group message IDs, and where they stand in a Kafka record.
+"""Solace PubSub+: its replication group message IDs, and the headers of a Kafka record that contain IDs.
 
     from dedup_adapters import solace
     one = solace.ReplicationGroupMessageId.parse("rmid1:3b202-25d86a922c7-00000000-000001f2")
@@ -6,9 +6,9 @@
     solace.order()                                                         # the same, as an order of IDs
     Lookup(id=solace.replication_group_message_id(), window=Window(days=7))
 
-Made after the public documentation alone (docs.solace.com, "Detecting Duplicate Messages", and the
-references of the messaging APIs), which gives the text form and what comparing means; whoever has a client
-of the vendor's may use its own comparison as an order instead (`dedup_sdk.orders.order_of`).
+Written from the public documentation only (docs.solace.com, "Detecting Duplicate Messages", and the
+references of the messaging APIs), which defines the text form and the comparison. If you have a client of
+the vendor, you can use its own comparison as an order (`dedup_sdk.orders.order_of`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dedup_sdk.orders import Order, SortKey
 REPLICATION_GROUP_MESSAGE_ID: Final = "solace_replicationGroupMessageId"
 """The header of the replication group message ID."""
 APPLICATION_MESSAGE_ID: Final = "solace_applicationMessageId"
-"""The header of the ID that the publisher gave its message: the one to look for where copies come by several queues."""
+"""The header of the publisher's own message ID; use it where copies arrive through several queues."""
 SEQUENCE_NUMBER: Final = "solace_sequenceNumber"
-"""The header of the number that the publisher, or its client, counted."""
+"""The header of the sequence number that the publisher, or its client, assigned."""
 SENDER_ID: Final = "solace_senderId"
-"""The header of the publisher whose sequence numbers these are."""
+"""The header of the publisher that assigned the sequence number."""
 
 _TEXT = re.compile("rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})")
 _TEXT_LENGTH = 41
@@ -36,19 +36,19 @@ _MOST_SHOWN = 60
 
 
 class InvalidReplicationGroupMessageId(ValueError):  # noqa: N818 - the vendor's word; every language calls it so
-    """A text that is no replication group message ID."""
+    """A text is not a replication group message ID."""
 
 
 class NotComparable(Exception):  # noqa: N818 - as above
-    """Two replication group message IDs of different origins: nothing says which message came first."""
+    """Two replication group message IDs have different origins, so that their messages have no known order."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationGroupMessageId:
-    """What Solace calls a message in a queue of a replication group.
+    """Solace's identifier of a message in a replication group.
 
-    ``spooler_id``: the spooler's unique ID, 64 bits unsigned; the origin, one broker or pair of them.
-    ``message_id``: the effective message ID, 64 bits unsigned, growing. Raises
+    ``spooler_id``: the unique ID of the message spooler, 64 bits unsigned; it is the origin, one broker or
+    a pair. ``message_id``: the effective message ID, 64 bits unsigned, ascending. Raises
     `InvalidReplicationGroupMessageId` for anything else.
     """
 
@@ -56,18 +56,21 @@ class ReplicationGroupMessageId:
     message_id: int
 
     def __post_init__(self) -> None:
-        """Refuse what are no 64 bits."""
+        """Refuse numbers outside of 64 bits."""
         for name in ("spooler_id", "message_id"):
             value: object = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**_BITS:
-                message = f"{name}={value!r} is no unsigned number of {_BITS} bits; read an ID with ReplicationGroupMessageId.parse(text)"
+                message = (
+                    f"{name}={value!r} is not an unsigned number of {_BITS} bits; read an ID with "
+                    "ReplicationGroupMessageId.parse(text)"
+                )
                 raise InvalidReplicationGroupMessageId(message)
 
     @classmethod
     def parse(cls, text: str) -> ReplicationGroupMessageId:
         """Read ``rmid1:`` and 32 hexadecimal digits in groups of 5, 11, 8 and 8 joined by ``-``: 41 characters.
 
-        The prefix in lower case, the digits in either; no blanks, no digits but ASCII's. Raises
+        The prefix is lower case, the digits are ASCII of either case, and there are no blanks. Raises
         `InvalidReplicationGroupMessageId` that shows (the beginning of) the text.
         """
         given: object = text
@@ -78,7 +81,10 @@ class ReplicationGroupMessageId:
                 if isinstance(given, str)
                 else repr(type(given).__name__)
             )
-            message = f"{shown} is no replication group message ID; one looks like rmid1:3b202-25d86a922c7-00000000-000001f2"
+            message = (
+                f"{shown} is not a replication group message ID; give e.g. "
+                "rmid1:3b202-25d86a922c7-00000000-000001f2"
+            )
             raise InvalidReplicationGroupMessageId(message)
         return cls(int(found[1] + found[2], 16), int(found[3] + found[4], 16))
 
@@ -90,25 +96,25 @@ class ReplicationGroupMessageId:
     def compare(self, other: ReplicationGroupMessageId) -> int:
         """Return -1 when this message came before the other, 0 when it is the same, 1 when it came after it.
 
-        Raises `NotComparable` when they come from different origins, and `TypeError` for what is no such ID.
+        Raises `NotComparable` when the origins differ, and `TypeError` for another type.
         """
         given: object = other  # what callers without a type checker pass
         if not isinstance(given, ReplicationGroupMessageId):
             raise TypeError(
-                f"{type(given).__name__} is no ReplicationGroupMessageId; read a text with "
+                f"{type(given).__name__} is not a ReplicationGroupMessageId; read a text with "
                 "ReplicationGroupMessageId.parse(text)"
             )
         if self.spooler_id != other.spooler_id:
             raise NotComparable(
-                f"{self} and {other} come from different brokers, which count by themselves; take the "
-                "message for a new one"
+                f"{self} and {other} come from different brokers, which count independently; treat the "
+                "message as new"
             )
         return (self.message_id > other.message_id) - (self.message_id < other.message_id)
 
 
 @dataclass(frozen=True, slots=True)
 class _MessageIdOrder(Order):
-    """`order` as a value; it reads bytes, without making an ID of each."""
+    """The result of `order`; it reads bytes without an object for each ID."""
 
     @property
     def name(self) -> str:
@@ -125,7 +131,10 @@ _BYTES = re.compile(_TEXT.pattern.encode())
 
 
 def order() -> Order:
-    """Return the order of replication group message IDs: by message ID within an origin, uncomparable between two."""
+    """Return the order of replication group message IDs.
+
+    IDs of one origin are compared by message ID; IDs of different origins are uncomparable.
+    """
     return _MessageIdOrder()
 
 

@@ -1,4 +1,4 @@
-"""The transactional outbox: a message is a row in the user's own database, written in the transaction of the work that it tells of.
+"""The transactional outbox: a message is a row in your database, added by the transaction of its work.
 
     outbox = SqlOutbox(engine)
     outbox.create()
@@ -11,12 +11,13 @@
         while running:
             producer.poll(1)
 
-A transaction that is rolled back sends nothing; one that is committed is sent, also when this process dies,
-with the same dedup key each time. PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
+A transaction that is rolled back sends no message. Messages of a committed one are sent, also after a crash
+of this process, with the same dedup key each time. For PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy
+(extra ``[sql]``).
 
-The sending process looks through the table from its beginning, not behind a cursor: a row gets its number
-when it is written, and appears when its transaction is committed, so that a smaller number may appear
-later. Rows that are under way are left out, which are few; delivered rows are deleted.
+The sending process reads the table from its beginning, not behind a cursor: a row gets its number when it
+is inserted, and becomes visible when its transaction is committed, so that a smaller number may appear
+later. Rows that are being sent are skipped; they are few. Delivered rows are deleted.
 """
 
 from __future__ import annotations
@@ -62,11 +63,13 @@ Headers = Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | N
 
 
 class SqlOutbox:
-    """An outbox in a table of yours, for `DedupProducer(outbox=...)`; one producer at a time sends from it.
+    """An outbox in a table of your database, for `DedupProducer(outbox=...)`.
+
+    One producer at a time sends from it.
 
     Args:
         engine: of PostgreSQL, SQLite, MySQL or MariaDB.
-        table: its name.
+        table: the table's name.
         keys: makes the dedup keys of `add`; default `ProducerKeys()`.
     """
 
@@ -75,7 +78,7 @@ class SqlOutbox:
     def __init__(self, engine: Engine, *, table: str = "dedup_outbox", keys: Any = None) -> None:
         if engine.dialect.name not in DIALECTS:
             raise ConfigurationError(
-                f"engine of {engine.dialect.name}: an outbox lies in {', '.join(DIALECTS)}"
+                f"engine of {engine.dialect.name} is not supported; give one of {', '.join(DIALECTS)}"
             )
         given: object = table  # what callers without a type checker pass
         if not isinstance(given, str) or not given:
@@ -85,12 +88,12 @@ class SqlOutbox:
         self._lock: _Lock | None = None
 
     def create(self) -> None:
-        """Make the table where it is not there."""
+        """Create the table if it is missing."""
         with self._errors("made"):
             self.table.create(self._engine, checkfirst=True)
 
     def ddl(self) -> str:
-        """Return the statement that makes the table, for a migration."""
+        """Return the statement that creates the table, for a migration."""
         return str(CreateTable(self.table).compile(dialect=self._engine.dialect)).strip()
 
     def add(
@@ -105,9 +108,9 @@ class SqlOutbox:
         headers: Headers | None = None,
         dedup_id: str | bytes | None = None,
     ) -> bytes:
-        """Add a message in your transaction, and return its dedup key; it is sent when that is committed.
+        """Add a message in your transaction, and return its dedup key; it is sent after the commit.
 
-        Raises `ValueError` for what is no message, and what SQLAlchemy raises.
+        Raises `ValueError` for an invalid message, and the errors of SQLAlchemy.
         """
         message = Outgoing(
             usable_id(self._keys() if dedup_id is None else as_bytes("dedup_id", dedup_id)),
@@ -116,7 +119,7 @@ class SqlOutbox:
         )  # fmt: skip
         why = why_unusable(message)
         if why is not None:
-            raise ValueError(f"this is no message: {why}")
+            raise ValueError(f"invalid message: {why}")
         connection.execute(insert(self.table), message._asdict())
         return message.dedup_id
 
@@ -124,7 +127,7 @@ class SqlOutbox:
     # ----------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """See `Outbox`: locked in the database, for as long as its connection lives."""
+        """See `Outbox`: holds a lock in the database until its connection ends."""
         with self._errors("opened"):
             self._check()
             lock = _Lock(self._engine, self.table.name)
@@ -134,7 +137,7 @@ class SqlOutbox:
                     "table of its own"
                 )
             self._lock = lock
-            # What was refused in an earlier life is tried again.
+            # Messages that an earlier process found refused are sent again.
             with self._engine.begin() as connection:
                 connection.execute(
                     update(self.table).values(refused=None).where(self.table.c.refused.is_not(None))
@@ -171,9 +174,9 @@ class SqlOutbox:
     def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
         """See `Outbox`.
 
-        Numbers are given when a row is written, and rows appear when their transaction is committed: one
-        with a smaller number may come later. So it is looked for from the beginning, among rows that are
-        few, since what is delivered is gone.
+        A row gets its number when it is inserted, and is visible after its commit: a smaller number may
+        appear later. So the search starts at the beginning; delivered rows are deleted, so that few are
+        read.
         """
         column = self.table.c.id
         query = select(column).where(self.table.c.refused.is_(None)).order_by(column).limit(len(known) + most)
@@ -192,14 +195,14 @@ class SqlOutbox:
         inspector = inspect(self._engine)
         if not inspector.has_table(self.table.name):
             raise OutboxError(
-                f"there is no table {self.table.name}: call create(), or put what ddl() returns into a migration"
+                f"there is no table {self.table.name}: call create(), or add the result of ddl() to a migration"
             )
         found = sorted(column["name"] for column in inspector.get_columns(self.table.name))
         wanted = sorted(column.name for column in self.table.columns)
         if found != wanted:
             raise OutboxError(
-                f"table {self.table.name} is no outbox of this version: it has {', '.join(found)}, and "
-                f"{', '.join(wanted)} are wanted; name another one"
+                f"table {self.table.name} is not an outbox of this version: it has {', '.join(found)}, but needs "
+                f"{', '.join(wanted)}; name another one"
             )
 
     def _add(self, connection: Connection, messages: Sequence[Outgoing]) -> list[int]:
@@ -220,7 +223,7 @@ class SqlOutbox:
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
-        """Translate what SQLAlchemy raises: a database that is away comes back."""
+        """Translate SQLAlchemy's errors; an unreachable database counts as temporary."""
         try:
             yield
         except SQLAlchemyError as error:
@@ -230,8 +233,8 @@ class SqlOutbox:
             )
             if away and done != "opened":
                 raise OutboxFullError(
-                    f"outbox {self.table.name} cannot be {done} ({said}); nothing is sent that is not in "
-                    "it, and it is tried again"
+                    f"outbox {self.table.name} cannot be {done} ({said}); it is tried again, and no message is sent "
+                    "before it is in the outbox"
                 ) from error
             raise OutboxError(
                 f"outbox {self.table.name} cannot be {done} ({said}); check the database and its rights"
@@ -239,7 +242,7 @@ class SqlOutbox:
 
 
 class _Lock:
-    """Keeps other producers away, in the database; a connection that ends gives it back."""
+    """A lock in the database that other producers respect; it is released when its connection ends."""
 
     def __init__(self, engine: Engine, table: str) -> None:
         self._engine, self._name = engine, f"dedup-outbox {table}"
@@ -247,11 +250,11 @@ class _Lock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Whether it was to be had."""
+        """Return whether the lock was free, and is held now."""
         dialect = self._engine.dialect.name
         if dialect == "sqlite":
             return self._take_file()
-        # Not of the pool: it is kept, and idle, and must be nobody else's.
+        # Detached from the pool: it stays open and idle, and no other code may get it.
         self._connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._connection.detach()
         asked = (
@@ -265,7 +268,7 @@ class _Lock:
         return taken
 
     def give_back(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         if self._connection is not None:
             with suppress(SQLAlchemyError):
                 self._connection.close()
@@ -288,7 +291,7 @@ class _Lock:
 
 
 def _table(name: str) -> Table:
-    number = BigInteger().with_variant(Integer, "sqlite")  # only so does SQLite count by itself
+    number = BigInteger().with_variant(Integer, "sqlite")  # SQLite increments INTEGER keys only
     content = LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb")
     exact = mysql.VARCHAR(_TOPIC_CHARACTERS, charset="utf8mb4", collation="utf8mb4_bin")
     return Table(

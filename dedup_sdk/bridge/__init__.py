@@ -1,1 +1,1 @@
-"""The bridge: records move from topics to topics, and each bears one dedup ID however often it is sent."""
+"""The bridge: copies records between topics, and gives each one dedup ID that stays the same in every resend."""

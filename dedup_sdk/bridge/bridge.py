@@ -1,4 +1,4 @@
-"""`Bridge`: moves records from topics to topics, each with one dedup ID however often it is sent."""
+"""`Bridge`: copies records between topics, each with one dedup ID that stays the same in every resend."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ BATCH_RECORDS: Final = 10_000
 _FIRST_PAUSE_S: Final = 0.2
 _MOST_PAUSE_S: Final = 5.0
 _ASK_AGAIN_S: Final = 0.5
-_SINGLY: Final = 200
-"""The most records of a batch that is written one by one: a transaction has a time limit."""
+_MOST_ONE_BY_ONE: Final = 200
+"""The most records of a batch that is written record by record: a transaction has a time limit."""
 _FORMER_KEY: Final = "dedup-former-key"
 
 
 class Bridge:
-    """Moves records from topics to topics: of one cluster, or of two.
+    """Copies records between topics: of one cluster, or of two.
 
         Bridge(
             {"bootstrap.servers": "old:9092"}, {"bootstrap.servers": "new:9092"}, topics=["orders"],
@@ -62,15 +62,17 @@ class Bridge:
     Args:
         source: as for `confluent_kafka.Consumer`.
         target: as for `confluent_kafka.Producer`.
-        topics: names, and patterns that begin with ``^``; default: all but those that begin with two underscores.
+        topics: names, and patterns that begin with ``^``; default: all but those that begin with two
+            underscores.
         rename: the topic's name at the target; ``{topic}`` stands for its name at the source.
         id: the ID spec; to add IDs it must be ``header:NAME``.
         use_duplicate_detection: whether to add IDs.
         rekey_by_id: whether the ID becomes the record's key, so that equal IDs go to the same partition.
         partitions: ``key``: the target's partitioner chooses by the key, and without a key the ID decides;
             ``same``: the same number.
-        transactions: ``auto``: each batch is one transaction where the target allows it; ``always``; ``never``.
-        on_refused: what to do with a record that the target refuses as it is (too large, a refused
+        transactions: ``auto``: each batch is one transaction where the target allows it; ``always``;
+            ``never``.
+        on_refused: the reaction to a record that the target refuses as it is (too large, a refused
             timestamp): ``fail``: the bridge ends, and names it; ``skip``: it is left out, counted, and
             named in the log.
         group: the consumer group; default: ``group.id`` of ``source``, else one made of the target's
@@ -105,9 +107,9 @@ class Bridge:
             raise ConfigurationError(
                 'rekey_by_id=True chooses the partition by the ID, partitions="same" by the source; choose one'
             )
-        self._batch_records = whole("batch_records", batch_records, advice="give a number of records, e.g. 10_000")  # fmt: skip
+        self._batch_records = whole("batch_records", batch_records, advice="give how many, e.g. 10_000")
         self._topics = topic_list(topics)
-        self._names = RecordIds(id_spec(id), adds=use_duplicate_detection)
+        self._record_ids = RecordIds(id_spec(id), adds=use_duplicate_detection)
         self._source_config, self._group = dict(source), group or source.get("group.id")
         self._target_settings = target_settings(target)
         # Wrong settings must fail here, not in `run`.
@@ -123,8 +125,8 @@ class Bridge:
         self._ending = threading.Event()
         self._source: Source | None = None
         self._skipped: set[tuple[str, int, int]] = set()
-        self._one_by_one: dict[PartitionId, int] = {}
-        """The offsets up to which records are written one by one, because the target refused some of them."""
+        self._one_by_one_until: dict[PartitionId, int] = {}
+        """The offsets up to which records are written one by one, to find those that the target refuses."""
         self._too_large_together = False
         self._warned_of_headers: set[str] = set()
         self._atomic = False
@@ -138,15 +140,15 @@ class Bridge:
         report: Callable[[Bridge], None] | None = None,
         report_every: float = 10.0,
     ) -> None:
-        """Move records until `stop`; may be called again.
+        """Copy records until `stop`; may be called again.
 
         Args:
             until_end: stop when the group has copied all records that the topics had at the start.
             report: called every ``report_every`` seconds, e.g. to print `counters` and `lag`.
             report_every: seconds between two calls.
 
-        Raises `BridgeError` for an error that does not pass by itself. While an end does not answer the
-        bridge waits, and logs it.
+        Raises `BridgeError` for an error that does not pass by itself. While one cluster does not answer
+        the bridge waits, and logs it.
         """
         report_every_s = seconds("report_every", report_every)
         flag("until_end", until_end)
@@ -154,9 +156,12 @@ class Bridge:
         target = Target(self._target_settings, self._ending.is_set)
         try:
             source = self._open(target, reports_ends=until_end)
-            ends = EndOffsets(self._asked("source", lambda: source.ends(source.partitions(self._routes.reads)))) if until_end else None  # fmt: skip
+            ends = None
+            if until_end:
+                known = self._asked("source", lambda: source.ends(source.partitions(self._routes.reads)))
+                ends = EndOffsets(known)
             self._move(source, target, report or (lambda _: None), report_every_s, ends)
-        except _EndingError:
+        except _StoppedError:
             pass  # stopped before the first batch
         finally:
             target.close()
@@ -165,11 +170,14 @@ class Bridge:
                 self._source = None
 
     def stop(self) -> None:
-        """Let `run` end after the current batch; from any thread, or a signal handler."""
+        """Make `run` return after the current batch; from any thread, or a signal handler."""
         self._ending.set()
 
     def lag(self) -> int:
-        """Return how many offsets this bridge has not copied yet, as far as it knows the ends; 0 while it does not run."""
+        """Return the number of offsets that this bridge has not copied yet, as far as it knows the ends.
+
+        0 while it does not run.
+        """
         return 0 if self._source is None else self._source.lag()
 
     def _open(self, target: Target, *, reports_ends: bool) -> Source:
@@ -188,7 +196,9 @@ class Bridge:
             self._routes.refuse_loops()
         for topic in sorted(found | {each for each in self._topics if not each.startswith("^")}):
             if topic not in found:
-                raise BridgeError(f"the source has no topic {topic!r}; name an existing one, or a pattern such as '^{topic}'")  # fmt: skip
+                raise BridgeError(
+                    f"the source has no topic {topic!r}; name an existing one, or a pattern such as '^{topic}'"
+                )
             self._asked("target", partial(self._routes.target_of, topic))
         why = target.open(self._transactions)
         self._atomic = one_cluster and target.is_transactional
@@ -201,7 +211,7 @@ class Bridge:
         return source
 
     def _is_one_cluster(self, cluster: str, topics: Iterable[str]) -> bool:
-        """Whether two ends with the same cluster ID are one cluster, judged by the IDs of its topics."""
+        """Whether source and target, which have the same cluster ID, are one cluster; the IDs of topics decide."""
         ends = (self._source_config, self._target_settings.client)
         if not has_topic_ids(cluster) or ends[0].get("bootstrap.servers") == ends[1].get("bootstrap.servers"):
             return True
@@ -215,7 +225,7 @@ class Bridge:
         return told is None
 
     def _asked(self, end: str, ask: Callable[[], Any]) -> Any:
-        """Return the answer of an end; ask again while it starts."""
+        """Return the answer of the source or target; retry while it starts."""
         until = time.monotonic() + START_S
         while True:
             try:
@@ -226,7 +236,7 @@ class Bridge:
                         f"the {end} does not answer: {text_of(error)}; check its bootstrap servers and settings"
                     ) from None
                 if self._ending.wait(_ASK_AGAIN_S):
-                    raise _EndingError from None
+                    raise _StoppedError from None
 
     def _move(
         self, source: Source, target: Target, report: Callable[[Bridge], None], report_every_s: float,
@@ -234,13 +244,15 @@ class Bridge:
     ) -> None:  # fmt: skip
         pause_s, next_report = _FIRST_PAUSE_S, time.monotonic() + report_every_s
         while not self._ending.is_set():
-            # Offsets mean nothing once their partition is revoked, or its topic made anew.
-            self._one_by_one = {
-                place: next_one for place, next_one in self._one_by_one.items() if source.has(place)
+            # Offsets are void once their partition is revoked, or its topic is deleted and created again.
+            self._one_by_one_until = {
+                partition_id: next_one
+                for partition_id, next_one in self._one_by_one_until.items()
+                if source.has(partition_id)
             }
             self._skipped = {each for each in self._skipped if source.has(each[:2])}
             batch = source.read(
-                min(self._batch_records, _SINGLY) if self._one_by_one else self._batch_records
+                min(self._batch_records, _MOST_ONE_BY_ONE) if self._one_by_one_until else self._batch_records
             )
             if not batch:
                 source.copied({}, committed=True)
@@ -259,27 +271,31 @@ class Bridge:
 
     def _copy(self, source: Source, target: Target, batch: list[Any]) -> bool:
         """Write a batch and commit its offsets; false where it must be read again."""
-        batch, offsets = self._split_off_changed_logs(source, batch)
+        batch, offsets = self._without_changed_logs(source, batch)
         if not batch:
             return True
-        singly = bool(self._one_by_one)
+        one_by_one = bool(self._one_by_one_until)
         try:
             copies, added = self._copies(source, target, batch)
             commit = Commit(source.positions(offsets), source.member) if self._atomic else None
-            target.write(copies, commit, singly=singly)
+            target.write(copies, commit, one_by_one=one_by_one)
         except KafkaException as error:
             if not passes(error):
-                raise BridgeError(f"an end of the bridge does not answer: {text_of(error)}; fix the cause") from None  # fmt: skip
+                raise BridgeError(
+                    f"the source or target does not answer: {text_of(error)}; fix the cause"
+                ) from None
             self._retry_later(source, target, batch, BatchFailedError(error.args[0]))
             return False
         except (BatchFailedError, RecordRefusedError) as failed:
             self._retry_later(source, target, batch, failed)
             return isinstance(failed, RecordRefusedError)
         source.copied(offsets, committed=self._atomic)
-        self._note(batch, added)
-        if singly:
-            self._one_by_one = {p: o for p, o in self._one_by_one.items() if offsets.get(p, -1) < o}
-            if not self._one_by_one and self._too_large_together:
+        self._count_batch(batch, added)
+        if one_by_one:
+            self._one_by_one_until = {
+                p: o for p, o in self._one_by_one_until.items() if offsets.get(p, -1) < o
+            }
+            if not self._one_by_one_until and self._too_large_together:
                 self._too_large_together = False
                 target.shrink()
         return True
@@ -291,43 +307,54 @@ class Bridge:
         if isinstance(failed, RecordRefusedError):
             self._refuse(failed)
         elif isinstance(failed, RecordsRefusedError):
-            self._doubt(batch)
-            self._too_large_together = failed.is_size
+            self._write_one_by_one(batch)
+            self._too_large_together = failed.is_too_large
+        is_refusal = isinstance(failed, RecordRefusedError | RecordsRefusedError)
         log.log(
-            logging.DEBUG if self._ending.is_set() or isinstance(failed, RecordRefusedError | RecordsRefusedError) else logging.WARNING,
+            logging.DEBUG if self._ending.is_set() or is_refusal else logging.WARNING,
             "bridge: a batch of %d records is sent again: %s", len(batch), masked_text(str(failed)),
         )  # fmt: skip
         while True:
             try:
-                target.abandon(failed)
+                target.abort_batch(failed)
             except BatchFailedError as still:
                 if not passes(KafkaException(still.error)):
-                    raise BridgeError(f"the target's transactions cannot be used any more: {still}; fix the cause") from None  # fmt: skip
+                    raise BridgeError(
+                        f"the target's transactions no longer work: {still}; fix the cause"
+                    ) from None
                 failed = still
                 if self._ending.wait(_FIRST_PAUSE_S):
                     return
             else:
                 break
-        source.step_back(batch, to_committed=self._atomic)
+        source.rewind(batch, to_committed=self._atomic)
 
     @staticmethod
-    def _split_off_changed_logs(source: Source, batch: list[Any]) -> tuple[list[Any], dict[PartitionId, int]]:
-        """Return a batch without partitions whose log seems to be made anew or cut, and the next offset of each partition."""
-        places = [(message.topic(), message.partition()) for message in batch]
+    def _without_changed_logs(source: Source, batch: list[Any]) -> tuple[list[Any], dict[PartitionId, int]]:
+        """Return a batch without partitions whose log seems recreated or truncated, and the next offsets."""
+        partition_ids = [(message.topic(), message.partition()) for message in batch]
         offsets = offsets_of(batch)
-        back = source.behind_copied(dict(zip(reversed(places), reversed(offsets), strict=True)))
-        source.doubt(back)
-        lasts = dict(zip(places, offsets, strict=True))
+        back = source.behind_copied(dict(zip(reversed(partition_ids), reversed(offsets), strict=True)))
+        source.recheck(back)
+        lasts = dict(zip(partition_ids, offsets, strict=True))
         kept = (
-            [message for message, place in zip(batch, places, strict=True) if place not in back]
+            [
+                message
+                for message, partition_id in zip(batch, partition_ids, strict=True)
+                if partition_id not in back
+            ]
             if back
             else batch
         )
-        return kept, {place: offset + 1 for place, offset in lasts.items() if place not in back}
+        return kept, {
+            partition_id: offset + 1 for partition_id, offset in lasts.items() if partition_id not in back
+        }
 
-    def _doubt(self, batch: list[Any]) -> None:
-        for place, offset in ((((each.topic(), each.partition())), each.offset()) for each in batch):
-            self._one_by_one[place] = max(offset + 1, self._one_by_one.get(place, -1))
+    def _write_one_by_one(self, batch: list[Any]) -> None:
+        for partition_id, offset in ((((each.topic(), each.partition())), each.offset()) for each in batch):
+            self._one_by_one_until[partition_id] = max(
+                offset + 1, self._one_by_one_until.get(partition_id, -1)
+            )
 
     def _refuse(self, refused: RecordRefusedError) -> None:
         message = refused.message
@@ -338,13 +365,13 @@ class Bridge:
         )
         if self._on_refused == "fail":
             raise BridgeError(
-                f"{said}; raise what the target allows (max.message.bytes of its topic, message.max.bytes "
+                f"{said}; raise the target's limits (max.message.bytes of its topic, message.max.bytes "
                 "of the bridge's settings), or leave such records out: --on-refused skip"
             )
         log.warning("bridge: %s; it is left out", said)
         self._skipped.add((message.topic(), message.partition(), message.offset()))
 
-    def _note(self, batch: list[Any], added: _Added) -> None:
+    def _count_batch(self, batch: list[Any], added: _Added) -> None:
         counters = self.counters
         left_out = 0
         if self._skipped:
@@ -369,29 +396,30 @@ class Bridge:
                 )  # fmt: skip
 
     def _copies(self, source: Source, target: Target, batch: list[Any]) -> tuple[list[Copy], _Added]:
-        """Return the records to send, and what was added to them or left out."""
-        all_headers, digests, nameless = self._names.read(batch)
+        """Return the records to send, and how many got an ID or lost headers."""
+        all_headers, digests, nameless = self._record_ids.read(batch)
         adds, rekeys, keeps = self._adds, self._rekeys, self._keeps_partition
-        id_header, skipped = self._names.header or "", self._skipped
-        places: dict[PartitionId, str] = {}
+        id_header, skipped = self._record_ids.header or "", self._skipped
+        prefixes: dict[PartitionId, str] = {}
         routes: dict[str, tuple[str, int]] = {}
         copies: list[Copy] = []
         named = 0
         for message, given, digest in zip(batch, all_headers, digests, strict=True):
             if skipped and (message.topic(), message.partition(), message.offset()) in skipped:
                 continue
-            headers, key, place = given, message.key(), digest
+            headers, key, dedup_id = given, message.key(), digest
             topic, count = routes.get(message.topic()) or self._route(target, message.topic(), routes)
-            if place is None:
-                lies = (message.topic(), message.partition())
-                place = source_id(
-                    places.get(lies) or places.setdefault(lies, source.id_prefix(lies)), message, given
+            if dedup_id is None:
+                partition_id = (message.topic(), message.partition())
+                prefix = prefixes.get(partition_id) or prefixes.setdefault(
+                    partition_id, source.id_prefix(partition_id)
                 )
+                dedup_id = source_id(prefix, message, given)
                 if adds:
-                    headers = [*(given or ()), (id_header, place)]
+                    headers = [*(given or ()), (id_header, dedup_id)]
                     named += 1
             if rekeys and (adds or digest is not None):
-                former, key = key, self._names.key_of(headers or (), place)
+                former, key = key, self._record_ids.key_of(headers or (), dedup_id)
                 if former is not None and former != key:
                     headers = [*(headers or ()), (_FORMER_KEY, former)]
             partition = -1
@@ -403,7 +431,7 @@ class Bridge:
                         f"which has {count}; add partitions there, or give --partitions key"
                     )
             elif key is None or (not key and target.scatters_empty_keys):
-                partition = crc32(place) % count
+                partition = crc32(dedup_id) % count
             copies.append(Copy(message, topic, partition, key, headers))
         return copies, _Added(named, nameless)
 
@@ -417,11 +445,11 @@ class Bridge:
 
 
 class _Added(NamedTuple):
-    """How many records got an ID, and the messages with headers that are not copied, with their number."""
+    """The number of records that got an ID, and the messages with headers that are not copied, with their number."""
 
     named: int
     nameless: list[tuple[Any, int]]
 
 
-class _EndingError(Exception):
+class _StoppedError(Exception):
     """The bridge was stopped while it waited for an answer."""

@@ -14,9 +14,11 @@ class BridgeCounters:
         named: copied records that got an ID from the bridge.
         skipped: records that the target refuses, left out with ``on_refused="skip"``.
         batches: finished batches.
-        repeated: batches that were started again: the target was away, a transaction aborted, or a partition revoked.
-        made_anew: topics of the source that were deleted and made anew, and copied from their beginning.
-        gone: topics of the source that a pattern had found, and that were deleted.
+        repeated: batches that were started again: the target was away, a transaction aborted, or a
+            partition revoked.
+        made_anew: topics of the source that were deleted and created again, and copied from their
+            beginning.
+        gone: topics of the source that matched a pattern, and were deleted.
         nameless_headers: headers that were not copied, because their names are not UTF-8.
     """
 

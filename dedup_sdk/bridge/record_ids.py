@@ -42,12 +42,14 @@ _lengths = struct.Struct(">qq").pack
 
 
 def source_id(id_prefix: str, message: Any, headers: Headers | None) -> bytes:
-    """Return the ID of a record without one, the same whenever it is read: ``CLUSTER.TOPIC~MARK-PARTITION-OFFSET@MILLISECONDS.EPOCH.HASH``.
+    """Return the ID of a record without one: ``CLUSTER.TOPIC~MARK-PARTITION-OFFSET@MILLISECONDS.EPOCH.HASH``.
+
+    It is the same whenever the record is read.
 
     Args:
-        id_prefix: the part before the offset; its mark tells the topic from an earlier one of its name.
-        message: the record. A record without a timestamp, or without a leader epoch, has nothing in that place.
-        headers: the record's headers as far as the client can read them.
+        id_prefix: the part before the offset; its mark distinguishes the topic from an earlier one of the same name.
+        message: the record. Timestamp and leader epoch are empty in the ID of a record without them.
+        headers: the record's headers, as far as the client can read them.
     """
     kind, timestamp_ms = message.timestamp()
     when = "" if kind == _NO_TIMESTAMP else timestamp_ms
@@ -95,7 +97,7 @@ class RecordIds:
     def read(
         self, messages: Sequence[Any]
     ) -> tuple[list[Headers | None], list[bytes | None], list[tuple[Any, int]]]:
-        """Return the messages' headers, the digest of each ID (16 bytes, None without an ID), and messages with unreadable headers.
+        """Return the messages' headers, their IDs' digests (16 bytes, None without an ID), and unreadable headers.
 
         The last are pairs of a message and its number of headers whose names are not UTF-8.
         """

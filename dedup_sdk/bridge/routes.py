@@ -15,7 +15,9 @@ _PLACEHOLDER: Final = "{topic}"
 
 def topic_list(topics: object) -> list[str]:
     """Return topics and patterns (``^…``) as a list; raises `ConfigurationError` for anything else."""
-    given: list[object] = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []  # fmt: skip
+    given: list[object] = (
+        [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
+    )
     if not given:
         raise ConfigurationError(f"topics={topics!r}: name at least one, or a pattern such as '^orders\\..*'")
     return [_checked(each) for each in given]
@@ -27,12 +29,12 @@ def _checked(given: object) -> str:
             re.compile(given)
         except re.error as error:
             raise ConfigurationError(
-                f"topics: {given!r} is no pattern ({error}); write e.g. '^orders\\..*'"
+                f"topics: {given!r} is not a pattern ({error}); write e.g. '^orders\\..*'"
             ) from None
         return given
     if not (isinstance(given, str) and is_topic(given)):
         raise ConfigurationError(
-            f"topics: {given!r} is no topic's name; a pattern begins with ^, e.g. '^orders\\..*'"
+            f"topics: {given!r} is not a topic name; a pattern begins with ^, e.g. '^orders\\..*'"
         )
     return given
 
@@ -86,7 +88,7 @@ class Routes:
         target = self.name_of(topic)
         if not is_topic(target):
             raise BridgeError(
-                f"topic {topic!r} would become {target!r}, which is no topic's name; choose another --rename"
+                f"topic {topic!r} would become {target!r}, which is not a topic name; choose another --rename"
             )
         if self._refuses_loops and self.reads(target):
             raise BridgeError(
@@ -104,7 +106,7 @@ class Routes:
 
 
 def coordinates(message: Any) -> str:
-    """Return a record's position as text for people."""
+    """Return a record's coordinates as text for people."""
     return f"{message.topic()}[{message.partition()}]@{message.offset()}"
 
 

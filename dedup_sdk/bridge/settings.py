@@ -1,4 +1,4 @@
-"""The configurations of a bridge's two ends: settings that would lose or duplicate records are refused, and settings that a promise depends on are set.
+"""The configurations of source and target: refuses settings that lose records, sets those that the bridge needs.
 
 Set here unless you set them: at the source ``auto.offset.reset=earliest``, so that no record is skipped
 (``error`` skips none either), and ``partition.assignment.strategy=cooperative-sticky``; at the target
@@ -23,7 +23,10 @@ _INTERNAL_TOPICS: Final = "^__.*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSettings:
-    """The settings read from the target's configuration; ``client`` is the configuration of librdkafka, passwords included."""
+    """The settings read from the target's configuration.
+
+    ``client`` is the configuration of librdkafka, passwords included.
+    """
 
     client: dict[str, Any] = field(repr=False)
     transactional_id: str
@@ -33,9 +36,10 @@ class TargetSettings:
 
 
 def source_settings(config: Mapping[str, Any], group: str, *, reports_ends: bool) -> dict[str, Any]:
-    """Return the configuration of the source's client; ``reports_ends``: whether it reports that a partition has no more records for now.
+    """Return the configuration of the source's client.
 
-    Raises `ConfigurationError` for a setting that would lose records, or copy aborted ones.
+    ``reports_ends``: whether the client reports that a partition has no more records for now. Raises
+    `ConfigurationError` for a setting that would lose records, or copy aborted ones.
     """
     client = dict(config)
     if str(client.get("enable.auto.commit", "false")).lower() not in _NO:
@@ -64,7 +68,10 @@ def source_settings(config: Mapping[str, Any], group: str, *, reports_ends: bool
 
 
 def target_settings(config: Mapping[str, Any]) -> TargetSettings:
-    """Read the target's configuration; raises `ConfigurationError` for a setting that would lose, duplicate or reorder records."""
+    """Read the target's configuration.
+
+    Raises `ConfigurationError` for a setting that would lose, duplicate or reorder records.
+    """
     client = dict(config)
     partitioner = checked_partitioner(client)
     if str(client.get("enable.idempotence", "true")).lower() in _NO:

@@ -1,15 +1,15 @@
-"""The source end of a bridge: a member of a consumer group, its partitions, and how far each was copied.
+"""The source of a bridge: a member of a consumer group, its partitions, and how far each was copied.
 
-What was committed of a topic says nothing of a new topic with the same name, whose records must not get IDs
-of the old one. So no record of a partition is read before the identity of its topic is known.
+Commits of a deleted topic are not valid for a new topic of the same name, whose records must not get IDs of
+the old one. So no record of a partition is read before the topic's ID is known.
 
-A partition is paused when it is assigned, and then moved to its start also if the client stands there
-already: a record may have been handed over before the pause took effect. A record, or an end, that lies
-before what was copied has the topic checked at once. After a failed transaction nobody knows whether it was
-committed until the next producer of the same ``transactional.id`` is ready; so the source reads again from
-the committed offsets, and not from its batch. A commit that was made meanwhile counts only if its text
-names the log that is read. If the group does not answer either, the member joins anew. An end of a
-partition that the client reports counts only when the records before it are copied.
+A partition is paused when it is assigned, and then always moved to its start position, even if the client
+is there already: the client may have returned a record before the pause took effect. If a record or an end
+of a partition lies before the copied offset, the topic is checked at once. After a failed transaction its
+outcome is unknown until the next producer of the same ``transactional.id`` is ready; so the source
+continues from the committed offsets, and not from its batch. A commit made meanwhile counts only if its
+text names the log that is read. If the group does not answer either, the member joins again. An end of a
+partition that the client reports counts only after the records before it are copied.
 """
 
 from __future__ import annotations
@@ -44,28 +44,34 @@ from dedup_sdk.kafka.topic_watch import LOOK_SOON_S, TopicWatch
 log = logging.getLogger("dedup_sdk")
 
 TOPICS_EVERY_S: Final = 3.0
-"""Seconds between two checks of the topics' IDs. Until then records of a topic that was made anew get IDs of the old one, and are copied again with new ones."""
+"""Seconds between two checks of the topics' IDs.
+
+Until the next check, records of a recreated topic get IDs of the old one, and are then copied again with new IDs.
+"""
 MISSING_S: Final = 30.0
 """Seconds for which a broker may not know a new topic yet."""
 ASK_S: Final = 5.0
-_UNKNOWN_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 (that is its public name)
+_UNKNOWN_TOPIC: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
 
 
-class _Followed(NamedTuple):
+class _WatchedTopic(NamedTuple):
     topic: str
     partition: int
     log: str
 
 
 class _Answer(NamedTuple):
-    """The log that a broker named for a topic; it must say so again after ``until`` (monotonic seconds) to be believed."""
+    """The log that a broker named for a topic.
+
+    A broker must name it again after ``until`` (monotonic seconds) before it counts.
+    """
 
     name: str
     until: float
 
 
 class SourcePartitions:
-    """The partitions of one member: those that are read, and those that wait until the identity of their topic is known.
+    """The partitions of one member: those that are read, and those that wait for the ID of their topic.
 
     Args:
         config: the configuration of the source's client.
@@ -89,113 +95,131 @@ class SourcePartitions:
         """The partitions that are not read for now, and the log that each had before."""
         self._missing: dict[str, float] = {}
         """Topics that no broker knows, and since when (monotonic seconds); infinity once that was logged."""
-        self._left: set[str] = set()
+        self._revoked_topics: set[str] = set()
         """Topics of which the group has revoked every partition."""
         self._logged: set[tuple[str, str]] = set()
-        self._anew: dict[str, _Answer] = {}
-        """Topics that one answer says were made anew."""
+        self._recreated: dict[str, _Answer] = {}
+        """Topics that one answer says were created again."""
         self._last: dict[str, str] = {}
-        """The last log of each topic; when a topic is deleted, the group may revoke its partitions, and forget their offsets."""
+        """The last log of each topic; after a deletion the group may revoke its partitions, and lose their offsets."""
 
     @property
     def waits(self) -> bool:
         """Whether a partition waits."""
         return bool(self._waiting)
 
-    def log_of(self, place: PartitionId) -> Log:
+    def log_of(self, partition_id: PartitionId) -> Log:
         """Return the last known log of a partition."""
-        return self.reading.get(place) or self._waiting.get(place) or Log("")
+        return self.reading.get(partition_id) or self._waiting.get(partition_id) or Log("")
 
-    def take(self, places: Iterable[PartitionId]) -> None:
+    def add(self, partition_ids: Iterable[PartitionId]) -> None:
         """Add assigned partitions; they wait."""
-        given = list(places)
+        given = list(partition_ids)
         self._logs.forget({topic for topic, _ in given})
-        self._left -= {topic for topic, _ in given}
+        self._revoked_topics -= {topic for topic, _ in given}
         self._waiting |= dict.fromkeys(given)
 
-    def drop(self, places: Collection[PartitionId]) -> None:
+    def remove(self, partition_ids: Collection[PartitionId]) -> None:
         """Remove revoked partitions."""
-        for place in places:
-            self.reading.pop(place, None)
-            self._waiting.pop(place, None)
-        self._left |= {topic for topic, _ in places} - {topic for topic, _ in (*self.reading, *self._waiting)}
+        for partition_id in partition_ids:
+            self.reading.pop(partition_id, None)
+            self._waiting.pop(partition_id, None)
+        self._revoked_topics |= {topic for topic, _ in partition_ids} - {
+            topic for topic, _ in (*self.reading, *self._waiting)
+        }
 
-    def hold(self, places: Iterable[PartitionId]) -> list[PartitionId]:
-        """Let partitions wait until the identity of their topic is checked again; return those that were read until now."""
-        held = [place for place in places if place in self.reading]
-        self._logs.forget({topic for topic, _ in held})
-        for place in held:
-            self._waiting[place] = self.reading.pop(place)
-        return held
+    def suspend(self, partition_ids: Iterable[PartitionId]) -> list[PartitionId]:
+        """Let partitions wait until their topic is checked again; return those that were being read."""
+        suspended = [partition_id for partition_id in partition_ids if partition_id in self.reading]
+        self._logs.forget({topic for topic, _ in suspended})
+        for partition_id in suspended:
+            self._waiting[partition_id] = self.reading.pop(partition_id)
+        return suspended
 
     def partitions_of_missing(self, topic: str) -> list[PartitionId] | None:
         """Return the partitions of a topic that the client reports missing; None where the topic was given by name."""
-        return None if topic in self._given_names else [place for place in self.reading if place[0] == topic]
+        return (
+            None
+            if topic in self._given_names
+            else [partition_id for partition_id in self.reading if partition_id[0] == topic]
+        )
 
     def changed(self) -> list[PartitionId]:
-        """Return the partitions whose topics were made anew, or are missing; asks the brokers every few seconds."""
+        """Return the partitions whose topics were created again, or are missing; asks the brokers every few seconds."""
         if time.monotonic() < self._watch.due_at:
             return []
-        found = self._watch.look([_Followed(*place, log.name) for place, log in self.reading.items()])
+        found = self._watch.look(
+            [_WatchedTopic(*partition_id, log.name) for partition_id, log in self.reading.items()]
+        )
         others = {each.topic for each in found} | self._watch.missing
-        return [place for place in self.reading if place[0] in others]
+        return [partition_id for partition_id in self.reading if partition_id[0] in others]
 
-    def beginnings(
-        self, consumer: Consumer, at: Mapping[PartitionId, int]
+    def start_positions(
+        self, consumer: Consumer, copied_to: Mapping[PartitionId, int]
     ) -> list[tuple[PartitionId, StartPosition]]:
-        """Return the start positions of waiting partitions that are known by now; ``at``: how far each was copied.
+        """Return the start positions of waiting partitions that are known by now.
 
-        Raises `KafkaException` where the group cannot be asked, `BridgeError` for a topic that cannot be read.
+        ``copied_to``: how far each was copied. Raises `KafkaException` where the group does not answer,
+        `BridgeError` for a topic that cannot be read.
         """
         if not self._waiting:
             return []
         names = self._answers()
-        asked = [TopicPartition(*place) for place in self._waiting if place[0] in names]
+        asked = [TopicPartition(*partition_id) for partition_id in self._waiting if partition_id[0] in names]
         if not asked:
             return []
         found: dict[PartitionId, StartPosition] = {}
-        for stands in consumer.committed(asked, timeout=ASK_S):
-            if stands.error is not None:
-                raise KafkaException(stands.error)
-            place = (stands.topic, stands.partition)
-            stood = self._waiting[place]
-            found[place] = start_position(
-                names[stands.topic], stands.offset, stands.metadata, stood=stood, at=at.get(place)
+        for committed in consumer.committed(asked, timeout=ASK_S):
+            if committed.error is not None:
+                raise KafkaException(committed.error)
+            partition_id = (committed.topic, committed.partition)
+            previous = self._waiting[partition_id]
+            found[partition_id] = start_position(
+                names[committed.topic],
+                committed.offset,
+                committed.metadata,
+                previous=previous,
+                copied_to=copied_to.get(partition_id),
             )
-        doubted = self._doubted({topic for (topic, _), begins in found.items() if begins.anew}, names)
-        return [each for each in found.items() if each[0][0] not in doubted]
+        unconfirmed = self._unconfirmed(
+            {topic for (topic, _), start in found.items() if start.recreated}, names
+        )
+        return [each for each in found.items() if each[0][0] not in unconfirmed]
 
-    def _doubted(self, anew: set[str], names: Mapping[str, str]) -> set[str]:
-        """Return the topics of which one answer says that they were made anew: a broker may be behind, so that two answers must agree."""
+    def _unconfirmed(self, recreated: set[str], names: Mapping[str, str]) -> set[str]:
+        """Return the topics that only one answer calls recreated.
+
+        A broker may have old metadata, so that two answers must agree.
+        """
         now = time.monotonic()
-        doubted: set[str] = set()
+        unconfirmed: set[str] = set()
         for topic, name in names.items():
-            seen = self._anew.pop(topic, None)
-            if topic not in anew or (seen is not None and seen.name == name and now >= seen.until):
+            seen = self._recreated.pop(topic, None)
+            if topic not in recreated or (seen is not None and seen.name == name and now >= seen.until):
                 continue
-            # A broker that was asked a moment ago may be the one that is behind.
+            # The broker that answered a moment ago may be the one with old metadata.
             same = seen is not None and seen.name == name
-            self._anew[topic] = seen if seen is not None and same else _Answer(name, now + LOOK_SOON_S)
-            self._logs.doubt(topic, LOOK_SOON_S)
-            doubted.add(topic)
-        return doubted
+            self._recreated[topic] = seen if seen is not None and same else _Answer(name, now + LOOK_SOON_S)
+            self._logs.ask_again_after(topic, LOOK_SOON_S)
+            unconfirmed.add(topic)
+        return unconfirmed
 
-    def begin(self, place: PartitionId, begins: StartPosition) -> None:
+    def begin(self, partition_id: PartitionId, start: StartPosition) -> None:
         """Mark a partition as read from now on."""
-        del self._waiting[place]
-        self.reading[place] = begins.log
-        topic = place[0]
-        told = (topic, begins.log.name)
-        last, self._last[topic] = self._last.get(topic, ""), begins.log.name
-        if (begins.anew or not is_one_log(last, begins.log.name)) and told not in self._logged:
+        del self._waiting[partition_id]
+        self.reading[partition_id] = start.log
+        topic = partition_id[0]
+        told = (topic, start.log.name)
+        last, self._last[topic] = self._last.get(topic, ""), start.log.name
+        if (start.recreated or not is_one_log(last, start.log.name)) and told not in self._logged:
             self._logged.add(told)
             self._counters.made_anew += 1
             log.warning(
-                "bridge: topic %s was deleted and made anew; it is copied from its beginning, and its "
-                "records get new IDs",
+                "bridge: topic %s was deleted and created again; it is copied from its beginning, and its records "
+                "get new IDs",
                 topic,
             )
-        elif begins.translated and told not in self._logged:
+        elif start.translated and told not in self._logged:
             self._logged.add(told)
             log.warning(
                 "bridge: the group's offsets of topic %s were committed in another cluster; it is read "
@@ -205,31 +229,34 @@ class SourcePartitions:
 
     def report_removed_topics(self) -> None:
         """Log topics whose partitions were revoked because the topics were deleted; raises as `beginnings`."""
-        if self._left and not self._waiting:
+        if self._revoked_topics and not self._waiting:
             self._answers()
 
     def _answers(self) -> dict[str, str]:
         names: dict[str, str] = {}
-        for topic, answer in self._logs.answers({topic for topic, _ in self._waiting} | self._left).items():
+        for topic, answer in self._logs.answers(
+            {topic for topic, _ in self._waiting} | self._revoked_topics
+        ).items():
             if isinstance(answer, str):
                 names[topic] = answer
                 self._missing.pop(topic, None)
-                self._left.discard(topic)
+                self._revoked_topics.discard(topic)
             elif answer.args[0].code() in _UNKNOWN_TOPIC:
-                self._miss(topic)
+                self._note_missing(topic)
             elif not passes(answer):
                 raise BridgeError(
-                    f"the source does not say what topic {topic!r} is: {text_of(answer)}; may the bridge describe it?"
+                    f"the source does not return the ID of topic {topic!r}: {text_of(answer)}; allow the bridge "
+                    "to describe it"
                 )
         return names
 
-    def _miss(self, topic: str) -> None:
+    def _note_missing(self, topic: str) -> None:
         now = time.monotonic()
         if topic not in self._missing:
-            # A broker may be behind: ask once more.
+            # A broker may have old metadata: ask once more.
             self._missing[topic] = now
         elif topic not in self._given_names:
-            self._left.discard(topic)
+            self._revoked_topics.discard(topic)
             if self._missing[topic] < math.inf:
                 self._missing[topic] = math.inf
                 self._counters.gone += 1
@@ -245,11 +272,10 @@ _SLICE: Final = 1_000
 _MOST_BYTES: Final = 32 * 2**20
 _WAIT_S: Final = 0.2
 _SOON_S: Final = 0.02
-"""The same while start positions are asked for."""
-_COMES_BACK: Final = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError._RESOLVE})  # noqa: SLF001 (those are their public names)
-"""The group removed a member that was silent for long: it joins again. A name server that is away is asked again."""
+"""Seconds to wait for records while start positions are being read."""
+_RETRIABLE_ERRORS: Final = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError._RESOLVE})  # noqa: SLF001
+"""The group removed a member that did not poll for long: it joins again. A failed name resolution is retried."""
 _BUSY: Final = frozenset({KafkaError._STATE})  # noqa: SLF001 (as above)
-_NOT_THERE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001 (as above)
 _SEEK_TRIES: Final = 50
 _LEAVE_S: Final = 30.0
 _SEEK_PAUSE_S: Final = 0.02
@@ -284,12 +310,13 @@ class Source:
     # --- reading ---------------------------------------------------------------------------------------------------
 
     def read(self, most: int) -> list[Any]:
-        """Return at most ``most`` records (and about 32 MiB) of this member's partitions, in order; an empty list after a short while.
+        """Return at most ``most`` records (and about 32 MiB) of this member's partitions, in order.
 
-        Raises `BridgeError` for an error that does not pass by itself.
+        The list is empty if none came for a short while. Raises `BridgeError` for an error that does not
+        pass by itself.
         """
         self._batch = []
-        self._place_partitions()
+        self._start_known_partitions()
         self._take(1, _SOON_S if self._partitions.waits else _WAIT_S)
         size = 0
         while self._batch and len(self._batch) < most and size < _MOST_BYTES:
@@ -318,17 +345,17 @@ class Source:
 
     def _handle_error(self, error: KafkaError, message: Any = None) -> None:
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
-            place = (message.topic(), message.partition())
-            if message.offset() < self._copied_to.get(place, -1):
-                self.doubt({place: message.offset()})
-            elif place in self._partitions.reading:
-                self._reported_ends[place] = message.offset()
+            partition_id = (message.topic(), message.partition())
+            if message.offset() < self._copied_to.get(partition_id, -1):
+                self.recheck({partition_id: message.offset()})
+            elif partition_id in self._partitions.reading:
+                self._reported_ends[partition_id] = message.offset()
         elif (
-            error.code() in _NOT_THERE
+            error.code() in _UNKNOWN_TOPIC
             and (partitions_of_missing := self._partitions_of_missing(message)) is not None
         ):
-            self._hold(partitions_of_missing)
-        elif error.code() in _COMES_BACK or passes(KafkaException(error)):
+            self._suspend(partitions_of_missing)
+        elif error.code() in _RETRIABLE_ERRORS or passes(KafkaException(error)):
             log.debug("bridge: the source says: %s", error.str())
         else:
             raise BridgeError(
@@ -337,62 +364,69 @@ class Source:
 
     # --- the identity of the logs ----------------------------------------------------------------------------------
 
-    def id_prefix(self, place: PartitionId) -> str:
+    def id_prefix(self, partition_id: PartitionId) -> str:
         """Return the beginning of the IDs of a partition's records, see `dedup_sdk.bridge.source_log.id_prefix`."""
-        return id_prefix(self._cluster, place, self._partitions.log_of(place))
+        return id_prefix(self._cluster, partition_id, self._partitions.log_of(partition_id))
 
     def behind_copied(self, firsts: Mapping[PartitionId, int]) -> dict[PartitionId, int]:
-        """Return those of a batch's first offsets that were copied already: the topic was made anew, or its log was cut."""
-        return {place: first for place, first in firsts.items() if first < self._copied_to.get(place, -1)}
+        """Return the first offsets that lie before the copied ones: the topic was recreated, or its log truncated."""
+        return {
+            partition_id: first
+            for partition_id, first in firsts.items()
+            if first < self._copied_to.get(partition_id, -1)
+        }
 
-    def doubt(self, firsts: Mapping[PartitionId, int]) -> None:
-        """Check the identity of these partitions' topics again; ``firsts``: the offsets to read from where it is the same."""
+    def recheck(self, firsts: Mapping[PartitionId, int]) -> None:
+        """Check the ID of these partitions' topics again.
+
+        ``firsts``: the offsets to read from if the ID is the same.
+        """
         if not firsts:
             return
-        held = self._hold(firsts)
-        self._copied_to |= {place: firsts[place] for place in held}
+        suspended = self._suspend(firsts)
+        self._copied_to |= {partition_id: firsts[partition_id] for partition_id in suspended}
 
     def _partitions_of_missing(self, message: Any) -> list[PartitionId] | None:
         topic = None if message is None else message.topic()
         return None if topic is None else self._partitions.partitions_of_missing(topic)
 
-    def _hold(self, places: Iterable[PartitionId]) -> list[PartitionId]:
-        held = self._partitions.hold(places)
-        for place in held:
-            self._reported_ends.pop(place, None)
+    def _suspend(self, partition_ids: Iterable[PartitionId]) -> list[PartitionId]:
+        suspended = self._partitions.suspend(partition_ids)
+        for partition_id in suspended:
+            self._reported_ends.pop(partition_id, None)
             # A partition that a rebalance revokes now cannot be paused.
             with suppress(KafkaException):
-                self._consumer.pause([TopicPartition(*place)])
+                self._consumer.pause([TopicPartition(*partition_id)])
         reading = self._partitions.reading
         self._batch = [each for each in self._batch if (each.topic(), each.partition()) in reading]
-        return held
+        return suspended
 
-    def _place_partitions(self) -> None:
-        """Start waiting partitions whose position is known by now, and stop those whose topic has changed."""
+    def _start_known_partitions(self) -> None:
+        """Start waiting partitions whose position is known, and suspend those whose topic has changed."""
         try:
-            for place, begins in self._partitions.beginnings(self._consumer, self._copied_to):
-                self._start(place, begins)
+            for partition_id, start in self._partitions.start_positions(self._consumer, self._copied_to):
+                self._start(partition_id, start)
             self._partitions.report_removed_topics()
-            self._hold(self._partitions.changed())
+            self._suspend(self._partitions.changed())
         except KafkaException as error:
-            if not passes(error) and error.args[0].code() not in (_NOT_THERE | _BUSY):
+            if not passes(error) and error.args[0].code() not in (_UNKNOWN_TOPIC | _BUSY):
                 raise BridgeError(
                     f"the group's offsets cannot be read: {text_of(error)}; check that the bridge may read the group"
                 ) from None
             log.debug("bridge: %s; asked again", text_of(error))
 
-    def _start(self, place: PartitionId, begins: StartPosition) -> None:
+    def _start(self, partition_id: PartitionId, start: StartPosition) -> None:
         # Also where the client's position is the same: records that it returned before were dropped, and it
         # would go on behind them.
-        if begins.offset is not None:
-            self._seek(place, begins.offset)
+        if start.offset is not None:
+            self._seek(partition_id, start.offset)
         elif self._resets:
-            self._seek(place, OFFSET_BEGINNING)
-        if begins.anew:
-            self._copied_to.pop(place, None)
-            self._uncommitted.pop(place, None)
-        self._consumer.resume([TopicPartition(*place)])
-        self._partitions.begin(place, begins)
+            self._seek(partition_id, OFFSET_BEGINNING)
+        if start.recreated:
+            self._copied_to.pop(partition_id, None)
+            self._uncommitted.pop(partition_id, None)
+        self._consumer.resume([TopicPartition(*partition_id)])
+        self._partitions.begin(partition_id, start)
 
     # --- the group -------------------------------------------------------------------------------------------------
 
@@ -402,21 +436,21 @@ class Source:
         return self._consumer.consumer_group_metadata()
 
     def copied(self, offsets: dict[PartitionId, int], *, committed: bool) -> None:
-        """Set how far partitions were copied; ``committed``: the offsets were part of the transaction. Called without offsets when there was no batch.
+        """Set how far partitions were copied; called without offsets when there was no batch.
 
-        Other offsets are committed now. Where that fails it is tried again later, and until then records
-        may be copied twice.
+        ``committed``: the offsets were part of the transaction. Other offsets are committed now. If that
+        fails it is retried later, and until then records may be copied twice.
         """
         self._copied_to |= offsets
         if not committed:
             self._uncommitted |= offsets
         else:
-            # An older commit that waits would set the group back behind the transaction's offsets.
-            for place in offsets:
-                self._uncommitted.pop(place, None)
-        for place, offset in self._reported_ends.items():
-            if offset > self._copied_to.get(place, -1):
-                self._copied_to[place] = self._uncommitted[place] = offset
+            # A pending older commit would set the group back before the transaction's offsets.
+            for partition_id in offsets:
+                self._uncommitted.pop(partition_id, None)
+        for partition_id, offset in self._reported_ends.items():
+            if offset > self._copied_to.get(partition_id, -1):
+                self._copied_to[partition_id] = self._uncommitted[partition_id] = offset
         self._reported_ends.clear()
         if self._uncommitted:
             self._commit()
@@ -430,25 +464,33 @@ class Source:
                     f"the source refuses the group's commit: {text_of(error)}; check that the bridge may "
                     "write the group"
                 ) from None
-            log.info("bridge: the group's commit is tried again: %s", text_of(error))
+            log.info("bridge: the group's commit failed and is retried: %s", text_of(error))
         else:
             self._uncommitted.clear()
 
-    def step_back(self, batch: Iterable[Any], *, to_committed: bool) -> None:
-        """Read a batch again from its first records, or from the committed offsets; revoked partitions are left out."""
+    def rewind(self, batch: Iterable[Any], *, to_committed: bool) -> None:
+        """Read a batch again from its first records, or from the committed offsets; revoked partitions are skipped."""
         self._reported_ends.clear()
         firsts: dict[PartitionId, int] = {}
         for message in batch:
             firsts.setdefault((message.topic(), message.partition()), message.offset())
-        targets = {place: offset for place, offset in firsts.items() if place in self._partitions.reading}
+        targets = {
+            partition_id: offset
+            for partition_id, offset in firsts.items()
+            if partition_id in self._partitions.reading
+        }
         try:
             if to_committed and targets:
-                asked = [TopicPartition(*place) for place in targets]
-                stands = self._consumer.committed(asked, timeout=ASK_S)
-                _raise_first_error(stands)
-                targets |= {(tp.topic, tp.partition): tp.offset for tp in stands if self._is_ours(tp)}
-            for place, offset in targets.items():
-                self._seek(place, offset)
+                asked = [TopicPartition(*partition_id) for partition_id in targets]
+                committed_offsets = self._consumer.committed(asked, timeout=ASK_S)
+                _raise_first_error(committed_offsets)
+                targets |= {
+                    (tp.topic, tp.partition): tp.offset
+                    for tp in committed_offsets
+                    if self._is_of_read_log(tp)
+                }
+            for partition_id, offset in targets.items():
+                self._seek(partition_id, offset)
         except KafkaException as error:
             # No record of the batch may be skipped: a member that joins again begins with the committed offsets.
             log.info("bridge: joins its group again: %s", text_of(error))
@@ -456,22 +498,28 @@ class Source:
             self._forget()
             self._consumer = self._make()
 
-    def _is_ours(self, stands: TopicPartition) -> bool:
-        """Whether a committed offset belongs to the log that is read; a tool set one without a text before this bridge began."""
-        told = parse_log(stands.metadata) if stands.offset >= 0 else None
+    def _is_of_read_log(self, committed: TopicPartition) -> bool:
+        """Whether a committed offset belongs to the log that is read.
+
+        An offset without a text was set by a tool before this bridge began.
+        """
+        told = parse_log(committed.metadata) if committed.offset >= 0 else None
         return told is not None and is_one_log(
-            told.name, self._partitions.log_of((stands.topic, stands.partition)).name
+            told.name, self._partitions.log_of((committed.topic, committed.partition)).name
         )
 
     def positions(self, offsets: Mapping[PartitionId, int]) -> list[TopicPartition]:
         """Return offsets as they are committed, each with the text that names its log."""
-        texts = {place: str(self._partitions.log_of(place)) for place in offsets}
-        return [TopicPartition(*place, offset, texts[place]) for place, offset in offsets.items()]
+        texts = {partition_id: str(self._partitions.log_of(partition_id)) for partition_id in offsets}
+        return [
+            TopicPartition(*partition_id, offset, texts[partition_id])
+            for partition_id, offset in offsets.items()
+        ]
 
-    def _seek(self, place: PartitionId, offset: int) -> None:
+    def _seek(self, partition_id: PartitionId, offset: int) -> None:
         for left in reversed(range(_SEEK_TRIES)):
             try:
-                self._consumer.seek(TopicPartition(*place, offset))
+                self._consumer.seek(TopicPartition(*partition_id, offset))
             except KafkaException as error:
                 # A partition that was assigned a moment ago cannot be moved yet.
                 if not left or error.args[0].code() not in _BUSY:
@@ -491,9 +539,9 @@ class Source:
         leave_group(self._consumer, membership_of(self._config), within_s=_LEAVE_S)
         close_client(self._consumer, within_s=_LEAVE_S)
 
-    def has(self, place: PartitionId) -> bool:
+    def has(self, partition_id: PartitionId) -> bool:
         """Whether this member reads a partition."""
-        return place in self._partitions.reading
+        return partition_id in self._partitions.reading
 
     # --- offsets ---------------------------------------------------------------------------------------------------
 
@@ -508,19 +556,22 @@ class Source:
         counts = PartitionCounts(self._consumer.list_topics).all()
         return [(topic, number) for topic, count in counts.items() if reads(topic) for number in range(count)]
 
-    def ends(self, places: Iterable[PartitionId]) -> dict[PartitionId, int]:
+    def ends(self, partition_ids: Iterable[PartitionId]) -> dict[PartitionId, int]:
         """Return the current end offsets of the partitions that have records; raises `KafkaException`."""
         bounds = {
-            place: self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ASK_S)
-            for place in places
+            partition_id: self._consumer.get_watermark_offsets(TopicPartition(*partition_id), timeout=ASK_S)
+            for partition_id in partition_ids
         }
-        return {place: high for place, (low, high) in bounds.items() if high > low}
+        return {partition_id: high for partition_id, (low, high) in bounds.items() if high > low}
 
-    def ends_now(self, places: set[PartitionId]) -> dict[PartitionId, int | None]:
-        """Return the current end offsets, 0 for an empty partition, None for one that is not listed; raises `KafkaException`."""
+    def ends_now(self, partition_ids: set[PartitionId]) -> dict[PartitionId, int | None]:
+        """Return the current end offsets: 0 for an empty partition, None for an unlisted one.
+
+        Raises `KafkaException`.
+        """
         counts = PartitionCounts(self._consumer.list_topics).all()
-        there = {(topic, number) for topic, number in places if number < counts.get(topic, 0)}
-        return dict.fromkeys(places, None) | dict.fromkeys(there, 0) | self.ends(there)
+        there = {(topic, number) for topic, number in partition_ids if number < counts.get(topic, 0)}
+        return dict.fromkeys(partition_ids, None) | dict.fromkeys(there, 0) | self.ends(there)
 
     @property
     def has_joined(self) -> bool:
@@ -529,25 +580,33 @@ class Source:
 
     def reached(self, ends: Mapping[PartitionId, int]) -> set[PartitionId]:
         """Return the partitions of which the group has copied every record below these offsets."""
-        done = {place for place, end in ends.items() if self._copied_to.get(place, -1) >= end}
+        done = {
+            partition_id for partition_id, end in ends.items() if self._copied_to.get(partition_id, -1) >= end
+        }
         rest = ends.keys() - done
         if not rest or not self._joined or not rest.isdisjoint(self._assigned):
             return done
-        # Partitions of other members are asked for once those of this member are done.
+        # Offsets of other members are read once the partitions of this member are done.
         try:
-            stands = self._consumer.committed([TopicPartition(*place) for place in rest], timeout=ASK_S)
+            committed_offsets = self._consumer.committed(
+                [TopicPartition(*partition_id) for partition_id in rest], timeout=ASK_S
+            )
         except KafkaException as error:
-            log.debug("bridge: the group's offsets cannot be asked for: %s", text_of(error))
+            log.debug("bridge: the group's offsets cannot be read: %s", text_of(error))
             return done
-        return done | {(tp.topic, tp.partition) for tp in stands if tp.error is None and tp.offset >= ends[tp.topic, tp.partition]}  # fmt: skip
+        return done | {
+            (tp.topic, tp.partition)
+            for tp in committed_offsets
+            if tp.error is None and tp.offset >= ends[tp.topic, tp.partition]
+        }
 
     def lag(self) -> int:
         """Return how many offsets this member has not copied yet, as far as its client knows the ends."""
         total = 0
-        for place in self._assigned:
+        for partition_id in self._assigned:
             with suppress(KafkaException):
-                high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)[1]
-                total += max(0, high - self._copied_to.get(place, high))
+                high = self._consumer.get_watermark_offsets(TopicPartition(*partition_id), cached=True)[1]
+                total += max(0, high - self._copied_to.get(partition_id, high))
         return total
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -572,17 +631,17 @@ class Source:
         consumer.pause(partitions)
         given = [(tp.topic, tp.partition) for tp in partitions]
         self._assigned |= set(given)
-        self._partitions.take(given)
+        self._partitions.add(given)
 
     def _revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         gone = {(tp.topic, tp.partition) for tp in partitions}
         self._assigned -= gone
-        self._partitions.drop(gone)
+        self._partitions.remove(gone)
         self._batch = [each for each in self._batch if (each.topic(), each.partition()) not in gone]
-        for place in gone:
-            self._copied_to.pop(place, None)
-            self._uncommitted.pop(place, None)
-            self._reported_ends.pop(place, None)
+        for partition_id in gone:
+            self._copied_to.pop(partition_id, None)
+            self._uncommitted.pop(partition_id, None)
+            self._reported_ends.pop(partition_id, None)
 
 
 def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
@@ -594,13 +653,13 @@ def _raise_first_error(answers: Iterable[TopicPartition]) -> None:
 ENDS_EVERY_S: Final = 5.0
 """Seconds between two checks of the current end offsets."""
 GONE_S: Final = 60.0
-"""Seconds until a partition that is not listed is given up: a broker that just started, or has trouble with a topic, lists it late."""
+"""Seconds until an unlisted partition counts as deleted; a broker that just started may list it late."""
 
 
 class EndSource(Protocol):
     """The questions that `EndOffsets` asks of the source."""
 
-    def ends_now(self, places: set[PartitionId]) -> dict[PartitionId, int | None]:
+    def ends_now(self, partition_ids: set[PartitionId]) -> dict[PartitionId, int | None]:
         """See `Source.ends_now`."""
 
     def reached(self, ends: dict[PartitionId, int]) -> set[PartitionId]:
@@ -612,9 +671,9 @@ class EndSource(Protocol):
 
 
 class EndOffsets:
-    """The end offsets of the partitions when a run began, without those of empty ones: such a run stops when all are reached.
+    """The end offsets at the start of a run; the run stops when all are reached. Empty partitions are left out.
 
-    A log that was made anew, or cut, may never reach its end again: when two checks find the same lower
+    A log that was recreated or truncated may never reach its end again: when two checks find the same lower
     end, that one counts.
     """
 
@@ -626,8 +685,8 @@ class EndOffsets:
 
     def are_reached(self, source: EndSource) -> bool:
         """Whether the group has copied all records below the ends; called when no records come."""
-        for place in source.reached(self._ends):
-            del self._ends[place]
+        for partition_id in source.reached(self._ends):
+            del self._ends[partition_id]
         if self._ends and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + ENDS_EVERY_S
             self._look(source)
@@ -638,36 +697,39 @@ class EndOffsets:
         try:
             now = source.ends_now(set(self._ends))
         except KafkaException as error:
-            log.debug("bridge: the end offsets cannot be asked for: %s", text_of(error))
+            log.debug("bridge: the end offsets cannot be read: %s", text_of(error))
             return
-        self._retry_later({place for place, end in now.items() if end is None})
+        self._retry_later({partition_id for partition_id, end in now.items() if end is None})
         before, self._lower = (
             self._lower,
-            {place: end for place, end in now.items() if end is not None and end < self._ends[place]},
+            {
+                partition_id: end
+                for partition_id, end in now.items()
+                if end is not None and end < self._ends[partition_id]
+            },
         )
-        for place, end in self._lower.items():
-            if before.get(place) != end:
+        for partition_id, end in self._lower.items():
+            if before.get(partition_id) != end:
                 continue
             log.warning(
                 "bridge: %s[%d] ended at %d when the run began, and ends at %d now; it is copied up to the latter",
-                *place,
-                self._ends[place],
+                *partition_id,
+                self._ends[partition_id],
                 end,
             )
             if end:
-                self._ends[place] = end
+                self._ends[partition_id] = end
             else:
-                del self._ends[place]
+                del self._ends[partition_id]
 
     def _retry_later(self, unlisted: set[PartitionId]) -> None:
-        """Give up partitions that have not been listed for long."""
+        """Drop partitions that have not been listed for long."""
         seen = time.monotonic()
-        self._unlisted = {place: self._unlisted.get(place, seen) for place in unlisted}
-        for place, since in self._unlisted.items():
+        self._unlisted = {partition_id: self._unlisted.get(partition_id, seen) for partition_id in unlisted}
+        for partition_id, since in self._unlisted.items():
             if seen - since >= GONE_S:
                 log.warning(
-                    "bridge: %s[%d] had records up to %d when the run began, and the source does not list "
-                    "it any more; its records that were not "
-                    "copied are missing at the target",
-                    *place, self._ends.pop(place),
+                    "bridge: %s[%d] had records up to %d when the run began, and the source no longer lists it; "
+                    "its uncopied records are missing at the target",
+                    *partition_id, self._ends.pop(partition_id),
                 )  # fmt: skip

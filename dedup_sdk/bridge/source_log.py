@@ -1,15 +1,15 @@
-"""The identity of the source's logs: which log a bridge's offsets belong to, and the text beside a commit that says so.
+"""The identity of the source's logs: the log that a bridge's offsets belong to, and its text in a commit.
 
     dedup-bridge/1 log=3f9a01bc84d2e6f7 ids=plain
 
-``log`` is as `dedup_sdk.kafka.commit_text.log_name` gives it. ``ids=plain``: IDs are made without the
-topic's ID, because the brokers had none when the group began with this topic; left out where they had. An
-unknown text counts as none.
+``log`` is the result of `dedup_sdk.kafka.commit_text.log_name`. ``ids=plain``: record IDs are made without
+the topic's ID, because the brokers had none when the group began this topic; left out otherwise. An unknown
+text is ignored.
 
-A topic that is deleted and made anew has the same name, and soon the same offsets: only its topic ID
-differs. Two addresses with the same cluster ID may belong to two clusters, because a copied configuration
-copies the ID. A cluster shows the same topics at all its addresses, so that a topic which exists at one end
-only, or has another ID there, tells two clusters apart.
+A topic that is deleted and created again has the same name, and soon the same offsets: only its topic ID
+differs. Two addresses with the same cluster ID may belong to two clusters, because copying a configuration
+copies the ID. One cluster has the same topics at all its addresses, so that a topic which exists at one
+address only, or has another ID there, proves that there are two clusters.
 """
 
 from __future__ import annotations
@@ -33,18 +33,21 @@ _FORM: Final = re.compile(r"dedup-bridge/1 log=((?:[0-9a-f]{8}){1,2})( ids=plain
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The log that a partition's offsets belong to, and how IDs are made of them; ``name`` is empty where it is unknown."""
+    """The log that a partition's offsets belong to, and whether its record IDs are plain.
+
+    ``name`` is empty where it is unknown.
+    """
 
     name: str
     plain: bool = False
 
     @property
     def mark(self) -> str:
-        """Eight hexadecimal digits that tell this topic from an earlier one of its name, or ""."""
+        """Eight hexadecimal digits that distinguish this topic from an earlier one of its name, or ""."""
         return "" if self.plain else topic_digits(self.name)
 
     def completed_by(self, now: str) -> Log:
-        """Return the same log with what ``now`` adds to its name; its records keep their IDs."""
+        """Return the same log with the longer of both names; its records keep their IDs."""
         gained = bool(self.name) and not topic_digits(self.name) and bool(topic_digits(now))
         return Log(max(self.name, now, key=len), plain=self.plain or gained)
 
@@ -54,70 +57,77 @@ class Log:
 
 
 class StartPosition(NamedTuple):
-    """The offset from which a partition is read, None where none is known. ``anew``: the topic was deleted and made anew."""
+    """The offset from which a partition is read, None if unknown.
+
+    ``recreated``: the topic was deleted and created again.
+    """
 
     log: Log
     offset: int | None
-    anew: bool = False
+    recreated: bool = False
     translated: bool = False
     """Whether a tool translated the committed offset from another cluster."""
 
 
-def id_prefix(cluster: str, place: PartitionId, log: Log) -> str:
-    """Return the beginning of the IDs of a partition's records: ``CLUSTER.TOPIC~MARK-PARTITION``; topics without IDs have no mark.
+def id_prefix(cluster: str, partition_id: PartitionId, log: Log) -> str:
+    """Return the beginning of the IDs of a partition's records: ``CLUSTER.TOPIC~MARK-PARTITION``.
 
-    No topic name contains a ``~``.
+    Topics without IDs have no mark. Topic names do not contain ``~``.
     """
-    topic, partition = place
+    topic, partition = partition_id
     return f"{cluster}.{topic}{log.mark and '~' + log.mark}-{partition}"
 
 
 def parse_log(text: str | None) -> Log | None:
-    """Read a commit's text; None when it is not a bridge's."""
+    """Read a commit's text; None if a bridge did not write it."""
     form = _FORM.fullmatch(text or "")
     return None if form is None else Log(form[1], plain=form[2] is not None)
 
 
 def start_position(
-    now: str, committed: int, text: str | None, *, stood: Log | None, at: int | None
+    now: str, committed: int, text: str | None, *, previous: Log | None, copied_to: int | None
 ) -> StartPosition:
     """Return the offset at which to start, or to continue.
 
     Args:
         now: the log's name, from the brokers.
         committed: the group's offset, below zero without one.
-        text: the text beside it.
-        stood: the log that this member has read until now, None where it only starts.
-        at: how far it has copied that, None where it has copied nothing.
+        text: the text of that commit.
+        previous: the log that this member has read until now, None if it only starts.
+        copied_to: how far it has copied that log, None if it has copied nothing.
     """
-    if stood is not None and not is_one_log(stood.name, now):
-        return StartPosition(Log(now), OFFSET_BEGINNING, anew=True)
+    if previous is not None and not is_one_log(previous.name, now):
+        return StartPosition(Log(now), OFFSET_BEGINNING, recreated=True)
     told = parse_log(text) if committed >= 0 else None
-    if stood is not None and at is not None:
-        return StartPosition(stood.completed_by(now), at)
+    if previous is not None and copied_to is not None:
+        return StartPosition(previous.completed_by(now), copied_to)
     offset = committed if committed >= 0 else None
     if told is None:
-        return StartPosition(Log(now) if stood is None else stood.completed_by(now), offset)
+        return StartPosition(Log(now) if previous is None else previous.completed_by(now), offset)
     if is_one_log(told.name, now):
         return StartPosition(told.completed_by(now), offset)
     if is_of_one_cluster(told.name, now):
-        return StartPosition(Log(now), OFFSET_BEGINNING, anew=True)
+        return StartPosition(Log(now), OFFSET_BEGINNING, recreated=True)
     return StartPosition(Log(now), offset, translated=True)
 
 
 _AGAIN_S: Final = 0.5
-"""Seconds until a question that failed is asked again."""
+"""Seconds until a failed request is retried."""
 _MOCK: Final = "mockCluster"
-"""The IDs of librdkafka's mock clusters begin so: they have no topic IDs, and answer no question for them."""
+"""The prefix of the IDs of librdkafka's mock clusters, which do not support topic IDs."""
 
 
 def has_topic_ids(cluster: str) -> bool:
-    """Whether a cluster can be asked for topic IDs; it may have none all the same."""
+    """Whether a cluster answers requests for topic IDs; it may have none all the same."""
     return not cluster.startswith(_MOCK)
 
 
 class TopicLogs:
-    """Asks for the logs of topics in the background. ``config``: of the source's client; ``cluster_id`` returns the cluster's ID, or raises `KafkaException`."""
+    """Requests the logs of topics in the background.
+
+    ``config``: the configuration of the source's client; ``cluster_id`` returns the cluster's ID, or raises
+    `KafkaException`.
+    """
 
     def __init__(self, config: Mapping[str, Any], cluster_id: Callable[[], str]) -> None:
         self._questions, self.cluster_id = Questions(config), cluster_id
@@ -125,11 +135,11 @@ class TopicLogs:
         self._ask_at: dict[str, float] = {}
 
     def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
-        """Ask for the current IDs of topics; empty where the brokers have none."""
+        """Request the current IDs of topics; empty where the brokers have none."""
         return {} if self._has_none() else self._questions.describe(topics)
 
     def answers(self, topics: Iterable[str]) -> dict[str, str | KafkaException]:
-        """Ask for topics that are not asked for yet, and return the answers so far: names of logs (`log_name`), or errors.
+        """Request topics that were not requested yet, and return the answers so far: log names (`log_name`), or errors.
 
         Each answer is returned once. Raises `KafkaException` while the cluster's ID is unknown.
         """
@@ -143,12 +153,12 @@ class TopicLogs:
         return {topic: self._answer(topic) for topic in done}
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Drop the questions asked before."""
+        """Drop earlier requests."""
         for topic in topics:
             self._asked.pop(topic, None)
 
-    def doubt(self, topic: str, seconds: float) -> None:
-        """Ask for a topic again after some seconds."""
+    def ask_again_after(self, topic: str, seconds: float) -> None:
+        """Request a topic again after some seconds."""
         self._ask_at[topic] = time.monotonic() + seconds
         self._questions.renew()
 
@@ -167,7 +177,7 @@ class TopicLogs:
 
 _ASK_S: Final = 5.0
 _PAUSE_S: Final = 0.5
-"""Seconds between two questions: a broker may not know a topic yet, so that both answers must agree."""
+"""Seconds between two requests: a broker may not know a topic yet, so that both answers must agree."""
 _NO_TOPIC: Final = "-"
 _IdPairs = dict[str, tuple[str, str]]
 
@@ -203,7 +213,10 @@ def _differing(ends: tuple[Questions, Questions], names: list[str]) -> _IdPairs:
 
 
 def _ids(end: Questions, names: list[str]) -> dict[str, str]:
-    """Return the topics' IDs, "" where brokers have none, a dash for a topic that does not exist; topics without an answer are left out."""
+    """Return the topics' IDs; "" where brokers have none, a dash for a topic that does not exist.
+
+    Topics without an answer are left out.
+    """
     found: dict[str, str] = {}
     for name, asked in end.describe(names).items():
         try:

@@ -1,7 +1,7 @@
-"""The target end of a bridge: a producer, and the transaction that makes a batch atomic.
+"""The target of a bridge: a producer, and the transaction that makes a batch atomic.
 
 While a call that sends offsets does not return, the bridge does not poll, and the group's rebalance waits.
-So such a call gets a limited time and is then left to itself (`dedup_sdk.kafka.closing.call_with_timeout`);
+So such a call has a time limit, after which it is abandoned (`dedup_sdk.kafka.closing.call_with_timeout`);
 the next producer with the same ``transactional.id`` ends the transaction.
 """
 
@@ -28,29 +28,35 @@ log = logging.getLogger("dedup_sdk")
 
 Transactions = Literal["auto", "always", "never"]
 START_S: Final = 30.0
-"""Seconds that an end of the bridge may take to answer at the start."""
+"""Seconds that source and target may take to answer at the start."""
 _ATTEMPT_S: Final = 60.0
-"""Seconds for one batch: a group removes a member that is silent for long."""
+"""Seconds for one batch: a group removes a member that does not poll for long."""
 _STEP_S: Final = 0.5
 _CALL_S: Final = 5.0
 _OFFSETS_S: Final = 2.0
 _LEAST_BATCH_BYTES: Final = 1_000
 _MOST_BATCH_BYTES: Final = 1_000_000
-_NO_TRANSACTIONS: Final = frozenset({
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.UNSUPPORTED_VERSION,
+_TRANSACTION_REFUSALS: Final = frozenset({
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
     KafkaError._UNSUPPORTED_FEATURE, KafkaError.INVALID_TRANSACTION_TIMEOUT,  # noqa: SLF001 (that is its public name)
 })  # fmt: skip
 _RECORD_REFUSALS: Final = frozenset({
-    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP, KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError.POLICY_VIOLATION,
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.POLICY_VIOLATION,
 })  # fmt: skip
-"""Errors that concern one record. With any other error the target refuses every record, so that skipping them would lose them."""
-_SIZES: Final = frozenset(
+"""Errors of a single record. With any other error the target refuses all records, so that skipping would lose them."""
+_SIZE_ERRORS: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 )
 _UNKNOWN_PARTITION: Final = frozenset({KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001 (as above)
 _SILENT: Final = KafkaError._TIMED_OUT  # noqa: SLF001 (as above)
-_FATAL_ERROR: Final = KafkaError(KafkaError._FATAL, "the producer has failed with a fatal error", fatal=True)  # noqa: SLF001 (as above)
+_FATAL_ERROR: Final = KafkaError(
+    KafkaError._FATAL,  # noqa: SLF001 (as above)
+    "the producer has failed with a fatal error",
+    fatal=True,
+)
 _FENCED: Final = frozenset({
     KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH,  # noqa: SLF001 (as above)
 })  # fmt: skip
@@ -74,7 +80,7 @@ class Commit(NamedTuple):
 
 
 class BatchFailedError(Exception):
-    """A batch was not written, and is tried again; whether its transaction was committed may be unknown."""
+    """A batch was not written, and is retried; whether its transaction was committed may be unknown."""
 
     def __init__(self, error: KafkaError) -> None:
         super().__init__(error.str())
@@ -85,9 +91,9 @@ class RecordsRefusedError(BatchFailedError):
     """A batch was refused because of some of its records; they are found by writing the records one by one."""
 
     @property
-    def is_size(self) -> bool:
-        """Whether it was too large: perhaps only the request was."""
-        return self.error.code() in _SIZES
+    def is_too_large(self) -> bool:
+        """Whether the reason is size; perhaps only the request was too large."""
+        return self.error.code() in _SIZE_ERRORS
 
 
 class RecordRefusedError(Exception):
@@ -110,21 +116,21 @@ class Target:
         self._settings, self._is_ending = settings, is_ending
         self._transactional_id = settings.transactional_id or f"dedup-bridge-{uuid.uuid4().hex}"
         with settings_refused(settings.client, "--to"):
-            # It only asks, so that it needs no producer ID, which a cluster may refuse.
-            self._asker = Producer({**settings.client, "enable.idempotence": False})
+            # It only reads metadata, so that it needs no producer ID, which a cluster may refuse.
+            self._metadata_client = Producer({**settings.client, "enable.idempotence": False})
         keep_in_children(self)
-        self._producer = self._asker
+        self._producer = self._metadata_client
         self._errors: list[KafkaError] = []
         self._batch_bytes = _MOST_BATCH_BYTES
         self._is_stuck = False
         """Whether a call of the producer hangs: the next producer of the same transactional ID ends its transaction."""
-        self.topics = PartitionCounts(self._asker.list_topics)
+        self.topics = PartitionCounts(self._metadata_client.list_topics)
         self.is_transactional = False
         self.scatters_empty_keys = settings.scatters_empty_keys
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException`."""
-        return self._asker.list_topics(timeout=_CALL_S).cluster_id or ""
+        return self._metadata_client.list_topics(timeout=_CALL_S).cluster_id or ""
 
     def open(self, transactions: Transactions) -> str:
         """Make the producer; with ``auto``, return why it has no transactions, else "".
@@ -137,7 +143,7 @@ class Target:
         except BatchFailedError as failed:
             if self._is_ending():
                 return ""
-            if failed.error.code() not in _NO_TRANSACTIONS:
+            if failed.error.code() not in _TRANSACTION_REFUSALS:
                 raise BridgeError(
                     f"the target's transactions cannot be used: {failed}; check its transaction "
                     "coordinator, or give --transactions never"
@@ -151,35 +157,38 @@ class Target:
             return str(failed)
         return ""
 
-    def write(self, copies: Iterable[Copy], commit: Commit | None, *, singly: bool) -> None:
+    def write(self, copies: Iterable[Copy], commit: Commit | None, *, one_by_one: bool) -> None:
         """Write a batch, with the offsets in its transaction; return when the target has confirmed it.
 
-        ``singly``: record by record, so that a refused one is found. Raises `BatchFailedError` and
-        `RecordRefusedError`; then call `abandon`, so that no part of the batch is seen.
+        ``one_by_one``: wait for each record, so that a refused one is found. Raises `BatchFailedError` and
+        `RecordRefusedError`; then you must call `abort_batch`, so that no part of the batch becomes
+        visible.
         """
         self._errors.clear()
         try:
-            self._write(copies, commit, time.monotonic() + _ATTEMPT_S, singly=singly)
+            self._write(copies, commit, time.monotonic() + _ATTEMPT_S, one_by_one=one_by_one)
         except KafkaException as error:
             # After a fatal error any call raises it.
             raise BatchFailedError(error.args[0]) from None
         except SystemError as error:
-            # The same, where the client serves delivery reports with its exception set.
+            # The same, if the client calls delivery callbacks while its exception is set.
             cause = error.__cause__
             raise BatchFailedError(
                 cause.args[0] if isinstance(cause, KafkaException) else _FATAL_ERROR
             ) from None
 
-    def _write(self, copies: Iterable[Copy], commit: Commit | None, until: float, *, singly: bool) -> None:
+    def _write(
+        self, copies: Iterable[Copy], commit: Commit | None, until: float, *, one_by_one: bool
+    ) -> None:
         if self.is_transactional:
             self._with_retries(self._producer.begin_transaction, until)
         for copy in copies:
             self._put(copy, until)
-            if singly:
+            if one_by_one:
                 try:
                     self._flush(until)
-                except RecordsRefusedError as doubtful:
-                    raise RecordRefusedError(copy.message, doubtful.error) from None
+                except RecordsRefusedError as refused:
+                    raise RecordRefusedError(copy.message, refused.error) from None
         self._flush(until)
         if not self.is_transactional:
             return
@@ -196,14 +205,16 @@ class Target:
     def _send_offsets(producer: Producer, commit: Commit) -> None:
         producer.send_offsets_to_transaction(commit.offsets, commit.member, _OFFSETS_S)
 
-    def abandon(self, failed: BatchFailedError | RecordRefusedError) -> None:
-        """Abort the transaction of a failed `write`. Raises `BatchFailedError` while that is not certain, `BridgeError` when the producer is fenced."""
+    def abort_batch(self, failed: BatchFailedError | RecordRefusedError) -> None:
+        """Abort the transaction of a failed `write`.
+
+        Raises `BatchFailedError` while that is not certain, `BridgeError` when the producer is fenced.
+        """
         error = failed.error
         if self._settings.transactional_id and error.code() in _FENCED:
             raise BridgeError(
-                f"transactional.id={self._settings.transactional_id!r} was taken by another producer, or "
-                "its transaction timed out: "
-                f"{failed}; give each bridge an ID of its own"
+                f"transactional.id={self._settings.transactional_id!r} was taken by another producer, or its "
+                f"transaction timed out: {failed}; give each bridge an ID of its own"
             )
         if self.is_transactional and not error.fatal() and not self._is_stuck:
             try:
@@ -227,7 +238,7 @@ class Target:
 
     def close(self) -> None:
         """Abort an open transaction, and stop sending."""
-        if self.is_transactional and self._producer is not self._asker and not self._is_stuck:
+        if self.is_transactional and self._producer is not self._metadata_client and not self._is_stuck:
             # Else readers of committed records would wait until it times out.
             with suppress(KafkaException, SystemError):
                 self._producer.abort_transaction(_CALL_S)
@@ -255,7 +266,7 @@ class Target:
         self._make()
 
     def _drop(self) -> None:
-        """Purge the producer: it would wait for the messages that it still has."""
+        """Purge the producer: it would wait for its remaining messages."""
         self._producer.purge()
         with suppress(KafkaException, SystemError):
             self._producer.poll(0)
@@ -270,7 +281,8 @@ class Target:
         while True:
             try:
                 self._producer.produce(
-                    copy.topic, message.value(), copy.key, copy.partition, timestamp=max(0, timestamp_ms) if kind else 0,
+                    copy.topic, message.value(), copy.key, copy.partition,
+                    timestamp=max(0, timestamp_ms) if kind else 0,
                     headers=copy.headers,  # type: ignore[arg-type]  # a list of pairs, or None
                 )  # fmt: skip
             except BufferError:
@@ -288,8 +300,8 @@ class Target:
         while left:
             left = self._producer.flush(_STEP_S)
             if self._errors:
-                ill = [error for error in self._errors if error.code() in _RECORD_REFUSALS]
-                self._raise((ill or self._errors)[0])
+                record_errors = [error for error in self._errors if error.code() in _RECORD_REFUSALS]
+                self._raise((record_errors or self._errors)[0])
             if left:
                 self._check_time(until)
 

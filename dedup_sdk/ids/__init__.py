@@ -1,4 +1,4 @@
-"""ID specs: which bytes of a record name the logical message, and their digest, which a store keeps.
+"""ID specs: the bytes of a record that name the logical message, and their digest, which a store keeps.
 
     id_spec("header:dedup-id")      header("dedup-id")
     id_spec("json:/tenant+key")     json("/tenant") + key()
@@ -6,11 +6,11 @@
 =================== ============================================================== =====================
 text                ID                                                             no ID
 =================== ============================================================== =====================
-header:NAME         value of the last header of that name (case counts)            absent, null
+header:NAME         value of the last header of that name (case-sensitive)         absent, null
 key                 key                                                            null
 json:/POINTER       string or signed 64-bit integer in the value (RFC 6901)        anything else
 cloudevents         ``id`` and ``source`` of an event: in headers ``ce_id`` and    absent, null, empty
-                    ``ce_source`` (case aside) or, structured, in the value
+                    ``ce_source`` (case-insensitive), or members of the value
 value               the whole value (a last resort)                                null
 py:MODULE:CALLABLE  ``str`` or ``int`` that the callable returns for the `Record`  None, an exception
 A+B                 both, in this order                                            one of them is missing

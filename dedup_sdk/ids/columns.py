@@ -183,7 +183,7 @@ _Sha256 = Callable[[bytes], _Hash]
 
 
 def _builtin_sha256() -> _Sha256:
-    """Return the interpreter's own SHA-256 (``_sha2`` from Python 3.12, ``_sha256`` before), or hashlib's without it."""
+    """Return the interpreter's own SHA-256 (``_sha2`` from Python 3.12, ``_sha256`` before), else hashlib's."""
     for module in ("_sha2", "_sha256"):
         try:
             return cast("_Sha256", import_module(module).sha256)

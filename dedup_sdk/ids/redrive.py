@@ -1,6 +1,6 @@
-"""Redrives: the header by which a dead letter is handled once more by the consumer group that failed, and by no other group.
+"""Redrives: the header by which only the consumer group that failed handles a dead letter once more.
 
-Each dead letter bears one header ``dedup-redrive``, which names the failed record:
+Each dead letter has one header ``dedup-redrive``, which names the failed record:
 
     group=<quoted>&topic=<quoted>&partition=N&offset=N&timestamp=N
 
@@ -9,9 +9,9 @@ several such headers the last counts. The header *names a group* when its value 
 group>&``.
 
 For the group that it names, the ID of a record is the ID and the header together: ``sha256(digest + header
-value)[:16]`` in the place of the digest. For all other groups, and in a record without the header, it is
-the ID alone. A record without an ID has none with the header either. Where IDs are compared, the header
-belongs to the source (`dedup_sdk.core.source_keys`); a record of a unit is a single record with it
+value)[:16]`` replaces the digest. For all other groups, and in a record without the header, it is the ID
+alone. A record without an ID has no ID with the header either. Where IDs are compared, the header belongs
+to the source (`dedup_sdk.core.source_keys`); a record of a unit becomes a single record with it
 (`dedup_sdk.units.keys`).
 """
 

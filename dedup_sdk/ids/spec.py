@@ -101,11 +101,12 @@ class HeaderPart:
 
 @dataclass(frozen=True, slots=True)
 class CloudEventsPart:
-    """An event's ``id``, then its ``source``, which identify it (CloudEvents 1.0, section 3.1.1, and its Kafka binding).
+    """An event's ``id``, then its ``source``, which identify it.
 
-    In structured mode (the header ``content-type`` is ``application/cloudevents+json``) they are members of
-    the value, a JSON object; else the headers ``ce_id`` and ``ce_source``. Header names are compared case
-    aside. Both must be there and not empty, else the record has no ID.
+    See CloudEvents 1.0, section 3.1.1, and its Kafka binding. In structured mode (the header
+    ``content-type`` is ``application/cloudevents+json``) they are members of the value, a JSON object; else
+    the headers ``ce_id`` and ``ce_source``. Header names are case-insensitive. Both must exist and not be
+    empty, else the record has no ID.
     """
 
     argument: str = field(default="", init=False)
@@ -186,7 +187,10 @@ class JsonPart:
 
 @dataclass(frozen=True, slots=True)
 class PyPart:
-    """The result of a user's callable for a `Record`: ``str | int | None``; ``argument`` is its path and version, ``module:callable@2``."""
+    """The result of a user's callable for a `Record`: ``str | int | None``.
+
+    ``argument`` is its path and version, ``module:callable@2``.
+    """
 
     argument: str
     name: str = field(default="py", init=False)
@@ -250,9 +254,9 @@ def _path(argument: object) -> object:
     path, _, version = argument.rpartition("@")
     if not path or not version.strip():
         raise IdSpecError(
-            f'py:{argument} has no version; write e.g. py:{argument.rstrip("@")}@1, or py({argument.rstrip("@")!r}, version="1"), and another '
-            "version whenever the callable returns other IDs: code has no other identity, and marks made "
-            "by other code do not count"
+            f"py:{argument} has no version; write e.g. py:{argument.rstrip('@')}@1, or "
+            f'py({argument.rstrip("@")!r}, version="1"), and another version whenever the callable returns other '
+            "IDs: code has no other identity, and marks made by other code do not count"
         )
     return path
 
@@ -276,7 +280,10 @@ def _import(argument: object, path: object) -> Callable[[Record], object]:
 
 # --- the text of a spec, and its builders
 
-FORMS = "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION, joined by + (a literal + is %2B)"
+FORMS = (
+    "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION, "
+    "joined by + (a literal + is %2B)"
+)
 
 _WITH_ARGUMENT: dict[str, Callable[[str], Part]] = {"header": HeaderPart, "json": JsonPart, "py": PyPart}
 _ALONE: dict[str, Callable[[], Part]] = {
@@ -394,7 +401,7 @@ class IdSpec:
         return key
 
     def name_of(self, digest: bytes | None) -> bytes | None:
-        """Return the 16 bytes by which a shared store knows a record's ID, None without an ID."""
+        """Return the 16 bytes that identify a record's ID in a shared store, None without an ID."""
         return digest
 
 
@@ -431,7 +438,7 @@ def json(pointer: str) -> IdSpec:
 
 
 def cloudevents() -> IdSpec:
-    """Return the spec of a CloudEvent, in binary or structured mode: its ``id`` with its ``source``, neither of them empty."""
+    """Return the spec of a CloudEvent, in binary or structured mode: its ``id`` and ``source``, both not empty."""
     return IdSpec((CloudEventsPart(),))
 
 
@@ -454,7 +461,8 @@ def py(path: str, *, version: str) -> IdSpec:
     given: object = version  # what callers without a type checker pass
     if not isinstance(given, str) or not given or "@" in given or given != given.strip():
         raise IdSpecError(
-            f'py({path!r}) has the version {given!r}; write a text without @ and without blanks around it, e.g. version="1"'
+            f"py({path!r}) has the version {given!r}; write a text without @ and without blanks around it, e.g. "
+            'version="1"'
         )
     return IdSpec((PyPart(f"{path}@{version}"),))
 
@@ -477,11 +485,11 @@ class Redrivable(ReadsKeys, Protocol):
         """The columns that are read."""
 
     def redriven(self, key: bytes, header: bytes) -> bytes | None:
-        """Return the key that a record has with this redrive header in the place of ``key``; None where it has no ID."""
+        """Return the key that replaces ``key`` for a record with this redrive header; None where it has no ID."""
 
 
 def redrive_headers(fields: Fields, group: str | None) -> dict[int, bytes]:
-    """Return the value of the redrive header of those records that bear one which names a group (None: any), by row."""
+    """Return, by row, the redrive header's value of records whose header names the group (None: any)."""
     shared = ReadOnce.of(fields)
     if not shared.has_header(REDRIVE_HEADER):
         return {}
@@ -491,9 +499,10 @@ def redrive_headers(fields: Fields, group: str | None) -> dict[int, bytes]:
 
 
 def redriven_keys(keys: Redrivable, ids: Ids, fields: Fields, group: str | None) -> dict[int, bytes | None]:
-    """Return the keys, by row, of records with a redrive header that names a group (None: any); None where there is no ID.
+    """Return, by row, the keys of records with a redrive header that names a group (None: any).
 
-    ``ids`` are their keys without it. A reader for no particular group must remember both.
+    The key is None where the record has no ID. ``ids`` are the keys without the header. A reader for no
+    particular group must remember both.
     """
     return {
         row: keys.redriven(key, header)

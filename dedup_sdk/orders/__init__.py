@@ -1,4 +1,4 @@
-"""Orders of IDs: whether a new ID is newer than the last one, the same, older, or not to be compared with it.
+"""Orders of IDs: whether a new ID is newer than the last one, the same, older, or uncomparable.
 
     from dedup_sdk import orders
     orders.integer().compare(b"41", b"42")     # Comparison.NEWER
@@ -9,10 +9,9 @@ An order gives each ID a `SortKey`: an origin, and a rank within it. Sort keys o
 compared, and neither can malformed IDs; their records are delivered. This package needs no Kafka, store or
 clock.
 
-A record whose ID is called the same as another one's is not delivered. So an order must read strictly, and
-must never make one of two texts that its document keeps apart: ``1.2`` is not ``1.2.0``, a fraction of a
-second beyond nanoseconds is malformed and not cut, and a resume token is compared as a whole, by
-default, and not by its time.
+A record whose ID compares as the same as an earlier one is not delivered. So an order must read strictly,
+and must never treat two different IDs as the same: ``1.2`` is not ``1.2.0``, a fraction of a second beyond
+nanoseconds is malformed and not cut, and by default a resume token is compared as a whole, not by its time.
 """
 
 from dedup_sdk.orders.identifiers import snowflake, ulid, uuid1, uuid6, uuid7

@@ -1,13 +1,13 @@
-"""Orders of generated identifiers that begin with a time: UUIDs of versions 1, 6 and 7 (RFC 9562), ULIDs, snowflakes.
+"""Orders of generated identifiers that begin with a time: UUIDs (versions 1, 6, 7), ULIDs, snowflakes.
 
-A UUID is read as the text of 36 characters (section 4; either case), the same without hyphens, or its 16
-bytes. Its version must be the order's, its variant that of the RFC (sections 4.1 and 4.2). A ULID has 48
-bits of milliseconds and 80 of randomness, in 26 letters of Crockford's base 32, which sort as the number
-does. A snowflake has 63 bits in decimal text: milliseconds, machine, sequence.
+A UUID (RFC 9562) is read as text of 36 characters (section 4; either case), the same without hyphens, or
+its 16 bytes. Its version must be the order's, its variant that of the RFC (sections 4.1 and 4.2). A ULID
+has 48 bits of milliseconds and 80 bits of randomness, in 26 letters of Crockford's base 32, which sort as
+the number does. A snowflake has 63 bits in decimal text: milliseconds, machine, sequence.
 
 ULIDs are read by a translation table and ``int(text, 32)``, UUIDs by numpy over the joined batch: about ten
 and three times as fast as the usual libraries, which read one text at a time. The tests compare the results
-with those of the libraries.
+with those libraries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def read_uuid(dedup_id: bytes, version: int) -> int | None:
 
 
 def read_uuids(dedup_ids: Sequence[bytes | None], version: int) -> tuple[Column, Column] | None:
-    """Return both halves of the bits of many UUIDs; None unless all are present, in the same form, and of that version."""
+    """Return both halves of the bits of many UUIDs.
+
+    None unless all are present, in the same form, and of that version.
+    """
     for width in (_UUID_LETTERS, _UUID_DIGITS, _UUID_BYTES):
         joined = joined_if_wide(dedup_ids, width)
         if joined is not None:
@@ -97,7 +100,7 @@ class Uuid7(NamedOrder):
         return None if bits is None else SortKey(ONLY_ORIGIN, bits)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are well-formed and written alike."""
+        """Return the ranks of many, if all are well-formed and in the same form."""
         halves = read_uuids(dedup_ids, 7)
         if halves is None:
             return None
@@ -115,7 +118,7 @@ def uuid7() -> Order:
 
 @dataclass(frozen=True, slots=True)
 class UuidTime(Order):
-    """UUIDs of version 1 or 6, which have the same fields; see `dedup_sdk.orders.uuid1` and `dedup_sdk.orders.uuid6`."""
+    """UUIDs of version 1 or 6, which have the same fields; see `dedup_sdk.orders.uuid1` and `uuid6`."""
 
     version: int
     by_node: bool
@@ -126,7 +129,7 @@ class UuidTime(Order):
         return order_name(f"uuid{self.version}", by_node=self.by_node)
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of a UUID of this version: its time, then its clock sequence, then (or before all) its node."""
+        """Return the sort key of a UUID of this version: time, clock sequence, node; the node may be the origin."""
         bits = read_uuid(dedup_id, self.version)
         if bits is None:
             return None
@@ -135,14 +138,14 @@ class UuidTime(Order):
         return SortKey(node, time) if self.by_node else SortKey(ONLY_ORIGIN, time << 48 | node)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are well-formed, written alike, and of one count."""
+        """Return the ranks of many, if all are well-formed, in the same form, and of one origin."""
         columns = None if self.by_node else self._columns(dedup_ids)
         if columns is None:
             return None
         return [rank << 48 | node for rank, node in zip(*columns, strict=True)]
 
     def sort_keys(self, dedup_ids: Sequence[bytes | None], /) -> list[SortKey | None]:
-        """Return the sort keys of many, quickly where all are well-formed and written alike."""
+        """Return the sort keys of many, quickly if all are well-formed and in the same form."""
         columns = self._columns(dedup_ids) if self.by_node else None
         if columns is None:
             return Order.sort_keys(self, dedup_ids)
@@ -150,7 +153,7 @@ class UuidTime(Order):
         return list(map(SortKey, nodes, ranks))
 
     def _columns(self, dedup_ids: Sequence[bytes | None]) -> tuple[list[int], list[int]] | None:
-        """Return times with their clock sequences, and nodes; None unless all are well-formed and written alike."""
+        """Return times with their clock sequences, and nodes; None unless all are well-formed and in the same form."""
         halves = read_uuids(dedup_ids, self.version)
         if halves is None:
             return None
@@ -160,29 +163,32 @@ class UuidTime(Order):
         return ranks, (low & _NODE).tolist()
 
     def _time(self, high: Half) -> Half:
-        """The 60 bits of 100 ns each since 1582-10-15, of the first half of the bits, or of many."""
+        """Return the time (60 bits, units of 100 ns since 1582-10-15) in the first half of the bits, or of many."""
         if self.version == 1:  # section 5.1: time_low, time_mid, version, time_high
-            return (high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32  # type: ignore[return-value] # an int beside a column is taken for signed
-        return high >> 16 << 12 | high & 0xFFF  # type: ignore[return-value] # section 5.6: time_high, time_mid, version, time_low
+            # mypy infers a signed result for an int beside a column, here and below.
+            return (high & 0xFFF) << 48 | (high >> 16 & 0xFFFF) << 32 | high >> 32  # type: ignore[return-value]
+        # section 5.6: time_high, time_mid, version, time_low
+        return high >> 16 << 12 | high & 0xFFF  # type: ignore[return-value]
 
 
 def uuid1(*, by_node: bool = True) -> Order:
     """UUIDs of version 1 (RFC 9562, section 5.1): by time, then by clock sequence.
 
     The node is the origin: two nodes have two clocks, and the RFC promises no order between them, so that
-    their IDs cannot be compared. Give each node a source of its own; or, where their clocks agree well
-    enough, ``by_node=False``: then all are compared by time, clock sequence, and node. When a node's clock
-    is set back its clock sequence changes (section 5.1), and what it makes until the old time has come
-    again is older.
+    their IDs cannot be compared. Give each node a source of its own; or, if their clocks agree well enough,
+    use ``by_node=False``: then all are compared by time, clock sequence, and node. When a node's clock is
+    set back its clock sequence changes (section 5.1); IDs that it makes until the clock has caught up
+    compare as older.
     """
     return UuidTime(1, by_node)
 
 
 def uuid6(*, by_node: bool = False) -> Order:
-    """UUIDs of version 6 (RFC 9562, section 5.6): by time, clock sequence, and node, which is the order of their bytes (6.11).
+    """UUIDs of version 6 (RFC 9562, section 5.6): by time, clock sequence, and node.
 
-    The node is no origin here, since it should be random in each ID (section 5.6). Where your generator keeps it, as it
-    may, ``by_node=True`` makes it one, as in `uuid1`.
+    That is the order of their bytes (6.11). The node is not an origin here, because it should be random in
+    each ID (section 5.6). If your generator keeps its node, ``by_node=True`` makes the node an origin, as
+    in `uuid1`.
     """
     return UuidTime(6, by_node)
 
@@ -212,7 +218,7 @@ class Ulid(NamedOrder):
         return None
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are well-formed texts."""
+        """Return the ranks of many, if all are well-formed texts."""
         joined = joined_if_wide(dedup_ids, _ULID_LETTERS)
         if (
             joined is None
@@ -227,9 +233,9 @@ class Ulid(NamedOrder):
 def ulid() -> Order:
     """ULIDs (github.com/ulid/spec): 26 letters of Crockford's base 32 in either case, or their 16 bytes.
 
-    As python-ulid reads them: ``I``, ``L``, ``O`` and ``U`` are no letters of it, and a text above
-    ``7ZZZ…``, which needs more than 128 bits, is malformed. Within a millisecond the order is that of the
-    randomness, which is the order of creation only for a monotonic generator.
+    As python-ulid reads them: ``I``, ``L``, ``O`` and ``U`` are invalid, and a text above ``7ZZZ…``, which
+    needs more than 128 bits, is malformed. Within a millisecond the order is that of the random bits, which
+    is the order of creation only for a monotonic generator.
     """
     return Ulid()
 
@@ -252,7 +258,7 @@ class Snowflake(NamedOrder):
     by_machine: bool
 
     def __post_init__(self) -> None:
-        """Refuse a wrong epoch, and bits that leave none for the time."""
+        """Refuse an invalid epoch, and bits that leave none for the time."""
         for field, most in (
             ("epoch_ms", MAX_INT64),
             ("machine_bits", _SNOWFLAKE_BITS - 1),
@@ -260,14 +266,20 @@ class Snowflake(NamedOrder):
         ):
             value: object = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-                message = f"{field}={value!r} is not a whole number from 0 to {most}; Twitter's are epoch_ms=1288834974657, machine_bits=10, sequence_bits=12"
+                message = (
+                    f"{field}={value!r} is not a whole number from 0 to {most}; Twitter's are "
+                    "epoch_ms=1288834974657, machine_bits=10, sequence_bits=12"
+                )
                 raise ConfigurationError(message)
         if self.machine_bits + self.sequence_bits >= _SNOWFLAKE_BITS:
-            message = f"machine_bits={self.machine_bits} and sequence_bits={self.sequence_bits} leave no room for the time in {_SNOWFLAKE_BITS} bits; give fewer"
+            message = (
+                f"machine_bits={self.machine_bits} and sequence_bits={self.sequence_bits} leave no room for the "
+                f"time in {_SNOWFLAKE_BITS} bits; give fewer"
+            )
             raise ConfigurationError(message)
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of a number of at most 63 bits; the rank's upper bits are the time in Unix milliseconds."""
+        """Return the sort key of a number of at most 63 bits; the rank's upper bits are the time in Unix ms."""
         number = unsigned(dedup_id, MAX_INT64)
         if number is None:
             return None
@@ -278,7 +290,7 @@ class Snowflake(NamedOrder):
         return SortKey(machine, time_ms << self.sequence_bits | number & (1 << self.sequence_bits) - 1)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are numbers, and of one count."""
+        """Return the ranks of many, if all are numbers, and of one origin."""
         texts = None if self.by_machine else digits_only(dedup_ids, _SNOWFLAKE_DIGITS)
         numbers = list(map(int, texts or ()))
         if not numbers or max(numbers) > MAX_INT64:

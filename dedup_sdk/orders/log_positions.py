@@ -23,7 +23,7 @@ class PostgresqlLsn(NamedOrder):
     kind: ClassVar[str] = "postgresql-lsn"
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of e.g. ``16/B374D848``."""
+        """Return the sort key of a position such as ``16/B374D848``."""
         found = _LSN.fullmatch(dedup_id)
         return found and SortKey(ONLY_ORIGIN, int(found[1], 16) << 32 | int(found[2], 16))
 
@@ -31,7 +31,8 @@ class PostgresqlLsn(NamedOrder):
 def postgresql_lsn() -> Order:
     """PostgreSQL's log sequence numbers, type ``pg_lsn``: ``16/B374D848``, two hexadecimal numbers of 1 to 8 digits.
 
-    All changes of a transaction may share one: join it with a field that distinguishes them, in a callable of yours.
+    All changes of a transaction may share one: join it with a field that distinguishes them, in a function
+    of yours.
     """
     return PostgresqlLsn()
 
@@ -54,7 +55,7 @@ def oracle_scn() -> Order:
 
 
 MAX_SET_BYTES = 65_536
-"""A longer text is not a set: the longest ID."""
+"""The length of the longest ID; a longer text is not a set."""
 
 Intervals: TypeAlias = tuple[tuple[int, int], ...]
 GtidSet: TypeAlias = Mapping[str, Intervals]
@@ -77,7 +78,7 @@ class MysqlGtid(NamedOrder):
     dense: ClassVar[bool] = True
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of ``uuid:23`` or ``uuid:tag:23``; the origin is what stands before the number, in lower case."""
+        """Return the sort key of ``uuid:23`` or ``uuid:tag:23``; the origin is the part before the number."""
         found = _GTID.fullmatch(dedup_id)
         if found is None:
             return None
@@ -86,9 +87,10 @@ class MysqlGtid(NamedOrder):
 
 
 def mysql_gtid() -> Order:
-    """MySQL's single GTIDs (manual, "GTID Format and Storage"): ``uuid:23`` or ``uuid:tag:23``, either case, numbers from 1.
+    """MySQL's single GTIDs: ``uuid:23`` or ``uuid:tag:23``, in either case, with numbers from 1.
 
-    The server (with its tag) is the origin: numbers of two servers cannot be compared.
+    See MySQL's manual, "GTID Format and Storage". The server (with its tag) is the origin: numbers of two
+    servers cannot be compared.
     """
     return MysqlGtid()
 
@@ -106,16 +108,16 @@ def compare_gtid_sets(last: bytes, new: bytes) -> Comparison:
 
 
 def mysql_gtid_set() -> Order:
-    """MySQL's GTID sets: ``uuid:1-5:11, uuid:tag:1-3``, blanks around the parts allowed; compared by inclusion (``GTID_SUBSET()``).
+    """MySQL's GTID sets: ``uuid:1-5:11, uuid:tag:1-3``, compared by inclusion (``GTID_SUBSET()``).
 
-    A set that has all of the last one and more is newer; two of which each has something that the other lacks are
-    uncomparable. The empty set is malformed here: an empty ID says nothing.
+    Blanks around the parts are allowed. A set that includes all of the last one and more is newer; two sets
+    that each have a GTID that the other lacks are uncomparable. The empty set is malformed here.
     """
     return PartialOrder("mysql-gtid-set", compare_gtid_sets)
 
 
 def read_gtid_set(text: bytes) -> GtidSet | None:
-    """Return the intervals of each server (and tag), in order and apart from each other; None for anything else."""
+    """Return the intervals of each server (and tag), ascending and disjoint; None for anything else."""
     if len(text) > MAX_SET_BYTES:
         return None
     return _read_set(text) if len(text) > _SHORT_BYTES else _read_short(text)
@@ -140,12 +142,12 @@ def _read_set(text: bytes) -> GtidSet | None:
     return {origin: _merged(intervals) for origin, intervals in found.items()}
 
 
-# A parsed set takes about fifty times its text, so that long ones are not kept.
+# A parsed set takes about fifty times the memory of its text, so that long ones are not cached.
 _read_short = lru_cache(maxsize=_SETS_KEPT)(_read_set)
 
 
 def _interval(text: bytes) -> tuple[int, int] | None:
-    """Return the first and the last number of ``5`` or ``5-9``; None for anything else, also one that ends before it begins."""
+    """Return the first and the last number of ``5`` or ``5-9``; None for anything else, or a reversed interval."""
     left, dash, right = text.partition(b"-")
     first = _transaction(left.strip(_BLANKS))
     last = _transaction(right.strip(_BLANKS)) if dash else first
@@ -174,7 +176,7 @@ def _is_within(inner: GtidSet, outer: GtidSet) -> bool:
 
 
 def _all_within(inner: Intervals, outer: Intervals) -> bool:
-    """Whether each interval lies inside one of the others; both are in order, and gone through once."""
+    """Whether each interval lies inside one of the others; both are ascending, and read once."""
     around = iter(outer)
     begins, ends = next(around)
     for first, last in inner:
@@ -204,7 +206,7 @@ class MongodbResumeToken(NamedOrder):
     cluster_time_only: bool
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of the ``_data`` of a token, alone in hexadecimal digits, or as a JSON document."""
+        """Return the sort key of a token's ``_data``, given as hexadecimal digits, or as a JSON document."""
         if len(dedup_id) > _MAX_CHARACTERS:
             return None
         if dedup_id.lstrip()[:1] == b"{":
@@ -224,11 +226,12 @@ class MongodbResumeToken(NamedOrder):
 
 
 def mongodb_resume_token(*, cluster_time_only: bool = False) -> Order:
-    """Resume tokens of MongoDB's change streams (4.0 and later): the hexadecimal ``_data``, or ``{"_data": "82…"}``, also below ``_id``.
+    """Resume tokens of MongoDB's change streams (4.0 and later).
 
-    A token begins with the cluster time (``82``, 4 bytes of seconds, 4 of an increment), and tokens are in
-    order as bytes. ``cluster_time_only=True`` leaves out the rest: then all changes of one transaction, and
-    of two shards in one tick, are the same.
+    The ID is the hexadecimal ``_data``, or a document ``{"_data": "82…"}``, also below ``_id``. A token
+    begins with the cluster time (``82``, 4 bytes of seconds, 4 bytes of an increment), and tokens are
+    ordered as bytes. ``cluster_time_only=True`` leaves out the rest: then all changes of one transaction,
+    and of two shards in one tick, are the same.
     """
     return MongodbResumeToken(cluster_time_only)
 
@@ -248,7 +251,7 @@ class KafkaCoordinates(NamedOrder):
     separator: str
 
     def __post_init__(self) -> None:
-        """Refuse a separator that does not part them."""
+        """Refuse an invalid separator."""
         check_separator(self.separator)
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
@@ -263,10 +266,10 @@ class KafkaCoordinates(NamedOrder):
 
 
 def kafka_coordinates(*, separator: str = "-") -> Order:
-    """``topic-partition-offset`` of the Kafka that a record was first in, or with another ``separator``: ``orders/0/42``.
+    """``topic-partition-offset`` of the record's original Kafka, or with another separator: ``orders/0/42``.
 
-    Read from the end, as topics may have hyphens. Topic and partition are the origin. Do not use the
-    record's *current* coordinates as a dedup
-    ID: like any ID that a broker assigns on arrival, they differ for each duplicate.
+    It is read from the end, because topics may contain hyphens. Topic and partition are the origin. Do not
+    use the record's *current* coordinates as a dedup ID: like any ID that a broker assigns on arrival, they
+    differ for each duplicate.
     """
     return KafkaCoordinates(separator)

@@ -2,9 +2,9 @@
 
 integer
 snowflake(epoch_ms=5, machine_bits=10, sequence_bits=12)
-uuid1(by_node)                  a switch; one that is not there is off
+uuid1(by_node)                  a switch; a missing one is off
 py:shop.ids:compare@1           a function (last, new), and its version
-py:shop.ids:ORDER               an order, or what makes an order without being told more
+py:shop.ids:ORDER               an order, or a function without arguments that makes one
 function(shop.ids:compare@1)    the function, as a store names it
 """
 
@@ -39,13 +39,14 @@ from dedup_sdk.orders.order import Order, order_of
 from dedup_sdk.orders.timestamps import rfc3339, unix_time
 
 _BUILDERS: Final[tuple[Callable[..., Order], ...]] = (
-    big_endian, dotted_version, epoch_sequence, epoch_sequence_bytes, hybrid_clock, integer, kafka_coordinates, little_endian,
-    mongodb_resume_token, mysql_gtid, mysql_gtid_set, oracle_scn, postgresql_lsn, rfc3339, snowflake, ulid, unix_time, uuid1, uuid6, uuid7,
+    big_endian, dotted_version, epoch_sequence, epoch_sequence_bytes, hybrid_clock, integer, kafka_coordinates,
+    little_endian, mongodb_resume_token, mysql_gtid, mysql_gtid_set, oracle_scn, postgresql_lsn, rfc3339, snowflake,
+    ulid, unix_time, uuid1, uuid6, uuid7,
 )  # fmt: skip
 BY_KIND: Final[Mapping[str, Callable[..., Order]]] = {
     builder.__name__.replace("_", "-"): builder for builder in _BUILDERS
 }
-"""The builder of each kind of order, by the word that its names begin with."""
+"""The builder of each kind of order, by the first word of its names."""
 
 _SHAPE: Final = re.compile(r"([a-z0-9-]+)(?:\((.*)\))?", re.DOTALL)
 _NUMBER: Final = r"-?[0-9]{1,20}"
@@ -56,12 +57,11 @@ _MOST_SHOWN: Final = 100
 
 
 def named(text: str) -> Order:
-    """Return the order of this name (`Order.name`), or the one that ``py:MODULE:NAME`` leads to.
+    """Return the order of this name (`Order.name`), or the one that ``py:MODULE:NAME`` refers to.
 
-    Numbers and signs that the name lacks have the builder's defaults; a switch that it lacks is off. The
-    object that ``py:`` names is
-    imported: an order, a function without arguments that makes an order, or, with a version, a function
-    ``(last, new)`` for `order_of`. Raises `ConfigurationError`, which lists the known names.
+    Missing numbers and signs have the builder's defaults; a missing switch is off. The object that ``py:``
+    names is imported: an order, a function without arguments that makes an order, or, with a version, a
+    function ``(last, new)`` for `order_of`. Raises `ConfigurationError`, which lists the known names.
     """
     given: object = text  # what callers without a type checker pass
     if not isinstance(given, str):
@@ -107,7 +107,7 @@ def _arguments(text: str, builder: Callable[..., Order], told: str | None) -> di
 
 
 def _value(kind: Any) -> str:
-    """Return the pattern behind a setting's name, with its value in a group."""
+    """Return the pattern of a setting's value, as a group."""
     if kind is bool:
         return "()"
     if get_origin(kind) is Literal:

@@ -1,6 +1,6 @@
 """Orders of numbers: in decimal text, as bytes, and several of them joined.
 
-Decimal text is read strictly: ASCII digits, no sign but a minus where there is one, no blanks, no ``_``.
+Decimal text is read strictly: ASCII digits, a minus sign only where documented, no blanks, no ``_``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dedup_sdk.orders.order import NamedOrder, Order, order_name
 from dedup_sdk.orders.sort_key import ONLY_ORIGIN, SortKey
 
 MAX_DIGITS = 100
-"""A number with more digits, leading zeros included, is malformed: the time to read one grows faster than its length."""
+"""A number with more digits, leading zeros included, is malformed: reading time grows faster than length."""
 
 MAX_UINT64 = 2**64 - 1
 MAX_INT64 = 2**63 - 1
@@ -42,11 +42,11 @@ class Integer(NamedOrder):
     dense: ClassVar[bool] = True
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of ``42``, ``-7`` or ``0042``."""
+        """Return the sort key of a number such as ``42``, ``-7`` or ``0042``."""
         return SortKey(ONLY_ORIGIN, int(dedup_id)) if _INTEGER.fullmatch(dedup_id) else None
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are there and none has a sign."""
+        """Return the ranks of many, if none is missing or has a sign."""
         texts = digits_only(dedup_ids, MAX_DIGITS)
         return None if texts is None else list(map(int, texts))
 
@@ -83,10 +83,13 @@ class FixedWidth(Order):
     signed: bool
 
     def __post_init__(self) -> None:
-        """Refuse a wrong width."""
+        """Refuse an invalid width."""
         width: object = self.width
         if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= _MOST_BYTES:
-            message = f"width={width!r}: a number has 1 to {_MOST_BYTES} bytes; give e.g. orders.{self.byteorder}_endian(width=8)"
+            message = (
+                f"width={width!r}: a number has 1 to {_MOST_BYTES} bytes; give e.g. "
+                f"orders.{self.byteorder}_endian(width=8)"
+            )
             raise ConfigurationError(message)
 
     @property
@@ -101,7 +104,7 @@ class FixedWidth(Order):
         return SortKey(ONLY_ORIGIN, int.from_bytes(dedup_id, self.byteorder, signed=self.signed))
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are there and as wide as a machine's number."""
+        """Return the ranks of many, if none is missing and the width is that of a machine integer."""
         joined = joined_if_wide(dedup_ids, self.width)
         if joined is None or self.width not in _MACHINE_WIDTHS:
             return None
@@ -111,7 +114,7 @@ class FixedWidth(Order):
 
 
 def big_endian(*, width: int = 8, signed: bool = False) -> Order:
-    """Whole numbers of exactly ``width`` bytes (1 to 64), most significant byte first, as Java and the network write them.
+    """Whole numbers of exactly ``width`` bytes (1 to 64), most significant byte first (network byte order).
 
     ``signed``: two's complement. Raises `ConfigurationError` for another width.
     """
@@ -119,12 +122,12 @@ def big_endian(*, width: int = 8, signed: bool = False) -> Order:
 
 
 def little_endian(*, width: int = 8, signed: bool = False) -> Order:
-    """Whole numbers of exactly ``width`` bytes, least significant byte first; else as `big_endian`."""
+    """Whole numbers of exactly ``width`` bytes, least significant byte first; otherwise as `big_endian`."""
     return FixedWidth("little", width, signed)
 
 
 def joined_if_wide(texts: Sequence[bytes | None], width: int) -> bytes | None:
-    """Return all texts one after the other when each has ``width`` bytes, None otherwise or when there are none."""
+    """Return all texts joined if each has ``width`` bytes; None otherwise, or if there are none."""
     present = cast("Sequence[bytes]", texts)
     try:
         return b"".join(present) if set(map(len, present)) == {width} else None
@@ -136,7 +139,7 @@ _MOST_PART_BYTES = 8
 
 
 def check_separator(separator: object) -> None:
-    """Raise `ConfigurationError` unless this is one printable ASCII character, but no letter, digit or blank."""
+    """Raise `ConfigurationError` unless this is one printable ASCII character that is no letter, digit or blank."""
     if (
         not isinstance(separator, str)
         or len(separator) != 1
@@ -159,11 +162,11 @@ class EpochSequence(NamedOrder):
     separator: str
 
     def __post_init__(self) -> None:
-        """Refuse a wrong separator."""
+        """Refuse an invalid separator."""
         check_separator(self.separator)
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of e.g. ``7:1042``."""
+        """Return the sort key of an ID such as ``7:1042``."""
         left, _, right = dedup_id.partition(self.separator.encode())
         epoch, sequence = unsigned(left, MAX_UINT64), unsigned(right, MAX_UINT64)
         if epoch is None or sequence is None:
@@ -171,7 +174,7 @@ class EpochSequence(NamedOrder):
         return SortKey(ONLY_ORIGIN, epoch << 64 | sequence)
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are well-formed."""
+        """Return the ranks of many, if all are well-formed."""
         if None in dedup_ids:
             return None
         separator = self.separator.encode()
@@ -189,9 +192,9 @@ class EpochSequence(NamedOrder):
 def epoch_sequence(*, separator: str = ":") -> Order:
     """``epoch:sequence`` in decimal text, each an unsigned number of 64 bits: ``7:1042``, and after a restart ``8:0``.
 
-    The epoch grows with each life of the producer, in which the sequence starts again: any sequence of a
-    later epoch is newer. (Kafka's own producers are fenced by the same rule, see KIP-98.) ``separator`` is
-    one ASCII sign.
+    The epoch grows with each start of the producer, and the sequence begins again: any sequence of a later
+    epoch is newer. (Kafka fences its own producers by the same rule, see KIP-98.) ``separator`` is one
+    ASCII sign.
     """
     return EpochSequence(separator)
 
@@ -207,7 +210,7 @@ class EpochSequenceBytes(NamedOrder):
     sequence_bytes: int
 
     def __post_init__(self) -> None:
-        """Refuse wrong widths."""
+        """Refuse invalid widths."""
         for field in ("epoch_bytes", "sequence_bytes"):
             width: object = getattr(self, field)
             if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= _MOST_PART_BYTES:
@@ -217,14 +220,17 @@ class EpochSequenceBytes(NamedOrder):
                 raise ConfigurationError(message)
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of exactly so many bytes: read as one number they are in order already."""
+        """Return the sort key of exactly so many bytes: read as one number they are in order."""
         if len(dedup_id) != self.epoch_bytes + self.sequence_bytes:
             return None
         return SortKey(ONLY_ORIGIN, int.from_bytes(dedup_id, "big"))
 
 
 def epoch_sequence_bytes(*, epoch_bytes: int = 4, sequence_bytes: int = 8) -> Order:
-    """Epoch, then sequence, as unsigned big-endian numbers of 1 to 8 bytes each and nothing between; see `epoch_sequence`."""
+    """Epoch, then sequence, as unsigned big-endian numbers of 1 to 8 bytes without a separator.
+
+    See `epoch_sequence`.
+    """
     return EpochSequenceBytes(epoch_bytes, sequence_bytes)
 
 
@@ -240,13 +246,16 @@ class HybridClock(Order):
     logical_digits: int | None
 
     def __post_init__(self) -> None:
-        """Refuse a wrong separator, and more digits than 32 bits have."""
+        """Refuse an invalid separator, and more digits than 32 bits have."""
         check_separator(self.separator)
         digits: object = self.logical_digits
         if digits is not None and (
             isinstance(digits, bool) or not isinstance(digits, int) or not 1 <= digits <= _MOST_LOGICAL_DIGITS
         ):
-            message = f"logical_digits={digits!r} is not a whole number from 1 to {_MOST_LOGICAL_DIGITS}; CockroachDB's are 10"
+            message = (
+                f"logical_digits={digits!r} is not a whole number from 1 to {_MOST_LOGICAL_DIGITS}; give 10 for "
+                "CockroachDB"
+            )
             raise ConfigurationError(message)
 
     @property
@@ -256,7 +265,7 @@ class HybridClock(Order):
         return order_name("hybrid-clock", separator=self.separator, **digits)
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of e.g. ``1532379923319195777.0000000003``."""
+        """Return the sort key of a timestamp such as ``1532379923319195777.0000000003``."""
         left, _, right = dedup_id.partition(self.separator.encode())
         if self.logical_digits not in (None, len(right)):
             return None
@@ -269,11 +278,11 @@ class HybridClock(Order):
 def hybrid_clock(*, separator: str = ".", logical_digits: int | None = None) -> Order:
     """Hybrid logical clocks (Kulkarni et al. 2014): ``physical.logical``, unsigned decimals of 64 and of 32 bits.
 
-    By physical time, then by the logical count; both are whole numbers. ``logical_digits``: the count has
-    exactly so many digits, else it is malformed. Give 10 for CockroachDB's decimals
-    (``1532379923319195777.0000000010``): without it a text that lost its trailing zeros on the way would be
-    read as 1 instead of 10. A clock packed into 64 bits (48 of time, 16 of count) is compared by
-    `big_endian` or `integer`.
+    Compared by physical time, then by the logical count; both are whole numbers. With ``logical_digits``
+    the count must have exactly that many digits, else it is malformed. Give 10 for CockroachDB's decimals
+    (``1532379923319195777.0000000010``): without it a text that lost its trailing zeros would be read as 1
+    instead of 10. Compare a clock packed into 64 bits (48 of time, 16 of count) by `big_endian` or
+    `integer`.
     """
     return HybridClock(separator, logical_digits)
 
@@ -288,7 +297,7 @@ class DottedVersion(NamedOrder):
     kind: ClassVar[str] = "dotted-version"
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of e.g. ``1.10.2``: its numbers, the first one first."""
+        """Return the sort key of a version such as ``1.10.2``: its numbers, the first one first."""
         if not _VERSION.fullmatch(dedup_id):
             return None
         return SortKey(ONLY_ORIGIN, tuple(map(int, dedup_id.split(b"."))))
@@ -297,7 +306,7 @@ class DottedVersion(NamedOrder):
 def dotted_version() -> Order:
     """Numbers joined by dots, up to 32 of up to 20 digits: ``1.9`` < ``1.10`` < ``1.10.0`` < ``1.10.2``; no letters.
 
-    Missing parts are none, not zeros: ``1.10`` is older than ``1.10.0``, not the same, because what is the
-    same is not delivered.
+    A missing part is not zero: ``1.10`` is older than ``1.10.0``, and not the same, because a record with
+    the same ID is not delivered.
     """
     return DottedVersion()

@@ -1,4 +1,4 @@
-"""The interface of all orders, and the orders that only compare: for IDs that have no sort key, and for your own function."""
+"""The interface of all orders, and `PartialOrder`, which compares by your function and has no sort keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dedup_sdk.orders.sort_key import ONLY_ORIGIN, Comparison, SortKey, compare_
 
 
 class Order(ABC):
-    """How IDs of one kind are compared. Orders are values: frozen, hashable, equal when they compare alike.
+    """Compares IDs of one kind. Orders are values: frozen, hashable, equal when they compare in the same way.
 
     ``dense``: whether neighbours usually differ by one, so that recent ranks fit into a bitmap; only orders
-    whose ranks are integers are dense. ``has_sort_keys``: False where an order can only compare (`PartialOrder`); its
-    `sort_key` then returns None.
+    whose ranks are integers are dense. ``has_sort_keys``: False where an order can only compare
+    (`PartialOrder`); its `sort_key` then returns None.
 
     No method raises for any bytes, and the work for an ID is bounded.
     """
@@ -30,7 +30,10 @@ class Order(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The identity of this order, parameters included; a store keeps it, to find out whether IDs are still compared alike."""
+        """The identity of this order, with its parameters.
+
+        A store keeps it, to find out whether IDs are still compared in the same way.
+        """
 
     @abstractmethod
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
@@ -53,7 +56,7 @@ class Order(ABC):
         return [None if each is None else sort_key(each) for each in dedup_ids]
 
     def compare(self, last: bytes, new: bytes, /) -> Comparison:
-        """Compare the new ID with the last one; malformed ones are uncomparable, even with themselves."""
+        """Compare the new ID with the last one; malformed IDs are uncomparable, even with themselves."""
         return compare_sort_keys(self.sort_key(last), self.sort_key(new))
 
     def __str__(self) -> str:
@@ -69,14 +72,14 @@ class NamedOrder(Order):
 
     @property
     def name(self) -> str:
-        """The kind, with the settings in parentheses where there are some."""
+        """The kind, with the settings in parentheses."""
         return order_name(
             self.kind, **{each.name: getattr(self, each.name) for each in fields(cast("Any", self))}
         )
 
 
 def order_name(kind: str, **parameters: object) -> str:
-    """Return the name of an order: its kind, and its parameters in the order given, but for switches that are off."""
+    """Return the name of an order: its kind, and its parameters in the given order, without switches that are off."""
     shown = [
         key if value is True else f"{key}={value}" for key, value in parameters.items() if value is not False
     ]
@@ -95,7 +98,10 @@ _MEANINGS: dict[Answer, Comparison] = {
     **{each: each for each in Comparison},
 }
 _MOST_SHOWN = 200
-_LIKE_THIS = 'give one of dedup_sdk.orders, e.g. orders.integer(), or orders.order_of(function, version="1") of a function (last, new)'
+_LIKE_THIS = (
+    "give one of dedup_sdk.orders, e.g. orders.integer(), or "
+    'orders.order_of(function, version="1") of a function (last, new)'
+)
 
 
 @dataclass(slots=True)
@@ -105,10 +111,10 @@ class Failures:
     count: int = 0
     last: str | None = None
 
-    def note(self, what: str) -> None:
+    def note(self, text: str) -> None:
         """Count a failure, and keep its text, truncated."""
         self.count += 1
-        self.last = what[:_MOST_SHOWN]
+        self.last = text[:_MOST_SHOWN]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -116,11 +122,11 @@ class PartialOrder(Order):
     """An order by a function: ``compare(last, new)`` compares the new ID with the last one.
 
     It returns 1 (newer), 0 (the same), -1 (older), None (they cannot be compared), or a `Comparison`. An ID
-    that is not the same as itself counts as malformed. If the function raises an exception or returns
-    anything else the two IDs are uncomparable, which is safe, and ``failures`` counts it.
+    that is not the same as itself counts as malformed. If the function raises, or returns anything else,
+    the two IDs are uncomparable, which is safe, and ``failures`` counts it.
 
-    ``name`` is the identity that a store keeps: you must change it whenever the function answers differently.
-    Raises `ConfigurationError` for an empty name, or anything but a function.
+    ``name`` is the identity that a store keeps: you must change it whenever the function returns other
+    results. Raises `ConfigurationError` for an empty name, or anything but a function.
     """
 
     has_sort_keys: ClassVar[bool] = False
@@ -132,7 +138,10 @@ class PartialOrder(Order):
     def __init__(self, name: str, compare: Compare) -> None:
         given: object = name
         if not isinstance(given, str) or not given.isprintable() or not given.strip():
-            message = f"PartialOrder({name!r}): an order has a printable name; give e.g. PartialOrder('revision', compare)"
+            message = (
+                f"PartialOrder({name!r}): an order has a printable name; give e.g. "
+                "PartialOrder('revision', compare)"
+            )
             raise ConfigurationError(message)
         _check_function(compare)
         object.__setattr__(self, "name", name)
@@ -159,12 +168,12 @@ class PartialOrder(Order):
 
 
 def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
-    """Return an order as it is, or the `PartialOrder` of a function, named by its module, its name and ``version``.
+    """Return an order unchanged, or the `PartialOrder` of a function, named by its module, its name and ``version``.
 
     ``version`` is part of the rule by which a store was filled: you must change it whenever the function
-    answers differently. It is required for a function, and refused for an order, which has its own name.
+    returns other results. It is required for a function, and refused for an order, which has its own name.
 
-    Raises `ConfigurationError` for anything else, also for an order's builder that was not called.
+    Raises `ConfigurationError` for anything else, also for a builder of an order that was not called.
     """
     if isinstance(value, Order):
         if version is not None:
@@ -173,7 +182,7 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
         return value
     _check_function(value)
     where = getattr(value, "__module__", None) or type(value).__module__
-    what = getattr(value, "__qualname__", None) or type(value).__qualname__
+    function_name = getattr(value, "__qualname__", None) or type(value).__qualname__
     given: object = version  # what callers without a type checker pass
     if (
         not isinstance(given, str)
@@ -183,11 +192,11 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
         or "@" in given
     ):
         raise ConfigurationError(
-            f'order={what} has the version {given!r}; write orders.order_of({what}, version="1"), and another version whenever the '
-            "function answers differently: code has no other identity, and marks made by another "
-            "comparison do not count"
+            f"order={function_name} has the version {given!r}; write orders.order_of({function_name}, "
+            'version="1"), and another version whenever the function returns other results: code has no '
+            "other identity, and marks made by another comparison do not count"
         )
-    return PartialOrder(f"function({where}:{what}@{given})", value)
+    return PartialOrder(f"function({where}:{function_name}@{given})", value)
 
 
 def _check_function(given: object) -> None:

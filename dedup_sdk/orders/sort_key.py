@@ -1,4 +1,4 @@
-"""The sort key of an ID in its order, and how the sort keys of two IDs compare."""
+"""The sort key of an ID in its order, and the comparison of two sort keys."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ ONLY_ORIGIN = b""
 
 
 class SortKey(NamedTuple):
-    """The sort key of an ID in its order.
+    """The position of an ID in its order.
 
-    ``origin``: who counts (a server, a topic's partition); sort keys of different origins cannot be compared.
-    ``rank``: the position in that count. Within one order all ranks have one type, and are totally ordered by ``<``.
+    ``origin``: the server, partition or other counter that assigned the ID; sort keys of different origins
+    cannot be compared. ``rank``: the position in that count. Within one order all ranks have one type, and
+    are totally ordered by ``<``.
     """
 
     origin: Hashable
     rank: Rank
 
 
-# A constructor in C: a NamedTuple's own is half as slow again, and one is made for each record.
+# A constructor in C: a NamedTuple's own takes one and a half times as long, and one is made for each record.
 _sort_key = cast("Callable[[tuple[Hashable, Rank]], SortKey]", partial(tuple.__new__, SortKey))
 
 
@@ -35,7 +36,7 @@ def sort_keys_of(origin: Hashable, ranks: Iterable[Rank]) -> list[SortKey]:
 
 
 class Comparison(Enum):
-    """How a *new* ID compares with the last one of its source."""
+    """The result of comparing a *new* ID with the last one of its source."""
 
     OLDER = "older"
     SAME = "same"

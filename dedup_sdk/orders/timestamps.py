@@ -33,13 +33,14 @@ _MOMENT = re.compile(
 class Rfc3339(NamedOrder):
     """Timestamps of RFC 3339; see `dedup_sdk.orders.rfc3339`.
 
-    The rank is a number of nanoseconds in days of 86,401 seconds: no time since 1970, but it has room for leap seconds.
+    The rank is a number of nanoseconds in days of 86,401 seconds: it is not a Unix time, but has room for
+    leap seconds.
     """
 
     kind: ClassVar[str] = "rfc3339"
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of e.g. ``1990-12-31T15:59:60-08:00``."""
+        """Return the sort key of a timestamp such as ``1990-12-31T15:59:60-08:00``."""
         found = _MOMENT.fullmatch(dedup_id)
         if found is None:
             return None
@@ -56,16 +57,16 @@ class Rfc3339(NamedOrder):
 def rfc3339() -> Order:
     """Timestamps of RFC 3339: ``1985-04-12T23:20:50.52Z``, ``1996-12-19T16:39:57-08:00``.
 
-    Compared as moments, whatever their offset; ``-00:00`` is UTC (section 4.3), ``t``, ``z`` and a blank
-    for the ``T`` are read (section 5.6). Up to nine digits of a second's fraction: more are malformed, as
-    cutting them could make two one. A leap second (``:60``) is one only at the end of a month in UTC (5.7),
-    and lies between :59 and the next day.
+    Compared as moments, whatever their offset; ``-00:00`` is UTC (section 4.3), and ``t``, ``z`` and a
+    blank for the ``T`` are accepted (section 5.6). A fraction of a second has at most nine digits; more are
+    malformed, because cutting them could make two timestamps equal. A leap second (``:60``) is valid only
+    at the end of a month in UTC (5.7), and lies between :59 and the next day.
     """
     return Rfc3339()
 
 
 class _Minute(NamedTuple):
-    """Where a minute begins, in seconds of days that have 86,401 of them, and whether it may have 61."""
+    """The beginning of a minute, in seconds of days that have 86,401 of them, and whether it may have 61 seconds."""
 
     second: int
     may_leap: bool
@@ -73,7 +74,7 @@ class _Minute(NamedTuple):
 
 @lru_cache(maxsize=1024)  # neighbours are of one minute, and the calendar costs ten times the rest
 def _minute(text: bytes, zone: bytes) -> _Minute | None:
-    """Return the minute ``1990-12-31T23:59`` of a zone, None for one that no calendar or clock has."""
+    """Return the minute ``1990-12-31T23:59`` of a zone; None for an invalid date or time."""
     hour, minute = int(text[11:13]), int(text[14:])
     ahead, more = (int(zone[1:3]), int(zone[4:6])) if len(zone) > 1 else (0, 0)
     if max(hour, ahead) > _LAST_HOUR or max(minute, more) > _LAST_MINUTE:
@@ -106,25 +107,25 @@ class UnixTime(NamedOrder):
     unit: str
 
     def __post_init__(self) -> None:
-        """Refuse a unit that is none."""
+        """Refuse an unknown unit."""
         unit: object = self.unit
         if not isinstance(unit, str) or unit not in _UNIT_DIGITS:
-            raise ConfigurationError(f"unit={self.unit!r} is no unit; choose s, ms, us or ns")
+            raise ConfigurationError(f"unit={self.unit!r} is unknown; choose s, ms, us or ns")
 
     def sort_key(self, dedup_id: bytes, /) -> SortKey | None:
-        """Return the sort key of e.g. ``1700000000.25``: the rank is in nanoseconds."""
+        """Return the sort key of a number such as ``1700000000.25``: the rank is in nanoseconds."""
         if not _UNIX[self.unit].fullmatch(dedup_id):
             return None
         whole, _, fraction = dedup_id.partition(b".")
         return SortKey(ONLY_ORIGIN, int(whole + fraction.ljust(_UNIT_DIGITS[self.unit], b"0")))
 
     def numbers(self, dedup_ids: Sequence[bytes | None], /) -> list[int] | None:
-        """Return the ranks of many, where all are whole and none has a sign."""
+        """Return the ranks of many, if all are whole and none has a sign."""
         texts = digits_only(dedup_ids, _MOST_DIGITS)
         unit_ns = 10 ** _UNIT_DIGITS[self.unit]
         return None if texts is None else [int(each) * unit_ns for each in texts]
 
 
 def unix_time(*, unit: Literal["s", "ms", "us", "ns"]) -> Order:
-    """Decimal numbers of ``unit`` since 1970, a minus and a fraction down to the nanosecond allowed: ``1700000000.25``."""
+    """Decimal numbers of ``unit`` since 1970: ``1700000000.25``; a minus and a fraction down to 1 ns are allowed."""
     return UnixTime(unit)

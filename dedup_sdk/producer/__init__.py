@@ -1,6 +1,6 @@
-"""The producer kit: keys that no other message has, and an outbox that holds key and message before they are sent.
+"""The producer kit: unique dedup keys, and an outbox that stores key and message before they are sent.
 
-What an outbox of your own has to be is `Outbox`; its messages are `Outgoing`.
+To write your own outbox, implement `Outbox`; its messages are `Outgoing`.
 """
 
 from dedup_sdk.producer.outbox import Outbox, Step, Stored

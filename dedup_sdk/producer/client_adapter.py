@@ -1,7 +1,7 @@
-"""Gives messages to the client, chooses the partition of a message without a key, and says what a delivery error means.
+"""Gives messages to the client, chooses the partition of a message without a key, and classifies delivery errors.
 
-The partition of a message without a key is that of its dedup key, so that it is the same one when it is
-sent again. The client would draw one, and a duplicate in another partition is not found.
+A message without a key goes to the partition that its dedup key determines, so that a resend goes to the
+same one. The client would choose a random partition, and a duplicate in another partition is not found.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class ClientAdapter:
         )
 
     def give(self, message: Outgoing, report: Callable[..., None]) -> bool:
-        """Give a message to the client; false where its partition is not known yet.
+        """Give a message to the client; false while its partition is unknown.
 
-        Raises `BufferError` when the client has no room, `KafkaException` when it will not take it.
+        Raises `BufferError` when the client's queue is full, `KafkaException` when the client refuses the
+        message.
         """
         where = message.partition
         if where < 0 and (message.key is None or (not message.key and self._scatters_empty_keys)):
@@ -126,7 +127,7 @@ class PartitionChooser:
         try:
             found = self._list_topics(topic, timeout=_ASK_S).topics[topic]
         except KafkaException:
-            pass  # the broker is away: what was known of the topic stays
+            pass  # the broker is away: keep the last known number of partitions
         else:
             if found.partitions and found.error is None:
                 known = _Known(len(found.partitions), time.monotonic() + _KNOWN_S)
@@ -138,19 +139,22 @@ class PartitionChooser:
 
 
 Outcome = Literal["retry", "refused", "kept", "fatal"]
-"""Retry after a pause; never accepted as it is; kept in the outbox for the next start; the client can send nothing more."""
+"""retry: after a pause; refused: never accepted as it is; kept: in the outbox until the next start;
+fatal: the client can send nothing more."""
 _REFUSED: Final = frozenset({
-    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP, KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, KafkaError.POLICY_VIOLATION,
+    KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
+    KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    KafkaError.POLICY_VIOLATION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError._INVALID_ARG,  # noqa: SLF001
+    KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    KafkaError._INVALID_ARG,  # noqa: SLF001
 })  # fmt: skip
-_KEPT: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 (those are their public names)
+_KEPT: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 (public names)
 _FATAL_CODES: Final = frozenset({KafkaError._FATAL, KafkaError._FENCED})  # noqa: SLF001
 
 
 def outcome_of(error: KafkaError) -> Outcome:
-    """Return what happens to a message that was not delivered."""
+    """Return the outcome of a message that was not delivered."""
     code = error.code()
     if error.fatal() or code in _FATAL_CODES:
         return "fatal"

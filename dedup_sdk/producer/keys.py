@@ -3,8 +3,8 @@
     shop-1-4711-140213-5f0c6a1b9d3e8274-1732291514123-42
     address pid thread nonce            time (ms)     increment
 
-Each thread draws a nonce, and each process draws new ones after a fork. So a key is unique even where a
-process gets the number of an earlier one (in a container each is 1), the clock is set back, or two hosts
+Each thread draws a nonce, and each process draws new ones after a fork. So a key is unique even if a
+process has the ID of an earlier one (in a container it is always 1), the clock is set back, or two hosts
 have the same name.
 """
 
@@ -114,7 +114,10 @@ class ProducerKeys:
 
 
 class Uuid7Keys:
-    """Makes UUIDs of version 7 as text: ordered by time, and unique across forks; needs Python 3.14 or the extra ``[uuid]``."""
+    """Makes UUIDs of version 7 as text: ordered by time, and unique across forks.
+
+    Needs Python 3.14 or the extra ``[uuid]``.
+    """
 
     def __init__(self) -> None:
         self._make = _uuid7()
@@ -145,5 +148,5 @@ def _after_fork() -> None:
 
 
 _MAKERS: Final[weakref.WeakSet[ProducerKeys]] = weakref.WeakSet()
-# The child continues the parent's thread, whose nonce and count it would share.
+# The child would share the nonce and count of the parent's thread.
 os.register_at_fork(after_in_child=_after_fork)

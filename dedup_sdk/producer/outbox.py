@@ -70,7 +70,10 @@ class Outbox(Protocol):
         """Return the number of messages."""
 
     def fresh(self, known: Sequence[int], most: int) -> list[Stored]:
-        """Return at most ``most`` messages that are neither ``known`` nor refused, ascending; only called where it is shared."""
+        """Return at most ``most`` messages that are neither ``known`` nor refused, ascending.
+
+        Only called for a shared outbox.
+        """
 
     def close(self) -> None:
         """Close the outbox, and release its lock. Does nothing when it is not open."""

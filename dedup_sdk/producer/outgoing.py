@@ -75,7 +75,7 @@ def unpack_headers(packed: bytes) -> list[tuple[str, HeaderValue]]:
 def pairs(
     headers: Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]],
 ) -> list[tuple[str, HeaderValue]]:
-    """Return headers as `confluent_kafka.Producer.produce` takes them (a dict or a list of pairs) as a list of pairs."""
+    """Return headers as a list of pairs, given as for `confluent_kafka.Producer.produce` (a dict or pairs)."""
     return list(headers.items() if isinstance(headers, Mapping) else headers)
 
 
@@ -92,8 +92,8 @@ def usable_id(given: bytes | None) -> bytes:
     """Return a dedup key; raises `ValueError` for an empty one: all messages without a key would share it."""
     if not given:
         raise ValueError(
-            "the dedup key is empty: messages that share it are duplicates of each other; give another "
-            "one, or none, and one is made"
+            "the dedup key is empty: messages that share it are duplicates of each other; give another one, or "
+            "None to have one made"
         )
     return given
 

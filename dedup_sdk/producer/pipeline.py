@@ -1,14 +1,13 @@
-"""From `produce()` into the outbox, and from there to the client: in this order, by one thread.
+"""One thread that moves messages from `produce()` into the outbox, and from there to the client.
 
-    produce() ─ queue ─▶ one transaction ─ ready ─▶ client ─ report ─▶ removed with a later transaction
+    produce() ─ queue ─▶ one transaction ─ ready ─▶ client ─ report ─▶ removed by a later transaction
 
-No message is given to the client before the transaction that holds it has returned. Messages in the outbox
-are sent in the order of their IDs, so that those of an earlier process go first. While the partition of a
-message is unknown, all messages behind it in its topic wait, so that none overtakes it.
+No message is given to the client before the transaction that contains it is committed. Messages in the
+outbox are sent in the order of their IDs, so that those of an earlier process go first. While the partition
+of a message is unknown, all later messages of its topic wait, so that none overtakes it.
 
-A message that was written is sent from memory as long as there is room; beyond that, rows are read again in
-the order of their IDs. So a broker that is away costs disk and not memory, and no message overtakes
-another.
+A written message is sent from memory if there is room; otherwise it is read from the outbox later, in the
+order of IDs. So a broker that is away costs disk space and not memory, and the order is kept.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class NextTransaction:
     def take(
         self, queue: deque[Queued | Barrier], removed: deque[int], refused: deque[tuple[int, str]]
     ) -> None:
-        """Take messages and changes from the queues, up to the first barrier: nobody waits for those behind it."""
+        """Take messages and changes from the queues, up to the first barrier."""
         while queue and len(self.queued) < _MOST_IN_TRANSACTION:
             item = queue.popleft()
             if isinstance(item, Barrier):
@@ -90,7 +89,10 @@ class NextTransaction:
 
 
 class PendingByTopic:
-    """The messages of each topic that wait until the partition of the first is known, by number, ascending. For one thread."""
+    """The messages of each topic that wait because a partition is unknown, by number, ascending.
+
+    For one thread.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, deque[int]] = {}
@@ -101,7 +103,10 @@ class PendingByTopic:
         return numbers is None or number <= numbers[0]
 
     def add(self, topic: str, number: int) -> None:
-        """Let a message wait. A number between the first and the last is not added: it waits for the first anyway."""
+        """Add a waiting message.
+
+        A number between the first and the last is not added: it waits for the first anyway.
+        """
         numbers = self._topics.setdefault(topic, deque())
         if not numbers or number > numbers[-1]:
             numbers.append(number)
@@ -131,7 +136,7 @@ OnRefused = Callable[[KafkaError, Any], object]
 _MOST_BATCH: Final = 5_000
 _MOST_READY: Final = 20_000
 _MOST_TAKEN: Final = 10_000
-"""Messages of a shared outbox that are taken at a time: new ones are found by leaving these out."""
+"""The most messages of a shared outbox in progress; new ones are found by excluding these."""
 _READ_ROWS: Final = 1_000
 _REMOVE_AT: Final = 1_000
 _REMOVE_S: Final = 0.1
@@ -142,7 +147,9 @@ _FULL_S: Final = 0.02
 
 
 class Pipeline:
-    """Writes, sends and removes messages in its own thread; the threads that poll the client pass it the delivery reports.
+    """Writes, sends and removes messages in its own thread.
+
+    Threads that poll the client pass it the delivery reports.
 
     Args:
         outbox: open.
@@ -158,7 +165,7 @@ class Pipeline:
         self.counters.recovered = outbox.count()
         # Of a shared outbox only taken messages count: other processes may add more at any time.
         self.open = 0 if outbox.shared else self.counters.recovered
-        """How many messages are neither delivered nor refused."""
+        """The number of messages that are neither delivered nor refused."""
         self.failed: OutboxError | None = None
         """The error that ended the thread."""
         self.fatal: KafkaError | None = None
@@ -176,7 +183,7 @@ class Pipeline:
         self._confirmed: deque[int] = deque()
         self._refused: deque[tuple[int, str]] = deque()
         self._retries: deque[tuple[float, int]] = deque()
-        """When messages are sent again; all wait equally long, so that the first is due first."""
+        """Due times of resends; all wait equally long, so that the first is due first."""
         self._pending = PendingByTopic()
         self._refused_by_broker: deque[tuple[int, KafkaError]] = deque()
         """Messages that the broker refused, to be read from the outbox for their report."""
@@ -236,9 +243,8 @@ class Pipeline:
             raise self.failed
         if unwritten:
             raise OutboxFullError(
-                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor "
-                f"sent ({self._write_error}); send them "
-                "again, with the keys that their delivery callbacks were given"
+                f"{len(unwritten)} messages could not be written to the outbox, and are neither kept nor sent "
+                f"({self._write_error}); produce them again, with the keys that their delivery callbacks got"
             ) from self._write_error
 
     # --- reports: threads that poll
@@ -300,8 +306,8 @@ class Pipeline:
             else:
                 self._refused.append((number, text))
                 log.warning(
-                    "outbox: a message for topic %s is refused (%s); it stays in the outbox, and is tried "
-                    "again at the next start",
+                    "outbox: a message for topic %s is refused (%s); it stays in the outbox, and is sent again at "
+                    "the next start",
                     message.topic(), text,
                 )  # fmt: skip
             self.counters.refused += 1
@@ -320,7 +326,9 @@ class Pipeline:
         except OutboxError as error:
             self.failed = error
         except Exception as error:
-            log.exception("outbox: an unexpected error; nothing more is persisted or sent")
+            log.exception(
+                "outbox: unexpected error; nothing more is persisted or sent, make another producer"
+            )
             self.failed = OutboxError(f"the outbox's thread ended ({error!r}); make another producer")
         finally:
             self._end()
@@ -369,7 +377,7 @@ class Pipeline:
             self._next.release_barriers(error)
             return
         if self._write_error is not None:
-            log.info("outbox: written again")
+            log.info("outbox: writing works again")
         self._write_error, self._remove_by = None, now + _REMOVE_S
         self.counters.persisted += len(numbers)
         self._under_way.difference_update(batch.removed)
@@ -434,7 +442,7 @@ class Pipeline:
             self._take(rows)
 
     def _take(self, rows: Sequence[Stored]) -> None:
-        """Take messages that other processes added."""
+        """Add messages of other processes."""
         self._under_way.update(row.id for row in rows)
         self._ready.extend(rows)
         with self._lock:
@@ -488,7 +496,7 @@ class Pipeline:
 
     def _skip_unreadable(self, stored: Stored) -> None:
         log.error(
-            "outbox: row %s is no message (%s); it stays in the outbox, and is not sent",
+            "outbox: row %s is not a message (%s); it stays in the outbox, and is not sent",
             stored.id,
             stored.unreadable,
         )

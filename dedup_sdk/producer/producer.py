@@ -1,4 +1,4 @@
-"""`DedupProducer`: a `confluent_kafka.Producer` that writes each message with its dedup key to disk before it sends it."""
+"""`DedupProducer`: a `confluent_kafka.Producer` that writes each message and its dedup key to disk first."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ OnDamage = Literal["raise", "set-aside"]
 Headers = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
 MOST_WAITING: Final = 1_000_000
 UNKNOWN_TOPIC_S: Final = 30.0
-"""Seconds that a topic may be unknown before a message without a key is refused; the client's own limit for those with one."""
+"""Seconds that a topic may be unknown before a message without a key is refused; the same as the client's limit."""
 _SLICE_S: Final = 0.1
 _PAUSE_S: Final = 0.005
 _MOST_PARTITION: Final = 2**31 - 1
 
 
 class DedupProducer(Producer):
-    """A `confluent_kafka.Producer` with an outbox: each message gets a dedup key, and both are on disk before anything is sent.
+    """A `confluent_kafka.Producer` with an outbox: each message and its dedup key are on disk before they are sent.
 
         with DedupProducer({"bootstrap.servers": "localhost:9092"}, outbox="var/outbox") as producer:
             producer.produce("orders", value)
-            producer.persist()                      # from here on it will be sent, whatever happens to this process
+            producer.persist()                      # from here on it will be sent, even if this process
+            dies
 
     If the process dies, the next one resends each unconfirmed message with the same key, so that a
     `DedupConsumer` hides the duplicate. A message leaves the outbox when the broker has confirmed it.
@@ -54,20 +55,21 @@ class DedupProducer(Producer):
         outbox: a folder, private to the user and of one producer at a time, or an outbox such as
             `dedup_adapters.sql_outbox.SqlOutbox`.
         keys: makes the keys; default `ProducerKeys()`.
-        id_header: the header that bears the key. A message that has it already keeps it.
+        id_header: the header that contains the key. A message that has this header already keeps it.
         on_refused: called as ``on_refused(error, message)`` for a message that is never accepted as it is
             (too large, unknown topic, no right to write); if it returns true, the message is removed. Else
             it stays in the outbox, and is sent again at the next start.
-        on_damage: what to do with a damaged outbox: ``raise``, or ``set-aside``: rename it, log it, and
+        on_damage: the reaction to a damaged outbox: ``raise``, or ``set-aside``: rename it, log it, and
             begin with an empty one.
         fsync: whether persisted messages survive a power cut; false: only the death of the process.
-        most_waiting: unconfirmed messages beyond which `produce` raises `BufferError`.
+        most_waiting: the number of unconfirmed messages above which `produce` raises `BufferError`.
         lock_wait: seconds to wait for another process that has the outbox open.
-        close_timeout: seconds that `close` waits for confirmations; unconfirmed messages stay in the outbox.
+        close_timeout: seconds that `close` waits for confirmations; unconfirmed messages stay in the
+            outbox.
 
-    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` for an outbox that
-    cannot be used, and the errors of `confluent_kafka.Producer`. All methods are safe for threads. After a
-    fork the child must make its own producer.
+    Raises `ConfigurationError` for settings that would break a promise, `OutboxError` for an unusable
+    outbox, and the errors of `confluent_kafka.Producer`. All methods are safe for threads. After a fork the
+    child must make its own producer.
     """
 
     def __init__(
@@ -137,8 +139,8 @@ class DedupProducer(Producer):
         """Queue a message, as `confluent_kafka.Producer.produce` does; it is sent when it is on disk.
 
         ``dedup_id`` is the message's dedup key, if you have a better one than ``keys`` makes: one that your
-        program gives the same message after a restart. The delivery callback is called once, from `poll` or
-        `flush`, when the message is confirmed or refused.
+        program would give to the same message after a restart. The delivery callback is called once, from
+        `poll` or `flush`, when the message is confirmed or refused.
 
         Raises `BufferError` when too many messages wait, `OutboxError` when the outbox has failed or the
         producer is closed, `KafkaException` after a fatal error of the client.
@@ -190,7 +192,7 @@ class DedupProducer(Producer):
         return queued
 
     def persist(self, timeout: float | None = None) -> None:
-        """Return when every message queued before is on disk: it will be sent, by this process or the next one.
+        """Return when every message queued before is on disk: this process or the next one will send it.
 
         Raises `OutboxError` when the outbox cannot be written (`OutboxFullError`: for now), or ``timeout``
         seconds have passed. The messages stay queued, and are written as soon as possible.
@@ -205,7 +207,10 @@ class DedupProducer(Producer):
             raise barrier.error
 
     def poll(self, timeout: float = -1) -> int:
-        """Call delivery and other callbacks; wait for one at most ``timeout`` seconds (-1: no limit). Return the number of reports."""
+        """Call delivery and other callbacks, and return the number of reports.
+
+        Waits for a callback at most ``timeout`` seconds (-1: no limit).
+        """
         pipeline = self._alive()
         until = None if timeout < 0 else time.monotonic() + timeout
         while True:
@@ -222,7 +227,10 @@ class DedupProducer(Producer):
                 return count
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until every message is confirmed or refused, at most ``timeout`` seconds (-1: no limit); return how many are not."""
+        """Wait until every message is confirmed or refused; return the number of messages that are not.
+
+        Waits at most ``timeout`` seconds (-1: no limit).
+        """
         pipeline = self._alive()
         until = None if timeout < 0 else time.monotonic() + timeout
         while pipeline.open and pipeline.fatal is None and pipeline.failed is None:
@@ -231,16 +239,17 @@ class DedupProducer(Producer):
                 break
             pipeline.report_refusals()
             if not super().flush(left_s):
-                # The client has none: they are still being written, or wait behind others.
+                # The client has no messages: they are still being written, or wait for others.
                 time.sleep(_PAUSE_S)
         pipeline.report_refusals()
         return pipeline.open
 
     def close(self) -> bool:
-        """Wait up to ``close_timeout`` seconds for confirmations, and close; unconfirmed messages stay in the outbox for the next producer.
+        """Wait up to ``close_timeout`` seconds for confirmations, and close.
 
-        Messages that could not be written to it (the disk is full, or the outbox has failed) are lost with
-        this producer: their callbacks are called with ``_PURGE_QUEUE``, and `OutboxError` is raised.
+        Unconfirmed messages stay in the outbox for the next producer. Messages that could not be written to
+        it (the disk is full, or the outbox has failed) are lost with this producer: their callbacks are
+        called with ``_PURGE_QUEUE``, and `OutboxError` is raised.
         """
         if self._closed or self._forked:
             return True
@@ -284,8 +293,13 @@ class DedupProducer(Producer):
     # --- not available with an outbox
     # ------------------------------------------------------------------------------------
 
-    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> NoReturn:  # noqa: FBT001, FBT002 (the client's signature)
-        """Refused: purged messages would come back from the outbox at the next start."""
+    def purge(
+        self,
+        in_queue: bool = True,  # noqa: FBT001, FBT002 (the client's signature)
+        in_flight: bool = True,  # noqa: FBT001, FBT002 (as above)
+        blocking: bool = True,  # noqa: FBT001, FBT002 (as above)
+    ) -> NoReturn:
+        """Refused: purged messages would return from the outbox at the next start."""
         del in_queue, in_flight, blocking
         raise OutboxError(
             "messages of an outbox cannot be purged; close() leaves unconfirmed messages to the next producer"
@@ -316,8 +330,8 @@ class DedupProducer(Producer):
             return dedup_id, pack_headers(given)
         if len(bearing) > 1 or dedup_id is not None or bearing[0] is None:
             raise ValueError(
-                f"the dedup key is given {len(bearing) + (dedup_id is not None)} times, or null; give it "
-                f"once, as dedup_id= or as header {self._id_header!r}"
+                f"the dedup key is given {len(bearing) + (dedup_id is not None)} times, or is null; give it once, "
+                f"as dedup_id= or as header {self._id_header!r}"
             )
         return bearing[0], pack_headers([pair for pair in given if pair[0] != self._id_header])
 

@@ -1,4 +1,4 @@
-"""The window that covers the longest way of a message."""
+"""The window that covers the longest possible delay of a duplicate."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ def required_window(*, max_retention: Length, max_retry: Length, max_network: Le
     """Return the window that covers every duplicate: the sum of the three times.
 
     Args:
-        max_retention: how long a message may wait in the topic before it is read: its ``retention.ms``, or
-            the longest outage of a consumer. `DedupConsumer` compares timestamps of records, so that this
-            time does not count: give ``"0s"``. It counts for a memory that expires by the clock.
-        max_retry: how long after its first attempt a message may be resent, restarts of the producer included.
-        max_network: how long one attempt may take.
+        max_retention: the longest time that a message waits in the topic before it is read: its
+            ``retention.ms``, or the longest outage of a consumer. `DedupConsumer` compares record
+            timestamps, so that this time does not count: give ``"0s"``. It counts for a memory that expires
+            by the clock.
+        max_retry: the longest time after its first attempt at which a message may be resent, restarts of
+            the producer included.
+        max_network: the longest time of one attempt.
 
     Raises `ConfigurationError` where one is not a length of time, or all of them are zero.
     """

@@ -1,10 +1,11 @@
-"""The producer's configuration: settings that would break a promise are refused, and settings that one depends on are set.
+"""The producer's configuration: refuses settings that would break a promise, and sets those that it needs.
 
 Set here unless you set them:
 
-- ``enable.idempotence=true``: a message that the client itself resends keeps its position, and is not duplicated.
+- ``enable.idempotence=true``: a message that the client itself resends keeps its position, and is not
+  duplicated.
 - ``delivery.timeout.ms=0``: the client retries until the broker answers. If it gave up, the outbox would
-  send the message again, behind others.
+  send the message again, after later ones.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""An outbox in a folder: one SQLite file with a write-ahead log, held by one process at a time.
+"""An outbox in a folder: one SQLite file with a write-ahead log, used by one process at a time.
 
     outbox/                mode 0700
       outbox.db            mode 0600
       outbox.db-wal        the transactions written last
 
-SQLite's own exclusive lock is kept while the outbox is open, so that the library refuses a second process.
-The lock belongs to the process (a fork does not inherit it), and ends with it.
+SQLite's exclusive lock is held while the outbox is open, so that SQLite refuses a second process. The lock
+belongs to the process (a fork does not inherit it), and ends with it.
 
 SQLite reads its write-ahead log up to the first damaged frame, and does not report the frames behind it; so
 they are counted here:
 
-    header    magic, version, page size, number, salt 1, salt 2, checksums          32 bytes, big-endian
+    header    magic, version, page size, number, salt 1, salt 2, checksums           32 bytes, big-endian
     frame     page number, size after a commit (0: none), salt 1, salt 2, checksums  24 bytes, and a page
 
-Rows are written by the hundred, in one statement. Each call of SQLite releases the interpreter's lock, and
+Rows are inserted by the hundred, in one statement. Each call of SQLite releases the interpreter's lock, and
 a busy thread may keep it for five milliseconds: ``executemany``, which makes one call per row, took one to
 three seconds for 5,000 rows beside such a thread, one statement for many rows a twentieth of a second. For
 the same reason rows are removed by one statement with a list.
@@ -42,7 +42,10 @@ _LOG_FRAME: Final = struct.Struct(">2I8s8s")
 
 
 def ends_of_transactions(log: Path) -> list[int]:
-    """Return the numbers, from 1, of the frames that end a transaction of this log; frames of an earlier round have other salts."""
+    """Return the numbers, from 1, of the frames that end a transaction of this log.
+
+    Frames of an earlier round have other salts, and do not count.
+    """
     ends: list[int] = []
     with log.open("rb") as file:
         header = file.read(_LOG_HEADER.size)
@@ -64,7 +67,7 @@ log = logging.getLogger("dedup_sdk")
 FILE: Final = "outbox.db"
 FORMAT: Final = 1
 _APPLICATION: Final = 0x64647570
-"""In the file's header, so that no other database is taken for an outbox."""
+"""In the file's header, so that another database is not used as an outbox."""
 _COLUMNS: Final = ", ".join(Outgoing._fields)
 _TABLE: Final = f"""
 CREATE TABLE messages (
@@ -232,7 +235,7 @@ class SqliteOutbox:
                 self.path.with_name(name).chmod(_PRIVATE_FILE)
 
     def _keep_log(self) -> list[int]:
-        """Keep the log of a process that crashed, because SQLite removes it once it was read; return the ends of its transactions."""
+        """Keep the log of a crashed process, and return the ends of its transactions: SQLite removes it."""
         log_file, kept = self.path.with_name(f"{FILE}-wal"), self.path.with_name(_KEPT_LOG)
         kept.unlink(missing_ok=True)
         if not self._fsync or not log_file.exists():
@@ -241,9 +244,10 @@ class SqliteOutbox:
         return ends_of_transactions(kept)
 
     def _compare_log(self, ends: list[int]) -> None:
-        """Raise `OutboxDamagedError` where transactions lie behind a damaged frame of the log, now or at an earlier start.
+        """Raise `OutboxDamagedError` if transactions lie behind a damaged frame of the log, now or at an earlier start.
 
-        A single one is accepted: a power cut may have interrupted it before anybody was told that it is on disk.
+        A single one is accepted: a power cut may have interrupted it before its messages were reported as
+        persisted.
         """
         read = self._run("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
         kept = self.path.with_name(_KEPT_LOG)
@@ -253,10 +257,13 @@ class SqliteOutbox:
         damaged = sorted(self.path.parent.glob(f"{FILE}-wal.damaged-*"))
         if not damaged:
             return
-        said = f"outbox {self.path}: its log is damaged, and the messages behind the damage are missing; it is kept as {damaged[-1].name}"
+        said = (
+            f"outbox {self.path}: its log is damaged, and the messages behind the damage are missing; it is kept "
+            f"as {damaged[-1].name}"
+        )
         if not self._sets_aside:
             raise OutboxDamagedError(
-                f"{said}: move that away, or start with on_damage='set-aside', to go on with the rest"
+                f"{said}: move that away, or start with on_damage='set-aside', to continue with the rest"
             )
         self.set_aside = damaged[-1]
         log.error("%s", said)
@@ -270,7 +277,7 @@ class SqliteOutbox:
                 f"{self.path} has format {version}, this version reads {FORMAT}; open it with the version "
                 "that wrote it, and let that send every message"
             )
-        # All rows are read now anyway, to be sent again.
+        # All rows are read now anyway, to be resent.
         found = " ".join(self._run("PRAGMA quick_check(1)").fetchone()[0].split())
         if found != "ok":
             raise OutboxDamagedError(self._damaged(f"is damaged ({found})"))
@@ -296,7 +303,7 @@ class SqliteOutbox:
         )
 
     def _add(self, messages: Sequence[Outgoing]) -> None:
-        """Insert rows, many in one call of the library: each call releases the interpreter's lock, and may wait to get it back."""
+        """Insert rows, many per statement: each call releases the interpreter's lock, and may wait to get it back."""
         at = 0
         for rows in _chunks(len(messages)):
             values: list[object] = []
@@ -309,7 +316,7 @@ class SqliteOutbox:
 
     def _read(self, which: str, values: Sequence[object]) -> list[Stored]:
         with self._errors("read"):
-            rows = self._run(f"SELECT id, {_COLUMNS} FROM messages {which}", values).fetchall()  # noqa: S608 (no text of others)
+            rows = self._run(f"SELECT id, {_COLUMNS} FROM messages {which}", values).fetchall()  # noqa: S608
         return [Stored(row[0], Outgoing(*row[1:]), why_unusable(row[1:]) or "") for row in rows]
 
     def _number(self, statement: str) -> int:
@@ -320,9 +327,9 @@ class SqliteOutbox:
             raise OutboxError(f"outbox {self.path} is closed")
         return self._database.execute(statement, values)
 
-    def _damaged(self, what: str) -> str:
+    def _damaged(self, finding: str) -> str:
         return (
-            f"outbox {self.path} {what}; its messages are not sent: recover it (sqlite3 {FILE} .recover), "
+            f"outbox {self.path} {finding}; its messages are not sent: recover it (sqlite3 {FILE} .recover), "
             "or start with "
             "on_damage='set-aside', which renames it"
         )

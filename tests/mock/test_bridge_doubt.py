@@ -20,11 +20,11 @@ def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch
     kafka.create_topic("copies")
     produce(kafka.bootstrap, "pairs", [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(20)])
     doubted: list[dict[tuple[str, int], int]] = []
-    doubt = Source.doubt
+    recheck = Source.recheck
 
     def noting(self: Source, firsts: dict[tuple[str, int], int]) -> None:
         doubted.extend([dict(firsts)] if firsts else [])
-        doubt(self, firsts)
+        recheck(self, firsts)
 
     def going_back(self: Source, most: int) -> list[Any]:
         while back:
@@ -34,7 +34,7 @@ def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch
     back: list[TopicPartition] = []
     read = Source.read
     monkeypatch.setattr(Source, "read", going_back)
-    monkeypatch.setattr(Source, "doubt", noting)
+    monkeypatch.setattr(Source, "recheck", noting)
     with Running(bridge(kafka.bootstrap, kafka.bootstrap, "pairs", rename="copies")) as made:
         until(lambda: made.counters.copied == 20)
         back.append(TopicPartition("pairs", 1, 4))

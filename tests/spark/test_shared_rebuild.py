@@ -188,7 +188,7 @@ def test_a_store_that_is_away_ends_the_run_before_it_reads(rebuilt: Rebuilt) -> 
     with pytest.raises(BackfillError) as caught:
         backfill(options, no_session)
     line = one_line(caught.value)
-    assert line.startswith("the shared store in Redis at 127.0.0.1:1 cannot be asked:")
+    assert line.startswith("the shared store in Redis at 127.0.0.1:1 failed:")
     assert PASSWORD not in line
     assert not output.exists()
 

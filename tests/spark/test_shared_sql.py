@@ -156,12 +156,12 @@ def test_what_cannot_be_loaded_into_ends_the_run_before_it_reads(rebuilt: Rebuil
     rebuilt.execute("CREATE TABLE another (id int)")
     line = refused(rebuilt, "--shared-table", "another")
     assert line.startswith(
-        "table another is no shared memory of this version: it has id (int), key none, and id (bytes), "
+        "table another is not a shared memory of this version: it has id (int), key none, but needs id (bytes), "
     )
     assert "schema" in refused(rebuilt, "--shared-schema", "nowhere")
     rebuilt.execute("CREATE SCHEMA foreign_one")
     line = refused(rebuilt, "--shared-schema", "foreign_one")
-    assert "permission denied for schema foreign_one; see to that, or correct the URL" in line
+    assert "permission denied for schema foreign_one; fix the cause, or correct the URL" in line
     url = make_url(rebuilt.url)
     wrong = url.set(password=f"{PASSWORD}x").render_as_string(False)
     assert "password authentication failed" in refused(rebuilt, "--shared", wrong)

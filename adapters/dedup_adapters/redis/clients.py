@@ -1,4 +1,4 @@
-"""Clients of Redis: how one is made of a URL, how its server is named, and what is to be thought of its errors."""
+"""Redis clients: making one from a URL, naming its server, and classifying its errors."""
 
 from __future__ import annotations
 
@@ -31,31 +31,33 @@ from dedup_sdk import ConfigurationError
 logger = logging.getLogger("dedup_adapters")
 
 CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-"""How a URL says that its server is any node of a cluster, and what redis-py calls it."""
+"""The URL schemes of a cluster's node, and the schemes that redis-py uses for them."""
 _PASSING: Final = (
     LostConnectionError,
     LateError,
     ClusterDownError,
     TryAgainError,
     ReadOnlyError,
-    # What a cluster's client raises where it finds no node, or not all of them.
+    # A cluster's client raises it when it finds no node, or not all of them.
     RedisClusterException,
 )
 _REFUSED: Final = (AuthenticationError, AuthorizationError)
-"""Which are lost connections, too, for redis-py."""
+"""redis-py derives these from its lost-connection error, though a retry does not help."""
 
 
 def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], str]:
-    """Return what makes the client, and its address without user and password. A cluster's client connects when it is made.
+    """Return a function that makes the client, and the server's address without user and password.
+
+    A cluster's client connects when it is made.
 
     Raises:
-        ConfigurationError: it is neither a client nor a URL, or no timeout.
+        ConfigurationError: ``server`` is neither a client nor a URL, or the timeout is invalid.
     """
     if isinstance(server, Redis | RedisCluster):
         if isinstance(server, Redis) and not server.connection_pool.connection_kwargs.get("socket_timeout"):
             logger.warning(
-                "the client of Redis at %s has no socket_timeout: while the server does not answer, the "
-                "consumer waits with it; give it one, e.g. 1.0",
+                "the client of Redis at %s has no socket_timeout: while the server does not answer, the consumer "
+                "waits without a time limit; set one, e.g. 1.0",
                 where(server),
             )
         return lambda: server, where(server)
@@ -65,7 +67,7 @@ def client_maker(server: object, timeout: object) -> tuple[Callable[[], Any], st
         )
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
         raise ConfigurationError(f"timeout={timeout!r}: give seconds above 0, e.g. 1.0")
-    # A connection that was closed while nobody used it is no outage: once more, on another one.
+    # An idle connection that was closed is not an outage: retry once, on another one.
     once_more = Retry(NoBackoff(), 1, supported_errors=(LostConnectionError,))
     settings: dict[str, Any] = {
         "socket_timeout": timeout,
@@ -102,7 +104,7 @@ def where(client: Any) -> str:
 
 
 def run_ids(client: Any) -> str:
-    """Return the run IDs of the servers that are written to; empty where they do not tell."""
+    """Return the run IDs of the primary servers; empty where they have none."""
     try:
         if not isinstance(client, RedisCluster):
             return str(client.info("server").get("run_id", ""))
@@ -111,48 +113,50 @@ def run_ids(client: Any) -> str:
         if passes(error):
             raise
         return ""
-    # Of one node alone it is no dictionary of nodes.
+    # For a single node the answer is not a dictionary of nodes.
     nodes = [told] if "run_id" in told else told.values()
     return " ".join(sorted(str(each.get("run_id", "")) for each in nodes))
 
 
 def passes(error: Exception) -> bool:
-    """Whether what failed may succeed when the server is back, or the cluster is whole, without anybody's doing."""
+    """Whether the request may succeed later by itself, once the server or the whole cluster is back."""
     return isinstance(error, _PASSING) and not isinstance(error, _REFUSED)
 
 
 def told(error: Exception, client: Any) -> str:
-    """Return what happened, in one line, and what to do."""
+    """Return the error and the next step, in one line."""
     if isinstance(error, MovedError) and not isinstance(client, RedisCluster):
-        return "it is one node of a cluster, and the IDs are on another; give redis+cluster:// (or rediss+cluster://) in its URL, or a RedisCluster"
-    do = "start it, or correct the URL" if passes(error) else "see to that, or correct the URL"
+        return (
+            "it is one node of a cluster, and the IDs are on another; give redis+cluster:// (or "
+            "rediss+cluster://) in its URL, or a RedisCluster"
+        )
+    do = "start it, or correct the URL" if passes(error) else "fix the cause, or correct the URL"
     return f"{one_line(error)}; {do}"
 
 
 def one_line(error: Exception) -> str:
-    """Return the text of an error."""
+    """Return the text of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def warn_of_forgetting(client: Any, where: str) -> None:
-    """Ask the server for its settings, and write a warning for each that makes it forget; it need not answer."""
+    """Read the server's settings, and log a warning for each that makes it lose IDs."""
     try:
         save, log, policy = (_setting(client, name) for name in ("save", "appendonly", "maxmemory-policy"))
     except (LostConnectionError, LateError):
         raise
     except RedisError as error:
         logger.info(
-            "Redis at %s does not tell its settings (%s): see to it that it keeps what it is told",
+            "Redis at %s refuses to return its settings (%s): check that it persists IDs and evicts none",
             where,
             error,
         )
         return
     if log == "no":
         logger.warning(
-            "Redis at %s has appendonly=no, save=%r: when it restarts it forgets %s, and duplicates of "
-            "that are delivered; "
+            "Redis at %s has appendonly=no, save=%r: a restart loses %s, and their duplicates are delivered; "
             "set appendonly yes, appendfsync everysec",
-            where, save, "what came since its last snapshot" if save else "every ID",
+            where, save, "all IDs since its last snapshot" if save else "all IDs",
         )  # fmt: skip
     if policy and policy != "noeviction":
         logger.warning(

@@ -1,15 +1,15 @@
-"""What the server does, in Lua: one script a batch, so that nobody else comes in between.
+"""The Lua scripts that the server runs: one per batch, so that each batch is atomic.
 
-A claim is the text ``c<token>:<lease in ms>:<owner>``, which lives as long as its lease; a mark is
-``d<timestamp>:<token>``, which lives for the window. So the server's clock ends both. What reads otherwise
-is foreign, and stays.
+A claim is the text ``c<token>:<lease in ms>:<owner>``, and expires with its lease; a mark is
+``d<timestamp>:<token>``, and expires with the window. Both expire by the server's clock. Any other value is
+foreign, and is left unchanged.
 
-A server whose clock is set back, or that restores an old file, would keep a claim for as much longer. So
-who finds one that lives longer than its own lease has it end with that, from now.
+If the server's clock is set back, or an old file is restored, a claim would live longer by the same amount.
+So a caller that finds a claim with more time left than its own lease shortens it to that lease, from now.
 
-The next token is the server's time in microseconds, or the last token and one, whichever is more: it rises
-also where the server forgot everything, or its clock was set back. Numbers are doubles in Lua: whole up to
-2**53, which the time in microseconds reaches in the year 2255.
+The next token is the server's time in microseconds, or the last token plus one, whichever is larger: tokens
+ascend also if the server lost its data, or its clock was set back. Lua's numbers are doubles, exact up to
+2**53; the time in microseconds reaches that in the year 2255.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ end
 CLAIM: Final = (
     _COMMON
     + """
--- KEYS: last token, IDs. ARGV: owner, lease in ms, window in ms, timestamps as JSON. Returns the first token, a letter an ID, and a number for each I and D.
+-- KEYS: last token, IDs. ARGV: owner, lease in ms, window in ms, timestamps as JSON.
+-- Returns the first token, a letter per ID, and a number for each I and D.
 local owner, lease, window, timestamps = ARGV[1], ARGV[2], tonumber(ARGV[3]), cjson.decode(ARGV[4])
 local time = redis.call('TIME')
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
@@ -44,7 +45,11 @@ local kinds, numbers = {}, {}
 for i = 1, #timestamps do
   local key, value, kind = KEYS[i + 1], known[i], 'F'
   if not value then
-    if redis.call('SET', key, write_claim(text(token + 1), lease, owner), 'NX', 'PX', lease) then token = token + 1 else kind = 'X' end
+    if redis.call('SET', key, write_claim(text(token + 1), lease, owner), 'NX', 'PX', lease) then
+      token = token + 1
+    else
+      kind = 'X'
+    end
   else
     local seen, writer = read_mark(value)
     local _, longest, holder = read_claim(value)
@@ -76,7 +81,10 @@ return {text(first), table.concat(kinds), numbers}
 
 
 def _for_each_id(arguments: str, body: str) -> str:
-    """Return a script that answers with a 1 or a 0 for each key: what the body, given ``key`` and its ``value``, leaves in ``ours``."""
+    """Return a script that returns a 1 or a 0 for each key.
+
+    ``body`` is run for each ``key`` and its ``value``, and sets ``ours``, which is returned.
+    """
     return f"""{_COMMON}
 {arguments}
 local known = redis.call('MGET', unpack(KEYS))
@@ -106,7 +114,8 @@ local owner, lease, tokens = ARGV[1], ARGV[2], cjson.decode(ARGV[3])
 
 COMPLETE: Final = _for_each_id(
     """
--- KEYS: IDs. ARGV: owner, window in ms, timestamps as JSON, tokens as JSON. Returns whether each was the caller's to complete.
+-- KEYS: IDs. ARGV: owner, window in ms, timestamps as JSON, tokens as JSON.
+-- Returns whether each was the caller's to complete.
 local owner, window, timestamps, tokens = ARGV[1], ARGV[2], cjson.decode(ARGV[3]), cjson.decode(ARGV[4])
 """,
     """

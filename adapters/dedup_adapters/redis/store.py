@@ -1,4 +1,4 @@
-"""The store itself."""
+"""`RedisStore`: a memory that consumers share, in Redis or Valkey."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dedup_adapters.redis.scripts import CLAIM, COMPLETE, LOAD, RELEASE, RENEW
 from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
 
 BATCH_IDS: Final = 1_000
-"""IDs of one script: it keeps the server from everything else, for about a millisecond."""
+"""IDs per script; a script blocks the server, here for about a millisecond."""
 MOST_BUCKETS: Final = 16_384
 PREFIX: Final = "dedup:"
 
@@ -26,15 +26,17 @@ class RedisStore:
     """A `dedup_sdk.ClaimStore` in Redis (6.2 or newer) or Valkey.
 
     Args:
-        server: a URL (``redis://``, ``rediss://``, ``unix://``; of any node of a cluster
+        server: a URL (``redis://``, ``rediss://``, ``unix://``; for any node of a cluster
             ``redis+cluster://``, ``rediss+cluster://``), or a client of redis-py: `redis.Redis`, or
             `redis.RedisCluster`.
-        prefix: what the keys begin with; stores with another one see nothing of each other.
-        buckets: into how many parts the IDs are divided, each in one slot of a cluster, and each a script a
-            batch. It is part of the keys: with another number what is stored is not found.
-        timeout: seconds that an answer may take, for a client that is made of a URL. The consumer waits meanwhile.
+        prefix: the beginning of all keys; stores with different prefixes are independent.
+        buckets: the number of parts that IDs are divided into. Each part lies in one slot of a cluster, and
+            takes one script per batch. The number is part of the keys: with another one, stored IDs are not
+            found.
+        timeout: the most seconds to wait for an answer, for a client that is made from a URL; the consumer
+            waits meanwhile.
 
-    Raises `ConfigurationError` for settings that make no sense. Connects with the first call.
+    Raises `ConfigurationError` for invalid settings. Connects with the first call.
     """
 
     def __init__(
@@ -107,12 +109,12 @@ class RedisStore:
         self._flags(LOAD, ids, [window_ms], [timestamps_ms])
 
     def incarnation(self) -> str:
-        """Return what changes when a server is started anew, or another one takes over; empty where it does not tell."""
+        """Return a text that changes when a server restarts, or another one takes over; empty where unknown."""
         with self._answers():
             return run_ids(self._client)
 
     def close(self) -> None:
-        """See `dedup_sdk.ClaimStore`; a client that was given stays open."""
+        """See `dedup_sdk.ClaimStore`; a client of yours stays open."""
         if self._ours and self._client is not None:
             self._client.close()
 
@@ -121,7 +123,11 @@ class RedisStore:
     def _flags(
         self, script: str, ids: Sequence[bytes], plain: list[Any], columns: list[Sequence[Any]]
     ) -> list[bool]:
-        """Run a script that answers with a 1 or a 0 for each ID; ``columns`` go along as JSON, ``plain`` for all IDs before them."""
+        """Run a script that returns a 1 or a 0 for each ID.
+
+        ``plain`` are arguments for all IDs; ``columns`` have a value for each ID, and are sent after them
+        as JSON.
+        """
         flags = [False] * len(ids)
         with self._answers():
             for tag, rows in self._batches(ids):
@@ -132,7 +138,7 @@ class RedisStore:
         return flags
 
     def _batches(self, ids: Sequence[bytes]) -> Iterator[tuple[bytes, Sequence[int]]]:
-        """Yield which rows go into one script, with what their keys begin with."""
+        """Yield the rows of each script, with the prefix of their keys."""
         rows_of: list[Sequence[int]] = [range(len(ids))]
         if len(self._prefixes) > 1:
             lists: list[list[int]] = [[] for _ in self._prefixes]
@@ -148,10 +154,10 @@ class RedisStore:
         try:
             self._connect()
             yield
-        # What a cluster's client raises where it finds no node is no RedisError.
+        # RedisClusterException, which a cluster's client raises when it finds no node, is not a RedisError.
         except (RedisError, RedisClusterException) as error:
             raise SharedStoreError(
-                f"the shared store in Redis at {self._where} cannot be asked: {told(error, self._client)}",
+                f"the shared store in Redis at {self._where} failed: {told(error, self._client)}",
                 passes=passes(error),
             ) from error
 
@@ -174,5 +180,5 @@ _FOREIGN: Final = Claim(ClaimKind.FOREIGN)
 
 
 def _text(given: bytes | str) -> str:
-    """Return an answer as text: a client that was given may decode."""
+    """Return an answer as text: a client of yours may decode answers."""
     return given if isinstance(given, str) else given.decode("ascii")

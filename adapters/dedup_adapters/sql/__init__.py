@@ -1,4 +1,4 @@
-"""The inbox: a message's ID is stored in the transaction of its work, so that a database gets each message exactly once.
+"""The inbox: a message's ID is stored in the transaction of its work, so that it is handled exactly once.
 
     inbox = Inbox(engine, group="billing")
     inbox.create()
@@ -9,12 +9,12 @@
                 connection.execute(insert(payments).values(...))
 
 first
-    no message with this ID was handled in a transaction that was committed, within the window.
+    no message with this ID was handled inside the window.
 handled
-    the transaction that stored its ID was committed. One that is rolled back leaves nothing: its message is
+    the transaction that stored the message's ID was committed. A rollback leaves nothing: the message is
     first again.
 
-PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
+For PostgreSQL, SQLite, MySQL and MariaDB, by SQLAlchemy (extra ``[sql]``).
 """
 
 try:

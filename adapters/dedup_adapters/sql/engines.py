@@ -1,4 +1,4 @@
-"""An engine that is made of a URL: of PostgreSQL, with waits that end; and what of such a URL may be shown."""
+"""SQLAlchemy engines made of a PostgreSQL URL, with bounded waits; and the URL without its secrets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from dedup_sdk import ConfigurationError
 
 EXAMPLE: Final = "postgresql+psycopg://user:password@host/database"
 LIBPQ: Final = ("psycopg", "psycopg2")
-"""Drivers whose connections tell their sockets, and take libpq's settings."""
+"""Drivers whose connections expose their sockets, and accept libpq's settings."""
 _LEAST_CONNECT_S: Final = 2
-"""Less is not taken by libpq."""
+"""libpq's minimum."""
 _KEEPALIVES: Final = 3
 
 
 def engine_of(url: str, timeout_s: float, made: Callable[[Any], None]) -> Engine:
-    """Return an engine, which connects with its first use; what the URL's query says of waits counts.
+    """Return an engine that connects on its first use; time limits in the URL's query take precedence.
 
-    ``timeout_s``: how long to wait for a connection, and for a sign of life of the machine behind one.
-    ``made`` is given each connection of the driver's before anything is asked through it.
+    ``timeout_s``: the time limit for connecting, and for a sign of life of the server's machine. ``made``
+    is called with each new connection of the driver before its first query.
 
     Raises:
-        ConfigurationError: it is no URL of PostgreSQL, or its driver is not there; nothing of a password is shown.
+        ConfigurationError: it is not a URL of PostgreSQL, or its driver is not installed; the message shows
+            no password.
     """
     parsed = _parsed(url)
     whose = f"the URL of the shared store, {shown_url(url)}"
@@ -59,7 +60,7 @@ def shown_url(url: str) -> str:
     """Return a URL of PostgreSQL without user, password and query.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: it is not such a URL.
     """
     parsed = _parsed(url)
     return URL.create(
@@ -68,10 +69,10 @@ def shown_url(url: str) -> str:
 
 
 def hidden_in(url: str) -> dict[str, str]:
-    """Return what `shown_url` leaves out, by its name.
+    """Return the parts that `shown_url` leaves out, by name.
 
     Raises:
-        ConfigurationError: it is no URL of PostgreSQL.
+        ConfigurationError: it is not a URL of PostgreSQL.
     """
     parsed = _parsed(url)
     query = {
@@ -85,7 +86,7 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise ConfigurationError(
-            f"the URL of the shared store is none of SQLAlchemy's; give e.g. {EXAMPLE}"
+            f"the URL of the shared store is not a URL of SQLAlchemy; give e.g. {EXAMPLE}"
         ) from None
     if parsed.get_backend_name() != "postgresql":
         raise ConfigurationError(
@@ -96,7 +97,7 @@ def _parsed(url: str) -> URL:
 
 
 def _waits(url: URL, timeout_s: float) -> dict[str, Any]:
-    """What libpq has to be told, so that nobody waits for a machine that is gone: without it that takes hours."""
+    """Return libpq's time limits: without them a wait for a dead machine takes hours."""
     if url.get_driver_name() not in LIBPQ:
         return {}
     idle_s = max(1, math.ceil(timeout_s / _KEEPALIVES))

@@ -1,4 +1,4 @@
-"""What an inbox raises on purpose, and which errors of a database pass when the transaction is tried again."""
+"""The errors that an inbox raises, and the database errors after which a transaction can be retried."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from dedup_sdk import DedupError
 
 _STATES: Final = frozenset({"40001", "40P01", "55P03"})
-"""PostgreSQL's serialisation failure, deadlock, and a lock that was not to be had in time."""
+"""PostgreSQL's serialisation failure, deadlock, and lock timeout."""
 _NUMBERS: Final = frozenset({1020, 1053, 1205, 1213, 2002, 2003})
-"""The same of MySQL and MariaDB: a row that changed since it was read, a lock that took too long, a deadlock; a server that ends, or is not there."""
+"""The same of MySQL and MariaDB: changed row, lock timeout, deadlock, server shutting down or unreachable."""
 _BUSY: Final = (5, 6)
-"""SQLite's SQLITE_BUSY and SQLITE_LOCKED; its extended codes have them in their lowest byte."""
+"""SQLite's SQLITE_BUSY and SQLITE_LOCKED; extended codes contain them in their lowest byte."""
 _LOWEST_BYTE: Final = 0xFF
 
 
 class InboxError(DedupError):
-    """The inbox cannot be used as it was asked to; nothing of the transaction is kept."""
+    """The inbox cannot be used in this way; the transaction is rolled back."""
 
 
 class OutOfOrderError(InboxError):
-    """Offsets are kept in the database, and a message of a partition came before another one that has to be handled first."""
+    """Offsets are kept in the database, and a message came before one that must be handled first."""
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the same transaction may succeed when it is begun anew.
+    """Whether the same transaction may succeed when you run it again.
 
-    So do deadlocks, locks that took too long, serialisation failures, and connections that were lost, or
-    cannot be had while the server is started anew; be it in a statement of the inbox, in one of yours, or
-    in ``COMMIT``. What became of a transaction whose connection was lost in its commit nobody knows; begun
-    anew, the inbox tells.
+    True for deadlocks, lock timeouts, serialisation failures, and connections that were lost or refused
+    while the server restarts; in a statement of the inbox, in one of yours, or in ``COMMIT``. If the
+    connection is lost during ``COMMIT`` the outcome is unknown: run the transaction again, and the inbox
+    recognises a message that was committed.
     """
     if isinstance(error, PoolTimeoutError):
         return True
@@ -53,7 +53,7 @@ def is_retryable(error: BaseException) -> bool:
 
 
 def _is_away(error: DBAPIError) -> bool:
-    """Whether PostgreSQL's client got no connection: then nobody gives a state."""
+    """Whether PostgreSQL's client got no connection; such an error has no SQLSTATE."""
     states = [getattr(error.orig, name) for name in ("sqlstate", "pgcode") if hasattr(error.orig, name)]
     return (
         isinstance(error, OperationalError) and error.statement is None and bool(states) and not any(states)

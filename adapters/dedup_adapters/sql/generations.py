@@ -1,9 +1,9 @@
-"""An inbox in time partitions of PostgreSQL: what is over is dropped by the table, not by the row.
+"""An inbox in time partitions of PostgreSQL: expired IDs are removed by dropping tables, not by deleting rows.
 
-A unique key of a partitioned table holds inside one partition only. So all transactions store into the
-newest one, a *generation*, and look the ID up in the older ones first. That is as good as one key while
-nobody stores into an older one any more: each transaction holds a shared lock to its end, and a new
-generation is begun under the same lock alone.
+A unique key of a partitioned table is enforced inside one partition only. So all transactions insert into
+the newest partition, the current *generation*, and first look the ID up in the older ones. That is as
+strict as one unique key as long as no transaction still inserts into an older generation: each transaction
+holds a shared lock until it ends, and a new generation needs the exclusive lock.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from sqlalchemy import (
 from dedup_adapters.sql.errors import InboxError
 
 PARTS: Final = 8
-"""Generations of a window: an ID lives an eighth longer at most."""
+"""Generations per window: an ID is kept at most an eighth longer than the window."""
 _LOCK_TIMEOUT: Final = "2s"
-"""How long a new generation waits for transactions that are open, while others wait for it."""
+"""How long a new generation waits for open transactions; new transactions wait for it meanwhile."""
 _LOCK_BYTES: Final = 8
 
 
 class Generations:
-    """The partitions of one inbox's table; ``window_ms`` is that of all groups that share it."""
+    """The partitions of one inbox's table; ``window_ms`` is the window of all groups that share the table."""
 
     def __init__(self, ids: Table, metadata: MetaData, window_ms: int) -> None:
         self._ids, self._window_ms = ids, window_ms
@@ -56,7 +56,7 @@ class Generations:
         )
 
     def known(self, key: Any, group: Any, seen_ms: Any) -> Any:
-        """Return the condition that an ID is in an older generation, and its window not over."""
+        """Return the condition that an ID is in an older generation, and inside the window."""
         old = self._ids.alias("old")
         return (
             select(literal(1))
@@ -70,21 +70,20 @@ class Generations:
         )
 
     def hold(self, connection: Connection) -> None:
-        """Have no generation begin before the end of this transaction.
+        """Prevent a new generation until the end of this transaction.
 
-        It has to be a statement of its own: the next one sees what was committed before the lock was given.
-        At a higher level of isolation it would not.
+        It must be a statement of its own: the next statement sees all rows that were committed before the
+        lock was granted. At an isolation level above READ COMMITTED it would not.
         """
         level = connection.execute(self._hold).one()[1]
         if level != "read committed":
             raise InboxError(
-                f"the transaction is at {level.upper()}, where an ID of an older partition may be unseen; "
-                "take READ COMMITTED, or an inbox that is not "
-                "partitioned"
+                f"the transaction is at {level.upper()}, where an ID of an older partition may be invisible; "
+                "use READ COMMITTED, or an inbox that is not partitioned"
             )
 
     def check(self, connection: Connection) -> None:
-        """Raise where there is no generation, or they are of another window."""
+        """Raise where there is no generation, or the generations have another window."""
         found = connection.execute(
             select(func.min(self.table.c.window_ms), func.max(self.table.c.window_ms))
         ).one()
@@ -94,13 +93,12 @@ class Generations:
             )
         if set(found) != {self._window_ms}:
             raise InboxError(
-                f"table {self._ids.fullname} forgets after {found[0]} ms, not {self._window_ms}: groups "
-                "that share a partitioned table have one "
-                "window; give that one, or name another table with table="
+                f"table {self._ids.fullname} has a window of {found[0]} ms, not {self._window_ms}: groups that "
+                "share a partitioned table must have the same window; give that one, or another table with table="
             )
 
     def begin_first(self, engine: Engine, now: Callable[[Connection], int]) -> None:
-        """Begin a generation where there is none."""
+        """Begin a generation if there is none."""
         with engine.connect() as connection:
             begun = connection.execute(select(self.table.c.generation).limit(1)).one_or_none()
         if begun is None:
@@ -109,10 +107,10 @@ class Generations:
             self.check(connection)
 
     def turn(self, engine: Engine, now: Callable[[Connection], int]) -> int:
-        """Begin a generation where the newest is old enough at the time (ms) that ``now`` says, and drop those that are over; return how many were dropped.
+        """Begin a generation if the newest is old enough, and drop expired ones; return how many were dropped.
 
-        It waits two seconds at most for transactions that are open; then the database's error is raised,
-        which passes (`is_retryable`).
+        ``now`` returns the time in ms. Waits at most two seconds for open transactions; then raises the
+        database's error, which is retriable (`is_retryable`).
         """
         with engine.begin() as connection:
             connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'"))
@@ -121,7 +119,7 @@ class Generations:
             begun = list(connection.execute(select(column).order_by(column)).scalars())
             if not begun or now_ms - begun[-1] >= self._window_ms // PARTS:
                 begun.append(self._begin(connection, now_ms))
-            # The last one that began before the window did still has IDs of it.
+            # The last generation that began before the window still has IDs inside it.
             over = [each for each, after in pairwise(begun) if after < now_ms - self._window_ms]
             for each in over:
                 connection.execute(text(f"DROP TABLE {self._name(connection, each)}"))

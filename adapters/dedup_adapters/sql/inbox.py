@@ -1,4 +1,4 @@
-"""The inbox itself."""
+"""`Inbox`: the IDs of handled messages, in a table of your database."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_o
 
 @dataclass(slots=True)
 class InboxCounts:
-    """Totals since the inbox was made, of what was said, whatever became of the transactions.
+    """Totals since the inbox was made; they count answers, also those of transactions that were rolled back.
 
-    ``first`` and ``duplicate`` are messages with an ID, ``behind`` those that the offset in the database
-    showed to be handled, ``unkeyed`` those without an ID (first, too), ``reasons`` why they have none.
+    ``first`` and ``duplicate`` count messages with an ID, ``behind`` messages that lie before the offset in
+    the database, ``unkeyed`` messages without an ID (they are first, too), ``reasons`` why they have none.
     """
 
     first: int = 0
@@ -36,7 +36,7 @@ class InboxCounts:
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def add(self, *, first: int, duplicate: int, behind: int, reasons: Counter[str]) -> None:
-        """Add what was said of some messages; from any thread."""
+        """Add the answers for some messages; from any thread."""
         with self._lock:
             self.first += first
             self.duplicate += duplicate
@@ -48,28 +48,29 @@ class InboxCounts:
 Scope = Literal["topic", "group"]
 
 _EXPIRED_AT_ONCE: Final = 10_000
-"""Rows of a transaction that deletes what is over: few enough to hold nobody up."""
+"""Rows that one transaction deletes; few, so that other transactions do not wait long."""
 
 
 class Inbox:
-    """IDs of messages that were handled, in a table of the user's database.
+    """IDs of handled messages, in a table of your database.
 
     Args:
         engine: SQLAlchemy's, of PostgreSQL, SQLite (3.35+), MySQL or MariaDB.
-        group: whose messages these are; groups may share a table, and do not see each other's IDs.
-        id: which bytes of a record are its ID; what another ID spec reads is another ID, even where the
-            bytes are equal.
-        window: how long an ID is known at least, by the database server's clock, from when its message was
-            handled; None: for ever.
-        scope: ``topic``: the same ID in two topics is two messages; ``group``: it is one, e.g. of a topic
+        group: the consumer group; groups may share a table, and do not see each other's IDs.
+        id: the ID spec; IDs of two specs differ even if their bytes are equal.
+        window: the minimum time for which an ID is remembered after its message was handled, by the clock
+            of the database server; None: forever.
+        scope: ``topic``: equal IDs in two topics are two messages; ``group``: they are one, e.g. in a topic
             and its retry topic.
-        table: the table's name; with ``_offsets`` behind it that of the offsets.
-        schema: where the tables are, where that is not the connection's default.
-        partitioned: keep the IDs in time partitions (PostgreSQL), so that `expire` drops tables and deletes no rows.
-        offsets: keep the offsets in the database, too, so that a partition begins where the last transaction left it.
+        table: the table's name; the table of offsets has the suffix ``_offsets``.
+        schema: the tables' schema; None: the connection's default.
+        partitioned: keep the IDs in time partitions (PostgreSQL), so that `expire` drops tables instead of
+            deleting rows.
+        offsets: also keep the offsets in the database, so that a partition continues after the last
+            committed transaction.
 
-    Raises `ConfigurationError` for settings that make no sense. Used from any thread, each with a
-    connection of its own.
+    Raises `ConfigurationError` for invalid settings. Safe for threads, if each uses a connection of its
+    own.
     """
 
     def __init__(
@@ -109,21 +110,21 @@ class Inbox:
 
     @contextmanager
     def once(self, connection: Connection, message: Any) -> Iterator[bool]:
-        """Say whether a message is first, and store its ID in the connection's transaction.
+        """Return whether a message is first, and store its ID in the connection's transaction.
 
-        An exception rolls the transaction back (the innermost, where there are savepoints) before it goes
-        on, so that an ID without its work is never committed. A message without an ID is first. Where
-        another transaction has stored the ID and is open, its end is waited for. Raises what the database
-        raises; `is_retryable` says what passes.
+        An exception in the block rolls the transaction back (with savepoints, the innermost one) before it
+        propagates, so that an ID is never committed without its work. A message without an ID is first. If
+        another open transaction has stored the ID, the call waits for its end. Raises the database's
+        errors; `is_retryable` tells which can be retried.
         """
         with self.once_many(connection, [message]) as [first]:
             yield first
 
     @contextmanager
     def once_many(self, connection: Connection, messages: Sequence[Any]) -> Iterator[list[bool]]:
-        """Say of each message of a batch whether it is first, by one statement; of two with one ID the earlier is.
+        """Return for each message of a batch whether it is first, by one statement.
 
-        Else as `once`.
+        Of two messages with the same ID the earlier is first. Otherwise as `once`.
         """
         try:
             yield self._judge(connection, messages)
@@ -151,7 +152,7 @@ class Inbox:
         for index, key in enumerate(self._keys(topics, digests)):
             if key is not None and index not in handled:
                 row_of.setdefault(key, index)
-        # In one order for all, so that two batches wait for each other and not crosswise.
+        # Every batch in the same order, so that two batches cannot deadlock.
         taken = self._take(connection, self._group, sorted(row_of)) if row_of else set()
         firsts = {row_of[key] for key in taken}
         reasons = Counter(reason for index, reason in missing.items() if index not in handled)
@@ -163,7 +164,7 @@ class Inbox:
         return answers
 
     def _keys(self, topics: list[str], digests: list[bytes | None]) -> list[bytes | None]:
-        """Return what the IDs are called in the table."""
+        """Return the keys of the IDs in the table."""
         spec = _sized(str(self._spec))
         names = {topic: spec + (_sized(topic) if self._by_topic else b"") for topic in set(topics)}
         return [
@@ -175,16 +176,16 @@ class Inbox:
         given: object = connection  # what callers without a type checker pass
         if not isinstance(given, Connection):
             raise ConfigurationError(
-                f"{type(given).__name__} is no SQLAlchemy connection; give that of `with engine.begin() as "
+                f"{type(given).__name__} is not a SQLAlchemy connection; give the one of `with engine.begin() as "
                 "connection`, or session.connection()"
             )
         if not connection.in_transaction():
             raise InboxError(
-                "the connection is in no transaction: begin one, e.g. with engine.begin() as connection"
+                "the connection has no open transaction: begin one, e.g. with engine.begin() as connection"
             )
         if _commits_each_statement(connection):
             raise InboxError(
-                "the connection is in AUTOCOMMIT: an ID would be kept without its work; give one with transactions"
+                "the connection is in AUTOCOMMIT: an ID would be stored without its work; give one with transactions"
             )
         if not self._checked:
             for table in self._tables.all:
@@ -202,11 +203,11 @@ class Inbox:
         return self._tables.metadata
 
     def ddl(self) -> str:
-        """Return the statements that make the tables, for a migration; a semicolon behind each."""
+        """Return the statements that create the tables, for a migration, each with a semicolon."""
         return ";\n\n".join(ddl(self._tables, self._engine.dialect)) + ";\n"
 
     def create(self) -> None:
-        """Make the tables that are not there; raises `InboxError` where one of the name is another."""
+        """Create the missing tables; raises `InboxError` if a table of that name has another layout."""
         self._tables.metadata.create_all(self._engine)
         with self._engine.connect() as connection:
             for table in self._tables.all:
@@ -215,11 +216,11 @@ class Inbox:
             self._tables.generations.begin_first(self._engine, self._now_ms)
 
     def expire(self) -> int:
-        """Delete the group's IDs whose window is over, 10,000 a transaction; return how many. Without it they are first again all the same.
+        """Delete the group's expired IDs, 10,000 per transaction; return how many.
 
-        Where the table is partitioned: drop the partitions whose window is over, for all groups, begin a
-        new one where it is time, and return how many were dropped. That waits two seconds at most for open
-        transactions, and raises what passes (`is_retryable`).
+        An expired ID counts as unknown also before it is deleted. In a partitioned table: drop the expired
+        partitions of all groups, begin a new partition if it is due, and return how many were dropped. That
+        waits at most two seconds for open transactions, and then raises a retriable error (`is_retryable`).
         """
         if self._window_ms is None:
             return 0
@@ -252,8 +253,8 @@ def _sized(text: str) -> bytes:
 def _dialect_of(engine: object) -> str:
     if not isinstance(engine, Engine):
         raise ConfigurationError(
-            f"engine={engine!r}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...') "
-            "(of an AsyncEngine its sync_engine)"
+            f"engine={engine!r}: give SQLAlchemy's Engine, e.g. create_engine('postgresql+psycopg://...'), or the "
+            "sync_engine of an AsyncEngine"
         )
     name = engine.dialect.name
     if name not in DIALECTS:
@@ -298,11 +299,11 @@ def _window_ms(window: Window | str | None) -> int | None:
 
 
 def _commits_each_statement(connection: Connection) -> bool:
-    """Whether the database is told of no transaction."""
+    """Whether the database commits each statement by itself."""
     if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
         return True
     below = connection.connection.dbapi_connection
-    # With a BEGIN of the user's own, as SQLAlchemy's page on SQLite has it, one is open though the driver begins none.
+    # With your own BEGIN (see SQLAlchemy's page on SQLite) one is open though the driver begins none.
     if below is None or getattr(below, "in_transaction", False):
         return False
     return connection.dialect.detect_autocommit_setting(below)

@@ -1,14 +1,14 @@
-"""Offsets that are kept in the database, moved by the transaction that handles their messages.
+"""Offsets kept in the database, moved by the transaction that handles their messages.
 
-Nobody tells an inbox whether the transaction in which it moved an offset was committed, and a commit that
-seemed to fail may have been made. So each attempt is noted together with the offset before it. The next
-statement moves the offset only from the value that it has if all attempts were committed; if it finds
-another value, that value says which attempts were rolled back, or that another owner of the partition went
-ahead. So two owners need no lease.
+The inbox is not told whether a transaction in which it moved an offset was committed, and a commit that
+seemed to fail may have succeeded. So it records each attempt with the offset before it. The next statement
+moves the offset only from the value that it has if all attempts were committed. If it finds another value,
+that value tells which attempts were rolled back, or that another owner of the partition continued. So two
+owners need no lease.
 
-The offset does not move over duplicates that a `DedupConsumer` hid. They may come in batches of which
-nothing is handed out, so that there is no transaction to move it in; and if one of them is handed out after
-all (the store was lost meanwhile), it must be a duplicate, not an `OutOfOrderError`.
+The offset does not move over duplicates that a `DedupConsumer` hid. A batch may consist of such duplicates
+only, and then there is no transaction to move the offset in. If one of them is delivered after all (because
+the store was lost meanwhile), it must be a duplicate, not an `OutOfOrderError`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecordRef(NamedTuple):
 
 
 def topics_of(messages: Sequence[Any]) -> list[str]:
-    """Return each message's topic; raises as `place_of` does."""
+    """Return the topic of each message; raises as `place_of` does."""
     try:
         if not any(map(_error, messages)):
             return list(map(_topic, messages))
@@ -53,7 +53,7 @@ def topics_of(messages: Sequence[Any]) -> list[str]:
 
 
 def place_of(message: Any) -> RecordRef:
-    """Return where a message lies; raises `ConfigurationError` for an error event, and for what is no message."""
+    """Return a message's coordinates; raises `ConfigurationError` for an error event, or another type."""
     if isinstance(message, Record):
         return RecordRef(message.topic, message.partition, message.offset)
     try:
@@ -62,22 +62,25 @@ def place_of(message: Any) -> RecordRef:
             return RecordRef(message.topic(), message.partition(), message.offset())
     except AttributeError:
         raise ConfigurationError(
-            f"{type(message).__name__} is no message; give what the consumer returned, or a Record"
+            f"{type(message).__name__} is not a message; give a message of the consumer, or a Record"
         ) from None
     raise ConfigurationError(
-        f"an error event is no message ({error}); leave those out whose error() is not None"
+        f"an error event is not a message ({error}); skip messages whose error() is not None"
     )
 
 
 class Attempt(NamedTuple):
-    """Messages that a transaction handled: the next offset before it, and theirs."""
+    """The messages that a transaction handled: the next offset before it, and their offsets."""
 
     before: int
     offsets: frozenset[int]
 
 
 class Step(NamedTuple):
-    """What is to be done of a batch: move the offset from one value to another (not where both are the same), without those that were handled."""
+    """The result of judging a batch: the offset moves from ``before`` to ``after`` (not if they are equal).
+
+    ``handled`` are the offsets of messages that were handled before.
+    """
 
     before: int
     after: int
@@ -86,11 +89,12 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Progress:
-    """One partition: ``last`` is the next offset if every attempt was committed, ``attempts`` those of the transaction that was last seen.
+    """The progress of one partition.
 
-    A transaction that was committed though it seemed to fail is handled again by who does not know it:
-    ``certain`` are offsets that were committed and may still come again, ``theirs`` those that another
-    owner handled.
+    ``last`` is the next offset if every attempt was committed; ``attempts`` are those of the latest
+    transaction. A commit that succeeded though it seemed to fail may be unknown to the caller, who then
+    handles the messages again: ``certain`` are committed offsets that may still come again, ``theirs`` are
+    offsets that another owner handled.
     """
 
     topic: str
@@ -102,17 +106,17 @@ class Progress:
     theirs: tuple[range, ...] = ()
     transaction: object = None
     version: int = 0
-    """How often an attempt was noted."""
+    """The number of recorded attempts."""
 
     def hopeful(self, offsets: list[int]) -> Step | None:
-        """Return the step if every attempt so far was committed; None where the messages speak against it."""
+        """Return the step if every attempt so far was committed; None where the messages contradict that."""
         return Step(self.last, offsets[-1] + 1, frozenset()) if offsets[0] >= self.last else None
 
     def step(self, offsets: list[int], found: int | None) -> Step:
-        """Return the step from what was found in the database (None: no row)."""
+        """Return the step from the offset found in the database (None: no row)."""
         if found is None:
             raise InboxError(
-                f"{self.name}: its offset is not in the database any more; assign the partition again"
+                f"{self.name}: its offset is no longer in the database; assign the partition again"
             )
         begin = self.attempts[0].before if self.attempts else self.last
         if found < self.last:
@@ -130,14 +134,14 @@ class Progress:
         late = next((each for each in offsets if each < found and each not in handled), None)
         if late is not None:
             raise OutOfOrderError(
-                f"{self.name}: offset {late} came after what lies below {found} was handled; handle a "
-                "partition's messages in their order (set "
-                "the group back with inbox.offsets.move), or keep offsets in Kafka (without offsets=)"
+                f"{self.name}: offset {late} came after all messages below {found} were handled; handle the "
+                "messages of a partition in their order (set the group back with inbox.offsets.move), or keep "
+                "offsets in Kafka (without offsets=)"
             )
         return Step(found, max(offsets[-1] + 1, found), handled)
 
     def note(self, step: Step, offsets: list[int], transaction: object) -> None:
-        """Note a step that was taken."""
+        """Record a step that was executed."""
         if transaction is not self.transaction:
             # What another transaction finds in the database was committed; what lies before its first
             # message does not come again.
@@ -158,11 +162,11 @@ class Progress:
         return f"{self.topic}[{self.partition}]"
 
     def _done(self, found: int) -> frozenset[int]:
-        """Return the offsets that were handled where the database stands there, of those that are known one by one."""
+        """Return the individually known offsets that are handled if the database has this offset."""
         return self.certain.union(*(each.offsets for each in self.attempts if each.before < found))
 
     def _check_order(self, offsets: list[int], found: int, begin: int) -> None:
-        """Raise unless the first message is the first of those that were rolled back, or lies before it."""
+        """Raise unless the first message is the first rolled-back one, or lies before it."""
         if found < begin:
             raise InboxError(
                 f"{self.name}: its offset in the database was set back to {found}; assign the partition again"
@@ -194,17 +198,17 @@ Coordinates = tuple[str, int]
 
 
 class KeptOffsets:
-    """Where a group stands, in the user's database.
+    """The offsets of a group, in your database.
 
-    A partition begins where the database says, whatever Kafka has committed. One that the database does not
-    know begins where the group has committed, else by ``reset``.
+    A partition begins at the offset in the database, whatever Kafka has committed. Where the database has
+    none it begins at the group's committed offset, else by ``reset``.
 
     Args:
-        cluster: asked which topics these are, so that one that was made anew is told from the old one.
-        reset: where a partition begins of which the database knows nothing that can be used: it is new to
-            the group, its topic was made anew, or its log begins or ends elsewhere. ``earliest`` loses
-            nothing, and known IDs are not handled again; ``latest`` passes over what is there; ``error``
-            raises `InboxError`.
+        cluster: used to read the topics' IDs, so that a topic that was deleted and created again is
+            recognised.
+        reset: where to begin a partition without a usable offset: the group has none, the topic was created
+            again, or the log begins or ends elsewhere. ``earliest`` loses nothing, and known IDs are not
+            handled again; ``latest`` skips the existing messages; ``error`` raises `InboxError`.
     """
 
     def __init__(self, cluster: AdminClient, *, reset: Reset = "earliest") -> None:
@@ -221,7 +225,7 @@ class KeptOffsets:
         self._lock = Lock()
 
     def bind(self, engine: Engine, group: str, table: Table) -> None:
-        """Say which database and group these are of; an inbox does it."""
+        """Set the database and the group; called by the inbox."""
         if self._bound:
             raise ConfigurationError("these KeptOffsets belong to another inbox; make one for each")
         self._bound = True
@@ -233,7 +237,7 @@ class KeptOffsets:
         )
         self._find = select(table.c.next_offset, table.c.topic_id).where(*here)
         self._place = update(table).where(*here)
-        # What others may have moved since is read as it is now, also where a transaction sees the past.
+        # Others may have moved the offset: read its current value, also in a transaction with an older snapshot.
         self._find_now = self._find.with_for_update()
         move = self._place.where(
             table.c.next_offset == bindparam("before"), table.c.topic_id == bindparam("of_topic_id")
@@ -244,7 +248,10 @@ class KeptOffsets:
     # --- assignment ----------------------------------------------------------------------------------------------
 
     def on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        """Have partitions begin where the database says: ``consumer.subscribe(topics, on_assign=inbox.offsets.on_assign)``."""
+        """Assign partitions at the offsets of the database.
+
+        Use it as ``consumer.subscribe(topics, on_assign=inbox.offsets.on_assign)``.
+        """
         begun = self.begin(consumer, partitions)
         try:
             consumer.incremental_assign(begun)
@@ -255,10 +262,11 @@ class KeptOffsets:
             consumer.assign(begun)
 
     def begin(self, consumer: Any, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions with the offsets at which to read: ``consumer.assign(inbox.offsets.begin(consumer, partitions))``.
+        """Return the partitions with their start offsets.
 
-        What is read of them by this process is judged from there on. Raises `InboxError`, and what the
-        database and the client raise.
+        Use it as ``consumer.assign(inbox.offsets.begin(consumer, partitions))``. Messages that this process
+        reads are judged from these offsets on. Raises `InboxError`, and the errors of the database and the
+        client.
         """
         asked = [TopicPartition(each.topic, each.partition) for each in partitions]
         if not asked:
@@ -276,11 +284,11 @@ class KeptOffsets:
         return begun
 
     def move(self, connection: Connection, partitions: Iterable[TopicPartition]) -> None:
-        """Set the group to other offsets, in a transaction of yours; whoever reads these partitions has to be started again."""
+        """Set the group's offsets, in your transaction; you must then restart every reader of these partitions."""
         for each in partitions:
             if each.offset < 0:
                 raise ConfigurationError(
-                    f"{each.topic}[{each.partition}]: offset {each.offset} is none; give 0 or more"
+                    f"{each.topic}[{each.partition}]: offset {each.offset} is below 0; give 0 or more"
                 )
             here = _here(self._group, each.topic, each.partition)
             moved = connection.execute(self._place.values(next_offset=each.offset), here)
@@ -320,14 +328,14 @@ class KeptOffsets:
             known = _told(row.topic_id)
             named = topic_id or known
             anew = bool(known) and named != known
-            why = "was made anew" if anew else f"has offsets from {low} to {high}"
+            why = "was created again" if anew else f"has offsets from {low} to {high}"
             usable = low <= kept <= high and not anew
             if usable and named == row.topic_id:
                 return kept, named
             start = kept if usable else self._by_reset(name, why, low, high)
             if not usable:
                 logger.warning(
-                    "%s: offset %d of group %s is in the database, but the topic %s; going on at %d",
+                    "%s: offset %d of group %s in the database is unusable, because the topic %s; continuing at %d",
                     name, kept, self._group, why, start,
                 )  # fmt: skip
             change = {"before": kept, "of_topic_id": row.topic_id, "after": start, "new_topic_id": named}
@@ -335,14 +343,14 @@ class KeptOffsets:
                 if connection.execute(self._set, {**here, **change}).rowcount:
                     return start, named
         raise InboxError(
-            f"{name}: others keep moving its offset in the database; end them, or assign it again"
+            f"{name}: other processes keep moving its offset in the database; stop them, or assign it again"
         )
 
     def _by_reset(self, name: str, why: str, low: int, high: int) -> int:
         if self._reset == "error":
             raise InboxError(
-                f"{name}: no offset of group {self._group!r} can be used (the topic {why}), and "
-                "reset=error; set one with move()"
+                f"{name}: group {self._group!r} has no usable offset (the topic {why}), and reset=error; set one "
+                "with move()"
             )
         return low if self._reset == "earliest" else high
 
@@ -359,7 +367,7 @@ class KeptOffsets:
         return True
 
     def _topic_ids(self, consumer: Any, topics: list[str]) -> dict[str, str]:
-        """Return each topic's ID, empty where the broker tells none."""
+        """Return each topic's ID; empty where the broker has no topic IDs."""
         if (consumer.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
             return dict.fromkeys(topics, "")
         answers = self._cluster.describe_topics(TopicCollection(topics), request_timeout=_ASK_S)
@@ -368,7 +376,7 @@ class KeptOffsets:
     # --- messages ------------------------------------------------------------------------------------------------
 
     def advance(self, connection: Connection, places: Sequence[RecordRef]) -> set[int]:
-        """Move the offsets behind these messages; return the indexes of those that turn out to be handled.
+        """Move the offsets behind these messages; return the indexes of messages that were handled before.
 
         Raises `OutOfOrderError` for messages that are not in their partition's order, `InboxError` for a
         partition that was not begun.
@@ -377,7 +385,7 @@ class KeptOffsets:
         for index, place in enumerate(places):
             by_partition.setdefault((place.topic, place.partition), []).append(index)
         handled: set[int] = set()
-        # In one order for all, so that two batches wait for each other and not crosswise.
+        # Every batch in the same order, so that two batches cannot deadlock.
         for coordinates in sorted(by_partition):
             indexes = by_partition[coordinates]
             done = self._advance(connection, coordinates, [places[index].offset for index in indexes])
@@ -406,7 +414,7 @@ class KeptOffsets:
                 row = connection.execute(self._find_now, here).one_or_none()
                 with self._lock:
                     if progress.version != version:
-                        # Another thread went ahead meanwhile.
+                        # Another thread has moved the offset meanwhile.
                         continue
                     step = progress.step(
                         offsets, None if row is None or row.topic_id != progress.topic_id else row.next_offset
@@ -417,7 +425,7 @@ class KeptOffsets:
                 progress.note(step, offsets, connection.get_transaction())
             return step.handled
         raise InboxError(
-            f"{progress.name}: others keep moving its offset in the database; end them, or assign it again"
+            f"{progress.name}: other processes keep moving its offset in the database; stop them, or assign it again"
         )
 
     def _moved(self, connection: Connection, here: dict[str, Any], progress: Progress, step: Step) -> bool:
@@ -426,7 +434,10 @@ class KeptOffsets:
 
 
 def _told(topic_id: str) -> str:
-    """Return an ID, empty where it is the client's for none: taken for one, brokers that tell IDs some day would seem to have made the topic anew."""
+    """Return a topic ID; empty for the client's placeholder.
+
+    A placeholder taken for an ID would make the topic look newly created once the broker has topic IDs.
+    """
     return "" if topic_id == _NO_ID else topic_id
 
 
@@ -435,7 +446,7 @@ def _here(group: str, topic: str, partition: int) -> dict[str, Any]:
 
 
 def _committed(consumer: Any, at: TopicPartition) -> int:
-    """Return what the group has committed in Kafka, below 0 where it has nothing; its coordinator may be on its way."""
+    """Return the group's committed offset in Kafka, below 0 without one; retries while the coordinator moves."""
     until = time.monotonic() + _ASK_S
     while True:
         try:

@@ -1,14 +1,14 @@
 """A time limit for the database's answers.
 
-No setting of libpq bounds that time, and TCP only checks whether the machine behind a connection answers: a
-server that hangs, or a proxy that lost its own connection, keeps ours open without an answer. So the
-connection of an overdue query is cut here; its driver then reports it lost.
+libpq has no setting for this, and TCP only checks whether the machine behind a connection answers: a server
+that hangs, or a proxy that lost its own connection, keeps ours open without an answer. So this module cuts
+the connection of an overdue query, and the driver then reports a lost connection.
 
-``statement_timeout`` is kept by the server, which may be what hangs; keepalives and ``tcp_user_timeout``
-are answered by its kernel, or by a proxy. A thread per query would cost two thread switches each, and leave
-one thread behind for each query of an outage. So one thread watches all queries. It covers what SQLAlchemy
-asks on a new connection by itself. It cannot cover ``pool_pre_ping``, so there is none: a query whose
-connection was lost is asked once more.
+``statement_timeout`` is enforced by the server, which may be the part that hangs; keepalives and
+``tcp_user_timeout`` are answered by its kernel, or by a proxy. A thread per query would cost two thread
+switches each, and leave one thread behind for each query of an outage. So one thread watches all queries,
+including those that SQLAlchemy runs on a new connection by itself. It cannot watch ``pool_pre_ping``, so
+that is not used: a query whose connection was lost is run once more.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ class Query:
         self._sockets: list[socket.socket] = []
 
     def watch(self, connection: Any) -> None:
-        """Cut a driver's connection when the answer is overdue; at once where it is. Drivers without ``fileno`` are left alone."""
+        """Cut a driver's connection when the query is overdue, at once if it is overdue already.
+
+        Connections without ``fileno`` are ignored.
+        """
         # Drivers raise errors of their own for a closed connection.
         with suppress(Exception):
-            # A descriptor of our own: the driver's number may belong to another connection once it is closed.
+            # A duplicate descriptor: the driver's number may belong to another connection once it is closed.
             own = socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM)
             with self._lock:
                 self._sockets.append(own)
@@ -47,9 +50,9 @@ class Query:
                     _cut(own)
 
     def cut_if_overdue(self, now_s: float) -> bool:
-        """Cut its connections if the time is over; return whether it is."""
+        """Cut the connections if the query is overdue; return whether it is."""
         with self._lock:
-            # Who looked at the clock before may come later: what is overdue stays so.
+            # A thread with an older clock reading may come later: an overdue query stays overdue.
             self.overdue = self.overdue or now_s >= self._until_s
             if self.overdue:
                 for each in self._sockets:
@@ -65,7 +68,10 @@ class Query:
 
 
 class QueryTimeout:
-    """Limits the time of queries, from any thread; a background thread checks it, from the first query until `close`."""
+    """A time limit for queries, from any thread.
+
+    A background thread enforces it, from the first query until `close`.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -77,7 +83,7 @@ class QueryTimeout:
 
     @contextmanager
     def query(self) -> Iterator[Query]:
-        """Run a query inside the block; connections that this thread opens meanwhile (`watch`) belong to it."""
+        """Run a query inside the block; a connection that this thread opens meanwhile (`watch`) belongs to it."""
         asked = self._own.query = Query(time.monotonic() + self.seconds)
         self._asked.add(asked)
         try:
@@ -102,7 +108,7 @@ class QueryTimeout:
                 self._asked.discard(asked)
 
     def close(self) -> None:
-        """End the thread; the next query starts another one."""
+        """End the thread; the next query starts a new one."""
         self._stopped.set()
 
     def _look_after(self) -> None:

@@ -3,14 +3,15 @@
     store = SharedStore(create_engine("postgresql+psycopg://localhost/work"))
     store.create()
 
-A row is a claim, or a mark; which is live until ``until_ms``, by the database's clock. One that is over
-counts as none, and is deleted by `SharedStore.expire`. A clock that is set back would keep a claim for as
-much longer. So who finds one that lives longer than its ``lease_ms`` has it end with that, from now. It
-does not end at once: its owner may be alive, and the next renewal puts everything right.
+A row is a claim or a mark, and is valid until ``until_ms`` by the database's clock. An expired row counts
+as absent, and `SharedStore.expire` deletes it. If the clock is set back a claim would last longer by the
+same amount. So a caller that finds a claim with more time left than its ``lease_ms`` shortens it to that
+lease, from now. It does not end the claim at once: the owner may be alive, and its next renewal restores
+the claim.
 
-The IDs of a batch travel as one value of bytes, which the server cuts. New IDs are stored twice as fast as
-from an array, and as fast as by ``COPY`` into a temporary table, for which each driver has its own
-interface. Every statement takes its rows in the order of the IDs, deletions too: a plain join would take
+The IDs of a batch travel as one value of bytes, which the server splits. New IDs are stored twice as fast
+as from an array, and as fast as by ``COPY`` into a temporary table, for which each driver has its own
+interface. Every statement locks its rows in the order of the IDs, deletions too: a plain join would lock
 them in the order of the table, and could deadlock with claims.
 """
 
@@ -57,24 +58,23 @@ ID_BYTES: Final = 16
 OWNER_CHARACTERS: Final = 200
 _EXPIRED_AT_ONCE: Final = 10_000
 _LEAST_IDLE_MS: Final = 1_000
-"""What a busy machine may need from one statement of a question to the next."""
+"""The time that a busy client may need between two statements of a transaction."""
 
 
 class SharedStore:
     """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.6 or newer); a call is one statement.
 
     Args:
-        engine: SQLAlchemy's, or the URL that one is made of (``postgresql+psycopg://...``). How long
-            connecting may take is an engine's own business (``connect_args``), and so is a
-            ``pool_pre_ping``: leave that out, it is not needed here.
-        table: the table's name; with ``_tokens`` behind it that of its sequence.
-        schema: where they are, where that is not the connection's default.
-        timeout: seconds that a lock may take; for an engine that is made of a URL also a connection, or a
-            sign of life of the server's machine.
-        answer_timeout: seconds that an answer may take, for which the consumer waits; then the connection
-            is cut (with psycopg and psycopg2).
+        engine: SQLAlchemy's, or a URL (``postgresql+psycopg://...``). For an engine of yours you must set
+            connection time limits yourself (``connect_args``); ``pool_pre_ping`` is not needed.
+        table: the table's name; its sequence has the suffix ``_tokens``.
+        schema: their schema; None: the connection's default.
+        timeout: the most seconds to wait for a lock; with a URL also for a connection, or a sign of life of
+            the server's machine.
+        answer_timeout: the most seconds to wait for an answer, while the consumer waits too; then the
+            connection is cut (with psycopg and psycopg2).
 
-    Raises `ConfigurationError` for settings that make no sense. Connects with the first call.
+    Raises `ConfigurationError` for invalid settings. Connects with the first call.
     """
 
     def __init__(
@@ -106,12 +106,11 @@ class SharedStore:
             )
         if given.dialect.driver not in LIBPQ:
             logger.warning(
-                "the driver %s does not tell the sockets of its connections: while the server does not "
-                "answer, the consumer waits with it; "
-                "take another one, e.g. %s",
+                "the driver %s does not expose its sockets: while the server does not answer, the consumer waits "
+                "without a time limit; use another driver, e.g. %s",
                 given.dialect.driver, EXAMPLE,
             )  # fmt: skip
-        # Each statement is a transaction, and has to see what was committed before it.
+        # Each statement is a transaction, and must see all rows committed before it.
         self._engine = given.execution_options(isolation_level="READ COMMITTED")
         self.metadata = MetaData(schema=schema)
         """The table, for Alembic's ``target_metadata``."""
@@ -128,7 +127,7 @@ class SharedStore:
             Column("before_ms", BigInteger, nullable=False),
             Column("until_ms", BigInteger, nullable=False),
         )  # fmt: skip
-        # Of rows that come in the order of their times a block range index knows enough, and costs nothing to keep.
+        # Rows are added in the order of their times: a block range index suffices, and costs nearly nothing.
         Index(f"{table}_until", self._table.c.until_ms, postgresql_using="brin")
         quote = given.dialect.identifier_preparer
         names = {
@@ -201,7 +200,7 @@ class SharedStore:
         self._run(self._load, ids, timestamps_ms=timestamps_ms, window_ms=window_ms)
 
     def close(self) -> None:
-        """See `dedup_sdk.ClaimStore`; an engine that was given stays as it is."""
+        """See `dedup_sdk.ClaimStore`; an engine of yours stays open."""
         self._timeout.close()
         if self._ours is not None:
             self._ours.dispose()
@@ -209,7 +208,7 @@ class SharedStore:
     # --- the table -----------------------------------------------------------------------------------------------
 
     def ddl(self) -> str:
-        """Return the statements that make table and sequence, for a migration; a semicolon behind each."""
+        """Return the statements that create table and sequence, for a migration, each with a semicolon."""
         made: list[Any] = [
             CreateSequence(self._numbers),
             CreateTable(self._table),
@@ -218,12 +217,13 @@ class SharedStore:
         return ";\n\n".join(str(each.compile(dialect=self._engine.dialect)).strip() for each in made) + ";\n"
 
     def create(self) -> bool:
-        """Make what is not there, and return whether the table was not; raises `ConfigurationError` where one of the name is another one.
+        """Create table and sequence if they are missing, and return whether the table was missing.
 
-        Several may do it at once.
+        Several processes may call it at once. Raises `ConfigurationError` if a table of that name has
+        another layout.
         """
         with self._answers(), self._begin() as connection:
-            # What a second one made is seen by who waited for it.
+            # The lock makes a process that waited see the table that another one has created.
             connection.execute(statements.ONE_AFTER_THE_OTHER, {"name": self._table.fullname})
             made = not inspect(connection).has_table(self._table.name, self._table.schema)
             self.metadata.create_all(connection)
@@ -231,7 +231,7 @@ class SharedStore:
             return made
 
     def expire(self) -> int:
-        """Delete rows whose lease or window is over, 10,000 a transaction; return how many. Without it they count as none all the same."""
+        """Delete expired rows, 10,000 per transaction; return how many. Undeleted ones count as absent, too."""
         total = 0
         with self._answers():
             with self._begin() as connection:
@@ -244,13 +244,17 @@ class SharedStore:
                     return total
 
     def incarnation(self) -> str:
-        """Return what changes when the server is started anew, or another one takes over."""
+        """Return a text that changes when the server restarts, or another one takes over."""
         return self._ask(lambda connection: str(connection.scalar(statements.STARTED)))
 
     # --- how -----------------------------------------------------------------------------------------------------
 
     def _flags(self, statement: Any, ids: Sequence[bytes], tokens: Sequence[int], **given: Any) -> list[bool]:
-        """Run a statement that returns, for some IDs, the token that they have now, and whether they are as they were to be."""
+        """Run a statement, and return for each ID whether it has the expected token and state.
+
+        The statement returns rows of ID, current token, and whether the state is the expected one; other
+        IDs are left out.
+        """
         found = {
             bytes(key): (token, fits)
             for key, token, fits in self._run(statement, ids, tokens=tokens, **given)
@@ -291,7 +295,7 @@ class SharedStore:
         return self._ask(asked)
 
     def _ask(self, asked: Callable[[Connection], _Answer]) -> _Answer:
-        """Return what a transaction gives; a connection that was cut is no outage, and what was asked may be asked again."""
+        """Run a transaction and return its result; retry once if the connection was lost."""
         with self._timeout.query() as query, self._answers(query):
             try:
                 with self._begin(query) as connection:
@@ -304,7 +308,10 @@ class SharedStore:
 
     @contextmanager
     def _begin(self, query: Query | None = None) -> Iterator[Connection]:
-        """Begin a transaction that waits for no lock for long; that of a query is watched, and ends when its owner stands still."""
+        """Begin a transaction with a time limit for locks.
+
+        With a query its connection is watched, and the server ends the transaction of a client that stops.
+        """
         with self._engine.begin() as connection:
             if query is not None:
                 query.watch(connection.connection.driver_connection)
@@ -318,13 +325,13 @@ class SharedStore:
             told = difference(connection, self._table)
         except NoSuchTableError:
             raise ConfigurationError(
-                f"there is no table {name}: call create() of the shared store, or put what ddl() returns "
-                "into a migration"
+                f"there is no table {name}: call create() of the shared store, or add the result of ddl() to a "
+                "migration"
             ) from None
         if told:
             raise ConfigurationError(
-                f"table {name} is no shared memory of this version: {told}; name another one with table=, "
-                "or move that one away"
+                f"table {name} is not a shared memory of this version: {told}; name another one with table=, or "
+                "move that one away"
             )
 
     @contextmanager
@@ -335,13 +342,13 @@ class SharedStore:
             where = self._engine.url.set(query={}).render_as_string(hide_password=True)
             if query is not None and query.overdue:
                 cause = f"no answer within {self._timeout.seconds:g} s"
-                passes, do = True, "see what keeps it, or give it longer with answer_timeout="
+                passes, do = True, "check the server's load and locks, or raise answer_timeout="
             else:
                 cause = " ".join(str(getattr(error, "orig", None) or error).split())
                 passes = is_retryable(error)
-                do = "start it, or correct the URL" if passes else "see to that, or correct the URL"
+                do = "start it, or correct the URL" if passes else "fix the cause, or correct the URL"
             raise SharedStoreError(
-                f"the shared store at {where} cannot be asked: {cause}; {do}", passes=passes
+                f"the shared store at {where} failed: {cause}; {do}", passes=passes
             ) from error
 
 
@@ -351,7 +358,7 @@ def _seconds(name: str, value: object) -> float:
     return value
 
 
-def _as_claim(token: int, is_ours: bool, claimed: bool, left_ms: int, seen_ms: int) -> Claim:  # noqa: FBT001 (columns of a row)
+def _as_claim(token: int, is_ours: bool, claimed: bool, left_ms: int, seen_ms: int) -> Claim:  # noqa: FBT001 (a row)
     if is_ours:
         return Claim(ClaimKind.FRESH, token)
     if claimed:
@@ -360,5 +367,5 @@ def _as_claim(token: int, is_ours: bool, claimed: bool, left_ms: int, seen_ms: i
 
 
 def _storable(owner: str) -> str:
-    """Return an owner as PostgreSQL takes text: without the one character that it has not."""
+    """Return an owner without NUL characters, which PostgreSQL's text cannot contain."""
     return owner.replace("\0", "")

@@ -1,7 +1,7 @@
-"""The tables of an inbox: what they are made of, their DDL, and whether those that are there are these.
+"""The tables of an inbox: their columns, their DDL, and the check of existing tables.
 
-Times come from the clock of the database server. A host whose clock is ahead would call IDs first that all
-others know, and would drop time partitions that they need.
+Times come from the clock of the database server. A host whose clock is ahead would call IDs first that
+other hosts know, and would drop time partitions that they need.
 
 Names are compared byte by byte, because two groups whose names the database takes for one would hide each other's
 messages. PostgreSQL and SQLite compare text so. In MySQL and MariaDB every collation that all their versions have
@@ -40,14 +40,14 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from dedup_adapters.sql.errors import InboxError
 from dedup_adapters.sql.generations import Generations
 
-_SERVERS: Final = {  # by no time zone: of the hour that comes twice in autumn nobody could tell which it is
+_SERVERS: Final = {  # in UTC: local time is ambiguous in the hour that repeats in autumn
     "postgresql": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
     "mysql": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 }
 
 
 def clock_of(dialect: str) -> Any:
-    """Return the expression for the time in ms; SQLite is in this process, and has its clock."""
+    """Return the expression for the time in ms; SQLite uses the clock of this process."""
     if dialect == "sqlite":
         return bindparam("now_ms", callable_=_now_ms, type_=BigInteger)
     return literal_column(_SERVERS["mysql" if dialect == "mariadb" else dialect], BigInteger)
@@ -84,7 +84,7 @@ _CHARACTER_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """An inbox's tables; ``ids`` has a row an ID, ``offsets`` one a partition."""
+    """An inbox's tables; ``ids`` has a row for each ID, ``offsets`` a row for each partition."""
 
     metadata: MetaData
     ids: Table
@@ -93,12 +93,12 @@ class Tables:
 
     @property
     def all(self) -> list[Table]:
-        """Every one of them."""
+        """All tables."""
         return [self.ids, self.offsets, *([] if self.generations is None else [self.generations.table])]
 
 
 def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: int | None = None) -> Tables:
-    """Return the tables as a database of that dialect has them; with a window in ms those that are partitioned by it."""
+    """Return the tables for a dialect; ``partitioned_ms`` is the window in ms of a partitioned inbox."""
     metadata = MetaData(schema=schema)
     by_mysql = dialect in ("mysql", "mariadb")
     group = _Name(GROUP_CHARACTERS * _CHARACTER_BYTES) if by_mysql else String(GROUP_CHARACTERS)
@@ -109,9 +109,9 @@ def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: 
         Column("seen_ms", BigInteger, nullable=False),
     ]
     if by_mysql:
-        # It has no RETURNING everywhere: which rows are ours is read back.
+        # Not every version has RETURNING: the rows of this attempt are read back.
         columns.append(Column("attempt", BINARY(ATTEMPT_BYTES), nullable=False))
-    # The ID first: comparing bytes tells most keys apart, and costs less than comparing names.
+    # The ID first: it distinguishes most keys, and comparing bytes costs less than comparing names.
     key = ["id", "consumer_group"]
     options: dict[str, Any] = {}
     if partitioned_ms is not None:
@@ -122,7 +122,7 @@ def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: 
         name, metadata, *columns, PrimaryKeyConstraint(*key, name=f"{name}_key"),
         sqlite_with_rowid=False, mysql_engine="InnoDB", mariadb_engine="InnoDB", **options,
     )  # fmt: skip
-    # Of rows that come in the order of their times a block range index knows enough, and costs nothing to keep.
+    # Rows are added in the order of their times: a block range index suffices, and costs nearly nothing.
     Index(f"{name}_seen", ids.c.seen_ms, postgresql_using="brin")
     offsets = Table(
         f"{name}_offsets", metadata,
@@ -139,7 +139,7 @@ def make_tables(name: str, schema: str | None, dialect: str, *, partitioned_ms: 
 
 
 def ddl(tables: Tables, dialect: Dialect) -> list[str]:
-    """Return the statements that make the tables, as text."""
+    """Return the statements that create the tables."""
     statements = []
     for table in tables.all:
         statements.append(str(CreateTable(table).compile(dialect=dialect)).strip())
@@ -148,12 +148,12 @@ def ddl(tables: Tables, dialect: Dialect) -> list[str]:
 
 
 def check(connection: Connection, table: Table) -> None:
-    """Raise `InboxError`, in one line, where the table is missing or another one."""
+    """Raise `InboxError`, in one line, if the table is missing or has another layout."""
     try:
         told = difference(connection, table)
     except NoSuchTableError:
         raise InboxError(
-            f"there is no table {table.fullname}: call inbox.create(), or put what inbox.ddl() returns into a migration"
+            f"there is no table {table.fullname}: call inbox.create(), or add the result of inbox.ddl() to a migration"
         ) from None
     if told:
         columns = _names_with_collation(connection, table)
@@ -163,13 +163,16 @@ def check(connection: Connection, table: Table) -> None:
                 f"{_migration(connection.dialect, table, columns)}"
             )
         raise InboxError(
-            f"table {table.fullname} is no inbox of this version: {told}; name another one with table=, or "
+            f"table {table.fullname} is not an inbox of this version: {told}; name another one with table=, or "
             "move that one away"
         )
 
 
 def difference(connection: Connection, table: Table) -> str:
-    """Return what columns and key a table of that name has and should have, "" where it is that one; raises `NoSuchTableError`."""
+    """Return how a table's columns and key differ from the wanted ones, "" if they do not.
+
+    Raises `NoSuchTableError`.
+    """
     inspector = inspect(connection)
     found = {column["name"]: column["type"] for column in inspector.get_columns(table.name, table.schema)}
     key = inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]
@@ -178,7 +181,7 @@ def difference(connection: Connection, table: Table) -> str:
     given = {name: _python_type(found[name]) for name in found}
     if given == wanted and sorted(key) == sorted(wanted_key):
         return ""
-    return f"it has {_told(given, key)}, and {_told(wanted, wanted_key)} is wanted"
+    return f"it has {_told(given, key)}, but needs {_told(wanted, wanted_key)}"
 
 
 def _names_with_collation(connection: Connection, table: Table) -> list[Column[Any]]:
@@ -211,4 +214,5 @@ def _python_type(given: Any) -> type:
 
 
 def _told(columns: dict[str, type], key: list[str]) -> str:
-    return f"{', '.join(f'{name} ({kind.__name__})' for name, kind in columns.items()) or 'no columns'}, key {', '.join(key) or 'none'}"
+    listed = ", ".join(f"{name} ({kind.__name__})" for name, kind in columns.items())
+    return f"{listed or 'no columns'}, key {', '.join(key) or 'none'}"

@@ -1,7 +1,7 @@
-"""The one statement of a batch: which IDs are new in the database, stored by the same step.
+"""The statement that stores the IDs of a batch and returns the new ones.
 
-An ID is found to be new by storing it: two transactions that first asked could both be told "new". The IDs
-of a batch are stored in ascending order, so that two batches wait for each other without a deadlock.
+An ID is found to be new by inserting it: two transactions that only looked it up could both find it new.
+The IDs of a batch are inserted in ascending order, so that two batches cannot deadlock.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from dedup_adapters.sql.tables import ATTEMPT_BYTES, KEY_BYTES, Tables
 
 Take = Callable[[Connection, str, Sequence[bytes]], set[bytes]]
-"""Stores IDs (16 bytes each, none twice, ascending) of a group; returns those that were not there, or whose window was over.
+"""Stores a group's IDs (16 bytes each, distinct, ascending); returns those that were absent or expired.
 
-An ID that another open transaction has stored is waited for: it is new if that one is rolled back.
+If another open transaction has stored an ID, the call waits for its end: the ID is new if that one is rolled back.
 """
 
 _READ_BACK: Final = 5_000
-"""IDs that one question names at most."""
+"""The most IDs in one query."""
 
 
 def taking(tables: Tables, dialect: str, window_ms: int | None, clock: Any) -> Take:
-    """Return the statement of a database; a window of None never ends, and ``clock`` is the expression for the time in ms."""
+    """Return the function for a dialect.
+
+    ``window_ms`` None: IDs never expire; ``clock`` is the expression for the time in ms.
+    """
     if dialect == "postgresql":
         return _by_bytes(tables, window_ms, clock)
     if dialect == "sqlite":
@@ -48,9 +51,9 @@ def taking(tables: Tables, dialect: str, window_ms: int | None, clock: Any) -> T
 
 
 def _by_bytes(tables: Tables, window_ms: int | None, clock: Any) -> Take:
-    """All IDs are one value, there and back, so that nothing is done for each of them between here and the database.
+    """Send and return all IDs as one value, so that no work is done for each ID between here and the database.
 
-    As an array, and a row for each that was stored, they took half as long again.
+    With an array, and one row for each stored ID, it took one and a half times as long.
     """
     table, generations = tables.ids, tables.generations
     place = func.generate_series(0, cast(bindparam("last"), Integer)).column_valued("place")
@@ -78,17 +81,17 @@ def _by_bytes(tables: Tables, window_ms: int | None, clock: Any) -> Take:
 
 
 def _by_substrings(table: Table, window_ms: int | None, clock: Any) -> Take:
-    """All IDs are one value, as above: a row of values for each took nearly twice as long.
+    """Send all IDs as one value, as above: with a row of values for each it took nearly twice as long.
 
-    The statement begins with INSERT, and what it selects from stands inside: before any other first word
-    Python's driver begins no transaction.
+    The statement must begin with INSERT, and contains its source as a subquery: with any other first word
+    Python's driver does not begin a transaction.
     """
     place = select(literal_column("0", Integer).label("place")).cte("places", recursive=True, nesting=True)
     place = place.union_all(select(place.c.place + 1).where(place.c.place < bindparam("last", type_=Integer)))
     given = bindparam("ids", type_=LargeBinary)
     key = func.substr(given, place.c.place * KEY_BYTES + 1, KEY_BYTES)
     group, seen = bindparam("consumer_group", type_=String), select(clock).scalar_subquery()
-    # Without a condition SQLite takes the ON of what follows for that of a join.
+    # Without a condition SQLite parses the following ON as that of a join.
     rows = (
         select(group.label("consumer_group"), key.label("id"), seen.label("seen_ms"))
         .select_from(place)
@@ -117,7 +120,7 @@ def _unless_known(insert: Any, table: Table, window_ms: int | None) -> Any:
 
 
 def _by_attempt(table: Table, window_ms: int | None, clock: Any) -> Take:
-    """Two statements: rows that this attempt stored bear its number.
+    """Insert with this attempt's number, and read back the rows that have it.
 
     ``INSERT IGNORE`` would ignore other errors as well, and MySQL has no ``RETURNING``.
     """
@@ -125,7 +128,7 @@ def _by_attempt(table: Table, window_ms: int | None, clock: Any) -> Take:
     over: Any = literal_column("FALSE")
     if window_ms is not None:
         over = table.c.seen_ms < insert.inserted.seen_ms - literal_column(str(window_ms))
-    # Assigned from left to right: the time last, because the other asks for it.
+    # Assigned from left to right: the time last, because the first condition reads its old value.
     update = [
         ("attempt", func.if_(over, insert.inserted.attempt, table.c.attempt)),
         ("seen_ms", func.if_(over, insert.inserted.seen_ms, table.c.seen_ms)),
@@ -140,7 +143,7 @@ def _by_attempt(table: Table, window_ms: int | None, clock: Any) -> Take:
     def take(connection: Connection, group: str, keys: Sequence[bytes]) -> set[bytes]:
         attempt = secrets.token_bytes(ATTEMPT_BYTES)
         common = {"consumer_group": group, "attempt": attempt}
-        # Asked by itself: among values that are no parameters, drivers send row by row.
+        # A query of its own: with expressions among the values, drivers send row by row.
         now_ms = connection.execute(select(clock)).scalar_one()
         connection.execute(store, [{**common, "id": key, "seen_ms": now_ms} for key in keys])
         taken: set[bytes] = set()

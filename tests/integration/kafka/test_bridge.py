@@ -57,14 +57,14 @@ def test_a_member_that_was_overtaken_writes_nothing(broker: Broker, make_topic: 
     write = Target.write
     slow: list[int] = []
 
-    def gated(self: Target, copies: Any, commit: Any, *, singly: bool) -> None:
+    def gated(self: Target, copies: Any, commit: Any, *, one_by_one: bool) -> None:
         def waiting() -> Iterator[Any]:
             yield from copies
             if threading.get_ident() in slow and not in_hand.is_set():
                 in_hand.set()
                 assert overtaken.wait(PATIENCE_S)
 
-        write(self, waiting(), commit, singly=singly)
+        write(self, waiting(), commit, one_by_one=one_by_one)
 
     def run() -> None:
         slow.append(threading.get_ident())

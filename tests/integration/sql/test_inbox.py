@@ -373,7 +373,7 @@ def test_a_table_that_is_another_one_is_told_in_a_line(engine: Engine) -> None:
     for use in (fresh.create, lambda: handle(engine, fresh, message(b"a"))):
         with pytest.raises(
             InboxError,
-            match=r"table dedup_inbox is no inbox of this version: it has id \(int\), body \(str\), key id, and .* name another one with table=",
+            match=r"table dedup_inbox is not an inbox of this version: it has id \(int\), body \(str\), key id, but needs .* name another one with table=",
         ) as raised:
             use()
         assert "\n" not in str(raised.value)
@@ -389,7 +389,7 @@ def test_a_key_that_leaves_the_group_out_is_told(engine: Engine) -> None:
     made = inbox.ddl().split(";")[0].replace("PRIMARY KEY (id, consumer_group)", "PRIMARY KEY (id)")
     with engine.begin() as connection:
         connection.execute(text(made))
-    with pytest.raises(InboxError, match=r"key id, and .*key id, consumer_group is wanted"):
+    with pytest.raises(InboxError, match=r"key id, but needs .*key id, consumer_group"):
         inbox.create()
 
 
@@ -432,7 +432,7 @@ def test_a_connection_that_commits_by_itself_is_refused(url: str, engine: Engine
             pass
         below: Any = connection.connection.dbapi_connection
         with (
-            pytest.raises(ConfigurationError, match=r"no SQLAlchemy connection.*session\.connection"),
+            pytest.raises(ConfigurationError, match=r"not a SQLAlchemy connection.*session\.connection"),
             inbox.once(below, message(b"a")),
         ):
             pass

@@ -140,13 +140,13 @@ def test_an_offset_that_the_log_does_not_have(
     move(engine, bootstrap, 500)
     with pytest.raises(
         InboxError,
-        match=r"orders\[0\]: no offset of group 'g' can be used \(the topic has offsets from 0 to 11\), and reset=error",
+        match=r"orders\[0\]: group 'g' has no usable offset \(the topic has offsets from 0 to 11\), and reset=error",
     ):
         life(engine, bootstrap, 1, reset="error")
     with caplog.at_level(logging.WARNING, "dedup_adapters"):
         assert life(engine, bootstrap, 11) == [str(n) for n in range(10)]
     assert (
-        "offset 500 of group g is in the database, but the topic has offsets from 0 to 11; going on at 0"
+        "offset 500 of group g in the database is unusable, because the topic has offsets from 0 to 11; continuing at 0"
         in caplog.text
     )
     assert kept(engine) == (11, "")
@@ -347,7 +347,7 @@ def test_a_topic_made_anew_begins_anew(
     with caplog.at_level(logging.WARNING, "dedup_adapters"):
         assert handled(4) == ["c", "d", "e"]
     assert (
-        f"{name}[0]: offset 2 of group g is in the database, but the topic was made anew; going on at 0"
+        f"{name}[0]: offset 2 of group g in the database is unusable, because the topic was created again; continuing at 0"
         in caplog.text
     )
     offset, new_id = kept(engine, name)

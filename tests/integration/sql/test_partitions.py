@@ -146,9 +146,9 @@ def test_groups_that_share_it_have_one_window(engine: Engine, inbox: Inbox) -> N
     for other, what in (
         (
             Inbox(engine, group="other", window="1h", partitioned=True),
-            r"forgets after 28800000 ms, not 3600000",
+            r"has a window of 28800000 ms, not 3600000",
         ),
-        (Inbox(engine, group="other", window="8h"), r"is no inbox of this version"),
+        (Inbox(engine, group="other", window="8h"), r"is not an inbox of this version"),
     ):
         with pytest.raises(InboxError, match=what):
             other.create()

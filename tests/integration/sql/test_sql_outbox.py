@@ -152,7 +152,7 @@ def test_a_table_that_is_none_is_told(engine: Engine) -> None:
         SqlOutbox(engine).open()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE dedup_outbox (id INTEGER PRIMARY KEY)"))
-    with pytest.raises(OutboxError, match="is no outbox of this version") as raised:
+    with pytest.raises(OutboxError, match="is not an outbox of this version") as raised:
         SqlOutbox(engine).open()
     assert "\n" not in str(raised.value)
     assert "CREATE TABLE dedup_outbox" in SqlOutbox(engine).ddl()
@@ -180,7 +180,7 @@ def test_rows_of_another_program_are_sent_as_they_are_or_named(
     [sent] = records(kafka.bootstrap, "orders")
     assert (sent.dedup_id, sent.value) == (good["dedup_id"], b"good")
     assert [reason.split(":")[0] for _, reason in left(engine, outbox)] == ["unreadable"] * 3
-    assert caplog.text.count("is no message") == 3
+    assert caplog.text.count("is not a message") == 3
 
 
 @pytest.mark.parametrize("wrong", [{"topic": ""}, {"partition": -2}, {"timestamp": -1}])

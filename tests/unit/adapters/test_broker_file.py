@@ -81,7 +81,7 @@ def test_a_file_of_artemis(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert found.not_carried_over == (
         "configuration: jms",
         "core: name, persistence-enabled, cluster-password, acceptors, addresses",
-        "address-settings: what more-settings.xml holds, which was not read",
+        "address-settings: the content of more-settings.xml, which was not read",
         "address-setting activemq.management#: dead-letter-address, max-size-bytes",
         "address-setting #: dead-letter-address",
         "address-setting orders.#: redelivery-delay",
@@ -183,12 +183,13 @@ def test_the_file_of_the_other_broker_is_refused(tmp_path: Path) -> None:
     """The IDs of its messages are in another header: none would be found."""
     path = written(tmp_path, HORNETQ)
     with pytest.raises(
-        ConfigurationError, match=r"is a file of 'urn:hornetq', not of 'urn:activemq'; give a broker\.xml"
+        ConfigurationError,
+        match=r"has the XML namespace 'urn:hornetq', not 'urn:activemq'; give a broker\.xml",
     ):
         artemis.from_broker_xml(path)
     path = written(tmp_path, ARTEMIS)
     with pytest.raises(
-        ConfigurationError, match=r"of 'urn:activemq', not of 'urn:hornetq'; give a hornetq-conf"
+        ConfigurationError, match=r"namespace 'urn:activemq', not 'urn:hornetq'; give a hornetq-conf"
     ):
         hornetq.from_configuration_xml(path)
 

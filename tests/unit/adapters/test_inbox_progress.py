@@ -87,7 +87,7 @@ def test_a_message_below_is_refused() -> None:
     """What was passed over by a later one would be lost by a restart; so it is said while it is not."""
     database, progress = Database(0), Progress("orders", 0, "", 0)
     transact(database, progress, [[1]], commits=True)
-    with pytest.raises(OutOfOrderError, match="offset 0 came after what lies below 2 was handled"):
+    with pytest.raises(OutOfOrderError, match="offset 0 came after all messages below 2 were handled"):
         transact(database, progress, [[0]], commits=True)
 
 

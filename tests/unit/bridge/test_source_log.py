@@ -37,38 +37,38 @@ def test_nothing_is_said_of_a_log_that_nobody_knows() -> None:
         (NEW, -1001, None, StartPosition(Log(NEW), None)),
         (NEW, 7, "", StartPosition(Log(NEW), 7)),
         (NEW, 7, str(Log(NEW)), StartPosition(Log(NEW), 7)),
-        (NEW, 7, str(Log(OLD)), StartPosition(Log(NEW), OFFSET_BEGINNING, anew=True)),
+        (NEW, 7, str(Log(OLD)), StartPosition(Log(NEW), OFFSET_BEGINNING, recreated=True)),
         (NEW, 7, str(Log(OTHER + OLD[8:])), StartPosition(Log(NEW), 7, translated=True)),
         # Brokers that have no topic IDs, that get them, and that have them while others do not.
         (C, 7, str(Log(C)), StartPosition(Log(C), 7)),
         (NEW, 7, str(Log(C)), StartPosition(Log(NEW, plain=True), 7)),
         (NEW, 7, str(Log(NEW, plain=True)), StartPosition(Log(NEW, plain=True), 7)),
-        (NEW, 7, str(Log(OLD, plain=True)), StartPosition(Log(NEW), OFFSET_BEGINNING, anew=True)),
+        (NEW, 7, str(Log(OLD, plain=True)), StartPosition(Log(NEW), OFFSET_BEGINNING, recreated=True)),
         (C, 7, str(Log(OLD)), StartPosition(Log(OLD), 7)),
     ],
 )  # fmt: skip
 def test_where_a_member_begins(now: str, committed: int, text: str | None, expected: StartPosition) -> None:
     """At the group's offset, if that is of this log; its records keep the names that they had."""
-    assert start_position(now, committed, text, stood=None, at=None) == expected
+    assert start_position(now, committed, text, previous=None, copied_to=None) == expected
 
 
 @pytest.mark.parametrize(
-    ("now", "stood", "at", "committed", "text", "expected"),
+    ("now", "previous", "copied_to", "committed", "text", "expected"),
     [
         (OLD, Log(OLD), 5, 3, str(Log(OLD)), StartPosition(Log(OLD), 5)),
-        (NEW, Log(OLD), 5, 3, str(Log(OLD)), StartPosition(Log(NEW), OFFSET_BEGINNING, anew=True)),
-        (NEW, Log(OLD, plain=True), 5, -1001, None, StartPosition(Log(NEW), OFFSET_BEGINNING, anew=True)),
+        (NEW, Log(OLD), 5, 3, str(Log(OLD)), StartPosition(Log(NEW), OFFSET_BEGINNING, recreated=True)),
+        (NEW, Log(OLD, plain=True), 5, -1001, None, StartPosition(Log(NEW), OFFSET_BEGINNING, recreated=True)),
         (NEW, Log(C), 5, 3, str(Log(C)), StartPosition(Log(NEW, plain=True), 5)),
         (NEW, Log(NEW, plain=True), None, -1001, None, StartPosition(Log(NEW, plain=True), None)),
         # It had begun anew already, and copied nothing yet.
-        (NEW, Log(NEW), None, 3, str(Log(OLD)), StartPosition(Log(NEW), OFFSET_BEGINNING, anew=True)),
+        (NEW, Log(NEW), None, 3, str(Log(OLD)), StartPosition(Log(NEW), OFFSET_BEGINNING, recreated=True)),
     ],
 )  # fmt: skip
 def test_where_a_member_goes_on_that_was_in_doubt(
-    now: str, stood: Log, at: int | None, committed: int, text: str | None, expected: StartPosition
+    now: str, previous: Log, copied_to: int | None, committed: int, text: str | None, expected: StartPosition
 ) -> None:
     """Behind what it has copied, or at the start_position of another log."""
-    assert start_position(now, committed, text, stood=stood, at=at) == expected
+    assert start_position(now, committed, text, previous=previous, copied_to=copied_to) == expected
 
 
 def test_a_log_s_mark_is_the_topic_s() -> None:

@@ -32,7 +32,7 @@ class Answers:
         """See `TopicLogs`."""
         return dict.fromkeys(topics, self.next)
 
-    def doubt(self, _topic: str, _seconds: float) -> None:
+    def ask_again_after(self, _topic: str, _seconds: float) -> None:
         """See `TopicLogs`."""
         self.doubts += 1
 
@@ -59,7 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 def begin(placing: SourcePartitions) -> list[tuple[object, object]]:
     """Ask where what waits begins."""
-    return [(place, begins.offset) for place, begins in placing.beginnings(Group(), {})]  # type: ignore[arg-type]  # as far as it is asked
+    return [(place, start.offset) for place, start in placing.start_positions(Group(), {})]  # type: ignore[arg-type]  # as far as it is asked
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: SetClock) -> None:
     """It names the topic that is gone; what others copied of the new one would be copied again, under names of the old one."""
     placing = SourcePartitions({}, lambda: "cluster", ["orders"], BridgeCounters())
-    placing.take([PLACE])
+    placing.add([PLACE])
     answers.next = OLD
     assert begin(placing) == []
     assert begin(placing) == []
@@ -86,7 +86,7 @@ def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: Se
 def test_two_answers_that_agree_are_believed(answers: Answers, clock: SetClock) -> None:
     """When the second was asked for a while after the first; an answer between them that says something else begins the time anew."""
     placing = SourcePartitions({}, lambda: "cluster", ["orders"], BridgeCounters())
-    placing.take([PLACE])
+    placing.add([PLACE])
     another = log_name("cluster", "another")
     answers.next = OLD
     assert begin(placing) == []
