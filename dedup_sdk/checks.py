@@ -9,7 +9,7 @@ from typing import Any, Final
 from dedup_sdk.errors import ConfigurationError
 
 MOST: Final = 2**53
-"""A larger whole number is a mistake; as a float it could not be told from its neighbour."""
+"""A larger whole number is a mistake; as a float it equals its neighbour."""
 MOST_SECONDS: Final = 1_000_000_000.0
 """Thirty years: a longer time is a mistake, and clocks cannot wait for a much longer one."""
 
@@ -22,10 +22,10 @@ def choice(name: str, value: object, choices: Iterable[str]) -> None:
 
 
 def whole(name: str, value: object, *, advice: str, least: int = 1, most: int = MOST) -> int:
-    """Return a whole number from ``least`` to ``most``; ``advice`` tells the user what to give."""
+    """Return a whole number from ``least`` to ``most``; ``advice`` is the next step in the error."""
     if not isinstance(value, bool):
         try:
-            number = index(value)  # type: ignore[arg-type]  # that is what is asked here
+            number = index(value)  # type: ignore[arg-type]  # the check itself
         except TypeError:
             number = least - 1
         if least <= number <= most:
@@ -41,7 +41,7 @@ def seconds(name: str, value: object) -> float:
 
 
 def flag(name: str, value: object) -> None:
-    """Check that a setting is true or false: the text ``"false"`` would be true."""
+    """Check that a setting is True or False: the text ``"false"`` would count as true."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name}={value!r}: give True or False")
 

@@ -6,12 +6,12 @@
     ├── StoreError              a key store cannot be opened, read or written
     │   ├── StoreLockedError    another process has the partition's database open
     │   ├── ForeignStoreError   the store belongs to another cluster, group, topic, ID spec or format
-    │   ├── StoreCorruptError   the store's bytes are not what was written
+    │   ├── StoreCorruptError   the store's bytes are damaged
     │   └── StoreUnavailableError  it cannot be read or written for now: no room, or a disk that fails
     ├── SharedStoreError        a shared memory of consumers does not answer
     ├── OutboxError             an outbox cannot be opened, read or written
     │   ├── OutboxLockedError   another process has it open
-    │   ├── OutboxDamagedError  its bytes are not what was written
+    │   ├── OutboxDamagedError  its bytes are damaged
     │   └── OutboxFullError     it cannot be written for now: no room, or a disk that fails
     ├── SnapshotError           a snapshot is unreadable, incomplete, or of another history
     ├── MissingIdError          a record bears no ID, and the strategy says that this is a failure
@@ -20,7 +20,7 @@
     ├── BridgeError             a bridge cannot go on: its ends, or a record that the target refuses
     └── KafkaHelperError        a broker of ``dedup_sdk.testing`` could not be started
 
-Each message says what happened, the value, and what to do next:
+Each message has the event, the value, and the next step:
 
     try:
         consumer = DedupConsumer(...)
@@ -63,20 +63,21 @@ class ForeignStoreError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """The bytes of a store are not what was written; the files are left unchanged, for an investigation."""
+    """The bytes of a store are damaged; the files are left unchanged, for an investigation."""
 
 
 class StoreUnavailableError(StoreError):
-    """A store cannot be opened, read or written for now: its disk is full, fails or is read-only, or the process may open no more files.
+    """A store cannot be opened, read or written for now.
 
-    The stored data is intact.
+    Its disk is full, fails or is read-only, or the process may open no more files. The stored data is
+    intact.
     """
 
 
 class SharedStoreError(DedupError):
     """A shared memory of consumers does not answer, or refuses; the request may or may not have been executed.
 
-    ``passes``: whether the same request may succeed later by itself, once the memory is back.
+    ``passes``: whether the error is retriable: the same request may succeed once the memory is back.
     """
 
     def __init__(self, message: str, *, passes: bool = True) -> None:
@@ -93,7 +94,7 @@ class OutboxLockedError(OutboxError):
 
 
 class OutboxDamagedError(OutboxError):
-    """The bytes of an outbox are not what was written; the file is left unchanged, or renamed on request."""
+    """The bytes of an outbox are damaged; the file is left unchanged, or renamed on request."""
 
 
 class OutboxFullError(OutboxError):
@@ -113,7 +114,7 @@ class RecoveryError(DedupError):
 
 
 class DeadLetterError(DedupError):
-    """A handler failed after all attempts, and the dead letter could not be delivered; the message is delivered again."""
+    """A handler failed after all attempts, and the dead letter could not be sent; the message is delivered again."""
 
 
 class BridgeError(DedupError):

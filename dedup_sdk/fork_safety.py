@@ -1,8 +1,8 @@
-"""Keeps the copies of its parent's clients alive in the child of a fork: they have no threads, and taking one down hangs or crashes.
+"""Prevents the child of a fork from destroying its copies of the parent's Kafka clients.
 
-librdkafka waits for the threads of a client that it takes down. They are the parent's, so that the child
-hangs or dies of a segmentation fault, as soon as nobody needs the client any more: also one that the parent
-had let go of, and not collected yet.
+librdkafka waits for the threads of a client that it destroys. They exist in the parent only, so that the
+child would hang or crash as soon as it no longer refers to the client; also a client that the parent had
+released, and not collected yet.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What is remembered of a partition: marks, and how far the group is with it (`Progress`); what is written together.
+"""The stored state of a partition: marks, and the group's progress (`Progress`), which are written together.
 
-Marks are columns: so they travel between memories, stores, snapshots and the backfill. A mark's offset is
-that of its record in the partition that has the mark. One below zero marks a sighting *elsewhere*, in a
-partition where records of the same key went before the topic had more of them: see `elsewhere`.
+Marks are columns, and travel in this form between memories, stores, snapshots and the backfill. A mark's
+offset is that of its record in the partition that has the mark. An offset below zero marks a sighting
+*elsewhere*: in the partition that records of the same key went to before partitions were added to the
+topic; see `elsewhere`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ Int64s = NDArray[np.int64]
 
 
 class Packed(Sequence[bytes]):
-    """Payloads that stand one after the other in ``joined``; ``sizes`` are theirs, shape ``(n,)``. Nothing is cut before it is asked for."""
+    """Payloads joined in ``joined``; ``sizes`` are their sizes in bytes, shape ``(n,)``.
+
+    They are split on the first access.
+    """
 
     __slots__ = ("_cut", "joined", "sizes")
 
@@ -34,7 +38,7 @@ class Packed(Sequence[bytes]):
         self._cut: list[bytes] | None = None
 
     def cut(self) -> list[bytes]:
-        """Return each by itself."""
+        """Return the payloads as a list."""
         if self._cut is None:
             ends = self.sizes.cumsum().tolist()
             self._cut = [self.joined[start:end] for start, end in pairwise([0, *ends])]
@@ -63,10 +67,10 @@ class Packed(Sequence[bytes]):
 class Marks:
     """``n`` marks, column by column.
 
-    ``digests`` is ``16 * n`` bytes, one digest after the other; ``offsets`` and ``timestamps`` (ms) have
-    shape ``(n,)``. ``numbers`` are acceptance numbers, shape ``(n,)``, or None where there is no count
-    window. ``payloads`` has for each mark what is kept with it, bytes that mean nothing here (b"":
-    nothing), or is None where no mark has any; many are `Packed`.
+    ``digests`` is ``16 * n`` bytes, the joined digests; ``offsets`` and ``timestamps`` (ms) have shape
+    ``(n,)``. ``numbers`` are acceptance numbers, shape ``(n,)``, or None where there is no count window.
+    ``payloads`` has the opaque bytes stored with each mark (b"": none), or is None where no mark has any;
+    many are `Packed`.
     """
 
     digests: bytes
@@ -77,7 +81,7 @@ class Marks:
 
     @property
     def count(self) -> int:
-        """How many marks these are."""
+        """The number of marks."""
         return len(self.offsets)
 
     @property
@@ -87,7 +91,7 @@ class Marks:
 
     @property
     def payload_sizes(self) -> Int64s:
-        """How many bytes each payload has, shape ``(n,)``."""
+        """The size of each payload in bytes, shape ``(n,)``."""
         payloads = self.payloads or ()
         if isinstance(payloads, Packed):
             return payloads.sizes
@@ -95,24 +99,24 @@ class Marks:
 
     @property
     def payload_bytes(self) -> int:
-        """How many bytes all payloads have together."""
+        """The total size of all payloads in bytes."""
         payloads = self.payloads or ()
         return len(payloads.joined) if isinstance(payloads, Packed) else sum(map(len, payloads))
 
     @property
     def payloads_joined(self) -> bytes:
-        """All payloads, one after the other."""
+        """All payloads joined."""
         return self.payloads.joined if isinstance(self.payloads, Packed) else b"".join(self.payloads or ())
 
 
 def elsewhere(cut: int) -> int:
-    """Return the offset of a mark whose record lies in another partition, and counts for the records at or after ``cut`` here.
+    """Return the offset of a mark whose record lies in another partition, and counts here from ``cut`` on.
 
     It is its own inverse: ``elsewhere(mark.offset)`` is the cut. Always below zero, so that any sighting in
-    the partition itself takes its place.
+    the partition itself replaces it.
 
-    It is ``~cut`` and not ``cut - 1``. That would pass for the offset of a record of this partition: where the log is
-    compared with its marks, and in the rule that a negative age lies inside the window.
+    It is ``~cut`` and not ``cut - 1``, which would look like the offset of a record of this partition:
+    where the log is compared with its marks, and in the rule that a negative age lies inside the window.
     """
     return ~cut
 
@@ -121,9 +125,9 @@ NO_MARKS = Marks(b"", np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class Found(NamedTuple):
-    """The answer to a look-up of many digests: only those that were found.
+    """The answer to a lookup of many digests: only those that were found.
 
-    ``indexes`` are positions among the digests asked for, ascending; the other columns are parallel to it.
+    ``indexes`` are positions among the requested digests, ascending; the other columns are parallel to it.
     ``payloads`` is None where none of them has one.
     """
 
@@ -138,7 +142,7 @@ NONE_FOUND = Found([], [], [])
 
 
 def join_marks(pages: Sequence[Marks]) -> Marks:
-    """Return the pages as one; a page without numbers among others that have them gets zeros, one without payloads b""."""
+    """Return the pages as one; missing numbers become zeros, and missing payloads b"", if another page has them."""
     if len(pages) <= 1:
         return pages[0] if pages else NO_MARKS
     numbers = None
@@ -182,13 +186,13 @@ def select_marks(marks: Marks, where: NDArray[Any]) -> Marks:
 
 
 def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
-    """Return the digests at some indexes, in that order, or where a mask is true, one after the other."""
+    """Return the joined digests at some indexes, in that order, or where a mask is true."""
     taken: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
     return taken
 
 
 def cut_digests(digests: bytes) -> list[bytes]:
-    """Return the digests that stand one after the other."""
+    """Return joined digests as a list."""
     each: list[bytes] = np.frombuffer(digests, f"V{DIGEST_BYTES}").tolist()
     return each
 
@@ -206,16 +210,15 @@ CHECK_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One record that was completed. Where the log has another record at its offset, it is another log.
+    """One record that was completed. If the log has another record at its offset, it is another log.
 
-    ``check``: 16 hexadecimal digits of the SHA-256 of what is read of it in place of its ID (its digest),
-    zeros where it has no ID.
+    ``check``: 16 hexadecimal digits of the SHA-256 of the digest of its ID, zeros where it has no ID.
 
-    A broker that was restored from a backup has other records at the same offsets in the same leader epoch, so that the
-    epoch alone shows nothing. Where the store knows more than the group has committed, the log must still have the
-    witness (`dedup_sdk.kafka.log_check`). A record that replaced another one may be equal to the witness by chance.
-    That is found when the records around it are read: where a mark is missing (`dedup_sdk.decision.is_contradicted`),
-    everything from there on is judged anew.
+    A broker that was restored from a backup has other records at the same offsets in the same leader epoch,
+    so that the epoch alone shows nothing. If the store is ahead of the group's commit, the log must still
+    have the witness (`dedup_sdk.kafka.log_check`). A record that replaced another one may be equal to the
+    witness by chance. That is found when the records around it are read: where a mark is missing
+    (`dedup_sdk.decision.is_contradicted`), everything from there on is judged anew.
     """
 
     offset: int
@@ -224,7 +227,7 @@ class Witness:
 
     @classmethod
     def of(cls, offset: int, timestamp_ms: int, digest: bytes | None) -> Witness:
-        """Return the witness of a record by what is read of it."""
+        """Return the witness of a record, from the digest of its ID."""
         check = "0" * CHECK_DIGITS if digest is None else sha256(digest).hexdigest()[:CHECK_DIGITS]
         return cls(offset, timestamp_ms, check)
 
@@ -233,17 +236,17 @@ class Witness:
 class Progress:
     """The part of a partition's state that is written with every step, in the same atomic write as its marks.
 
-    - ``low``: where the stretch of log begins that this group has processed without a gap.
+    - ``low``: the beginning of the range of the log that this group has processed without a gap.
     - ``high``: every offset in ``[low, high)`` is completed ("the next one", as Kafka's committed offsets).
-    - ``done``: what is completed above ``high``, as ascending half-open ranges ``(start, end)``; with
-      ``delta`` only what was completed since the step before (see `latest`): thousands of gaps must not be
+    - ``done``: the offsets completed above ``high``, as ascending half-open ranges ``(start, end)``; with
+      ``delta`` only those completed since the step before (see `latest`): thousands of gaps must not be
       written with every step.
     - ``committed``: the last offset this store knows to be committed, None before the first commit.
     - ``era``: changes when an operator rewinds on purpose, so that every host recognises it.
     - ``since_ms``: the marks know every sighting at or after this record timestamp; None: of the group's whole history.
     - ``accepted``: the rank of the last accepted record below ``high``; ``since_number``: the rank where
       the marks begin.
-    - ``epoch``: the partition's leader epoch when the last of what is completed was read, None where nobody
+    - ``epoch``: the partition's leader epoch when the last completed record was read, None where nobody
       said: by it the broker tells whether its log still has that.
     - ``witness``: the last record that is completed, None where nobody knows it.
     - ``newest_ms``: the newest record timestamp seen below ``high``, -1 before the first.

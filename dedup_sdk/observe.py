@@ -53,7 +53,8 @@ class PartitionObserver(Protocol):
 
 
 Hindrance = Literal[
-    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage", "uncompleted", "failed", "paused", "uncovered"
+    "offsets", "broker", "lock", "transaction", "beginning", "store", "backlog", "elsewhere", "outage",
+    "uncompleted", "failed", "paused", "uncovered",
 ]  # fmt: skip
 
 
@@ -63,9 +64,9 @@ class PartitionStatus:
 
     - ``state``: ``recovering`` (delivers nothing yet), ``active``, or a short one while it is closed.
     - ``hindrances``: the reasons why it does not progress, usually none; the page on operations explains
-      each, and what to do.
+      each, with the next step.
     - ``position``: the offset after the last judged record, None before it is known.
-    - ``in_flight``: the number of judged and not completed records, parked ones included.
+    - ``in_flight``: the number of judged and not completed records, waiting ones included.
     - ``effective_window_ms``: how far back its marks are known, None before it is active or without a window by time.
     - ``detail``: the result of its recovery, as in the log; during recovery its progress, rate and remaining time.
     """
@@ -89,14 +90,14 @@ class Counters:
     """Running totals since the engine was made.
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason.
-    ``released`` counts records released, ``retried`` calls of a handler after its first for a message,
-    ``dead_lettered`` records that were completed by a dead letter, ``stale`` completions that came for a
-    partition or record that was no longer open (they change nothing), ``abandoned`` messages whose handler
-    was still busy when their partition went: their next owner sees them again; ``left_out`` completions
-    that the commit of a partition which went had no room for: its next owner handles these messages again;
-    ``stores_set_aside`` key stores that were damaged, ``generations_shed`` how often the oldest marks were
-    dropped for want of room; ``events`` partition events by name; ``shared`` what became of IDs in a shared
-    memory: the page on it has the names.
+    ``released`` counts released records, ``retried`` calls of a handler after its first for a message,
+    ``dead_lettered`` records that were completed by a dead letter, ``stale`` completions for a partition or
+    record that was no longer open (they change nothing), ``abandoned`` messages whose handler was still
+    running when their partition was revoked (the next owner gets them again), ``left_out`` completions that
+    did not fit into the last commit of a revoked partition (the next owner handles these messages again),
+    ``stores_set_aside`` damaged key stores, ``generations_shed`` how often the oldest marks were dropped
+    for lack of room; ``events`` partition events by name; ``shared`` the totals of a shared memory, whose
+    page has the names.
     """
 
     verdicts: dict[str, int] = field(
@@ -119,8 +120,9 @@ class Counters:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
         totals = {
             **self.verdicts, **self.reasons, "released": self.released, "retried": self.retried,
-            "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned, "left_out": self.left_out,
-            "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
+            "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
+            "left_out": self.left_out, "stores_set_aside": self.stores_set_aside,
+            "generations_shed": self.generations_shed,
         }  # fmt: skip
         for kind, named in (("event", self.events), ("shared", self.shared)):
             for name, total in dict(named).items():

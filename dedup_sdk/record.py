@@ -72,14 +72,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A record whose verdict is known now: it was parked, or it was released and is offered again."""
+    """A record whose verdict is known now: it was waiting, or it was released and is offered again."""
 
     record: Record
     verdict: Verdict
 
 
 def value_bytes(items: Sequence[Record] | Sequence[Sized]) -> int:
-    """Return the total size of the values of records, or of a client's messages, whose length is that of their value."""
+    """Return the total size of the values of records, or of a client's messages (their length is that of the value)."""
     if items and isinstance(items[0], Record):
         return sum(len(item.value or b"") for item in items if isinstance(item, Record))
     # One built-in call: this runs for each batch while a unit is open.

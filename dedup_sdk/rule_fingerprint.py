@@ -1,14 +1,14 @@
-"""The rule fingerprint: one short text for everything that the marks of a partition depend on, besides the log itself.
+"""The rule fingerprint: one short text for everything that a partition's marks depend on besides the log itself.
 
-A mark means "this group completed a record with this ID". By another ID spec, or at another isolation
+A mark means "this group completed a record with this ID". With another ID spec, or at another isolation
 level, it would hide messages that were never handled. So marks and commits are valid only under the rule
-that made them. The identity of a store and the text of every commit contain the rule; where it differs from
+that made them. The identity of a store and the text of every commit contain the rule; if it differs from
 the consumer's own, they do not count. The text of a commit names the log, too
 (`dedup_sdk.kafka.commit_text.log_name`).
 
 The fingerprint is 16 hexadecimal digits of the ID spec (with the order and the source of `LastId`, and the
-unit), the digest, the isolation level, and the kind of window: one that counts IDs numbers its marks, one
-by time does not. The *length* of a window is no part of it, except where a unit is rejected as a whole:
+unit), the digest, the isolation level, and the kind of window: a count window numbers its marks, a time
+window does not. The *length* of a window is not part of it, except where a unit is rejected as a whole:
 there the length decides which records were never handled.
 """
 

@@ -37,7 +37,7 @@ IDLE_DAYS: Final = 30
 
 
 class Terms(NamedTuple):
-    """What a strategy means for partitions with one window."""
+    """A strategy applied to partitions with one window."""
 
     keys: Keys
     """The keys to read from records."""
@@ -45,7 +45,7 @@ class Terms(NamedTuple):
     """Their canonical text."""
     window: Window
     rule: str
-    """By which rule marks are made (`dedup_sdk.rule_fingerprint.rule_digits`)."""
+    """The fingerprint of the rule (`dedup_sdk.rule_fingerprint.rule_digits`)."""
     open: Callable[[Progress, Marks], PartitionState]
     """Returns the state of a partition: its progress, and the recent marks beside it."""
     gates: Callable[[PartitionState], list[Gate]] | None = None
@@ -57,9 +57,12 @@ class Terms(NamedTuple):
     holds no sighting, and then the rule says fresh.
     """
     tells_of_singles: bool = False
-    """Whether a mark says of each record with its ID what became of it, up to its offset; false where it is that of a source, or a unit."""
+    """Whether a mark stands for one ID, so that up to its offset it shows which records were completed.
+
+    False where it is the mark of a source, or of a unit.
+    """
     hangs_on_order: bool = True
-    """Whether marks are more than last sightings, so that a fold of them begins where the history does."""
+    """Whether marks depend on the whole history and not only on last sightings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,8 @@ class Lookup:
 
     For IDs in any order; memory and disk grow with the window.
 
-    ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` decides what to do with a
-    record without an ID: ``process`` (deliver and count, the default), ``discard`` (count, do not deliver),
+    ``id`` is an ID spec or its text (``"header:dedup-id"``). ``on_missing_id`` is the policy for a record
+    without an ID: ``process`` (deliver and count, the default), ``discard`` (count, do not deliver),
     ``fail`` (raise `MissingIdError`). ``window`` may be `Windows`, one for each topic; in a topic whose
     window is off every record is delivered, with or without an ID. With ``persist=False`` IDs are kept in
     memory only, and a partition starts without any whenever it is opened; completed offsets are stored all
@@ -89,7 +92,7 @@ class Lookup:
     unit_mode: UnitMode = "all-or-nothing"
 
     if TYPE_CHECKING:
-        # What may be given is more than what the fields are then.
+        # The constructor accepts more types than the fields have.
         def __init__(
             self,
             *,
@@ -117,7 +120,7 @@ class Lookup:
         return self.window.of(topic) if isinstance(self.window, Windows) else self.window
 
     def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
-        """Return what this means for partitions with a window; ``digest`` and ``isolation`` as in `rule_digits`."""
+        """Return the terms for partitions with a window; ``digest`` and ``isolation`` as in `rule_digits`."""
         keys = self.keys
         rule = rule_digits(keys, window, digest=digest, isolation=isolation)
         forgets = not self.persist or window.is_off
@@ -205,14 +208,16 @@ class LastId:
             object.__setattr__(self, "source", id_spec(self.source))
         object.__setattr__(self, "window", window_of("window", self.window))
         if self.window.count is not None:
-            message = f"window={str(self.window)!r}: a source is remembered for a time, not for a count; give e.g. Window(days=30)"
+            message = (
+                f"window={str(self.window)!r}: a source is remembered for a time, not for a count; give e.g. "
+                "Window(days=30)"
+            )
             raise ConfigurationError(message)
         other: object = self.otherwise
         if other is not None and (self.second_window is None or self.second_window.count is not None):
             message = (
-                f"otherwise={other!r}: give a Lookup with one window by time, that persists and has no "
-                "units, e.g. Lookup(id=header('order-id'), "
-                "window=Window(days=7))"
+                f"otherwise={other!r}: give a Lookup with one window by time, that persists and has no units, e.g. "
+                "Lookup(id=header('order-id'), window=Window(days=7))"
             )
             raise ConfigurationError(message)
         advice = f"give a whole number from 0 to {MOST_REORDER_DEPTH:,}"
@@ -238,7 +243,10 @@ class LastId:
         return self.window
 
     def terms(self, window: Window, *, digest: str, isolation: str) -> Terms:
-        """Return what this means for partitions with its window, as `Lookup.terms`: sources are always stored, and depend on the order."""
+        """Return the terms for partitions with its window, as `Lookup.terms`.
+
+        Sources are always stored, and depend on the order.
+        """
         from dedup_sdk.core.last import open_last
 
         keys = self.keys

@@ -1,4 +1,4 @@
-"""How long, and how many accepted IDs back, an ID is remembered; and a window for each topic, where they differ."""
+"""How long an ID is remembered: by time, by the number of later IDs, or both; and a window for each topic."""
 
 from __future__ import annotations
 
@@ -114,10 +114,11 @@ class Window:
 
     @classmethod
     def parse(cls, text: str) -> Window:
-        """Read a length of time (``7d``, ``1w``, ``1h30m``, ``500ms``; ISO 8601: ``P7D``, ``PT1H30M``), a count (``20000n``), or ``off``.
+        """Read a length of time, a count (``20000n``), or ``off``.
 
-        ``+`` joins a time and a count: an ID is remembered while *both* hold. Units are ``w``, ``d``,
-        ``h``, ``m``, ``s``, ``ms``, the longer ones first. Raises `ConfigurationError` that names the text.
+        Lengths are ``7d``, ``1w``, ``1h30m``, ``500ms``, or ISO 8601: ``P7D``, ``PT1H30M``. Units are
+        ``w``, ``d``, ``h``, ``m``, ``s``, ``ms``, the longer ones first. ``+`` joins a time and a count: an
+        ID is remembered while *both* hold. Raises `ConfigurationError` that names the text.
         """
         given: object = text  # what callers without a type checker pass
         if not isinstance(given, str):
@@ -130,10 +131,16 @@ class Window:
         times = [_milliseconds(part) for part in parts if part not in counts]
         count = int(counts[0][:-1]) if counts and _COUNT.fullmatch(counts[0]) else None
         if None in times or len(counts) > 1 or (counts and count is None):
-            message = f"window {text!r} is not a window; write e.g. 7d, 1h30m, 30s, 20000n (a count), or 7d+20000n (both)"
+            message = (
+                f"window {text!r} is not a window; write e.g. 7d, 1h30m, 30s, 20000n (a count), or 7d+20000n "
+                "(both)"
+            )
             raise ConfigurationError(message)
         if len(times) > 1:
-            message = f"window {text!r}: '+' joins a time and a count, and both must hold; write a sum of times without it, e.g. 1d12h"
+            message = (
+                f"window {text!r}: '+' joins a time and a count, and both must hold; write a sum of times "
+                "without it, e.g. 1d12h"
+            )
             raise ConfigurationError(message)
         return cls(milliseconds=sum(filter(None, times)), count=count)
 
@@ -160,7 +167,7 @@ def _text_of(time_ms: int | None, count: int | None) -> str:
 
 
 def _milliseconds(text: str) -> int | None:
-    """Return a length of time, None where the text is none."""
+    """Return a length of time, None if the text is not one."""
     form = _LENGTH.fullmatch(text) or _ISO_8601.fullmatch(text)
     if form is None or not any(form.groups()):
         return None
@@ -168,7 +175,10 @@ def _milliseconds(text: str) -> int | None:
 
 
 def window_of(name: str, given: object) -> Window:
-    """Return a window, given as a `Window`, a length of time or its text; ``name`` is the setting to name in an error."""
+    """Return a window, given as a `Window`, a length of time or its text.
+
+    ``name`` is the setting to name in an error.
+    """
     if isinstance(given, str):
         return Window.parse(given)
     if isinstance(given, timedelta):
@@ -181,7 +191,7 @@ def window_of(name: str, given: object) -> Window:
 
 ByTopic = Mapping[str, Window] | Callable[[str], Window | None]
 Given = Window | timedelta | str
-"""What a window may be given as."""
+"""The types that a window may be given as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +207,7 @@ class Windows:
     topics: ByTopic = field(default_factory=dict, hash=False)
 
     if TYPE_CHECKING:
-        # What may be given is more than what the fields are then.
+        # The constructor accepts more types than the fields have.
         def __init__(
             self, *, default: Given, topics: Mapping[str, Given] | Callable[[str], Given | None] = ...
         ) -> None: ...
@@ -212,7 +222,10 @@ class Windows:
             }
             object.__setattr__(self, "topics", MappingProxyType(windows))
         elif not callable(given) or isinstance(given, type):
-            message = f"topics={given!r}: give windows by topic, e.g. {{'orders': Window(days=7)}}, or a function of a topic's name"
+            message = (
+                f"topics={given!r}: give windows by topic, e.g. {{'orders': Window(days=7)}}, or a function of a "
+                "topic's name"
+            )
             raise ConfigurationError(message)
 
     def of(self, topic: str) -> Window:
@@ -223,7 +236,10 @@ class Windows:
             found: object = self.topics(topic)
         except Exception as error:
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
-            message = f"the function of windows failed for topic {topic!r} ({cause}); have it return a Window, or None for the default"
+            message = (
+                f"the function of windows failed for topic {topic!r} ({cause}); have it return a Window, or None "
+                "for the default"
+            )
             raise ConfigurationError(message) from error
         return self.default if found is None else window_of(f"the window of topic {topic!r}", found)
 

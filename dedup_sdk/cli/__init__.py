@@ -1,4 +1,4 @@
-"""The command ``dedup``: the demo, rebuilding key stores, and looking into them (extra ``[cli]``).
+"""The command ``dedup``: the demo, and tools that rebuild and inspect key stores (extra ``[cli]``).
 
 Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C. Data goes to
 stdout, messages to stderr; an error is one line.

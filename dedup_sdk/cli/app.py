@@ -1,4 +1,4 @@
-"""The commands of ``dedup``, and the one place where exceptions become a line on stderr and an exit status."""
+"""The commands of ``dedup``; it turns exceptions into one line on stderr and an exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dedup backfill``: rebuild a key store from a topic's history with Spark, with its progress on a terminal; ``dedup report``: its page, drawn again."""
+"""``dedup backfill`` rebuilds a key store from a topic's history with Spark; ``dedup report`` draws its page again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Watching(NamedTuple):
 
 @contextmanager
 def shown(console: Console) -> Iterator[Watching]:
-    """Draw a progress bar on the console inside the block, and lines above it; nothing where it is not a terminal."""
+    """Draw a progress bar on the console inside the block, and lines above it; nothing if it is not a terminal."""
     if not console.is_terminal:
         yield Watching(None, None)
         return

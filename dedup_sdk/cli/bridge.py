@@ -1,4 +1,4 @@
-"""``dedup bridge``: moves records from topics to topics, each with one dedup ID however often it is sent."""
+"""``dedup bridge``: copies records between topics, each with one dedup ID that stays the same in every resend."""
 
 import json
 import logging
@@ -133,8 +133,9 @@ def bridge(
     `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone", "nameless_headers"}`.
     """
     moving = Bridge(
-        _settings(source, "--from", source_config), _settings(target, "--to", target_config), topics=topics or "^.*", rename=rename, id=id_text,
-        use_duplicate_detection=duplicate_detection, rekey_by_id=rekey_by_id, partitions=partitions, transactions=transactions,
+        _settings(source, "--from", source_config), _settings(target, "--to", target_config),
+        topics=topics or "^.*", rename=rename, id=id_text, use_duplicate_detection=duplicate_detection,
+        rekey_by_id=rekey_by_id, partitions=partitions, transactions=transactions,
         on_refused=on_refused, group=group, batch_records=batch_records,
     )  # fmt: skip
     with _saying(quiet=quiet), stopped_by((signal.SIGTERM, signal.SIGINT), moving.stop) as caught:
@@ -183,7 +184,7 @@ class _ToStderr(logging.Handler):
 
 @contextmanager
 def _saying(*, quiet: bool) -> Iterator[None]:
-    """Show what the bridge logs."""
+    """Print the bridge's log lines on stderr."""
     log, handler = logging.getLogger("dedup_sdk"), _ToStderr()
     former = log.level
     log.addHandler(handler)

@@ -1,4 +1,4 @@
-"""Standard streams that can be written to, and text that a terminal may get."""
+"""Standard streams that are safe to write to, and text that is safe for a terminal."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _WIDE_CHARACTERS: Final = 400
 
 
 def printable(text: str) -> str:
-    """Return the text with an escape for every character that a terminal would obey, or UTF-8 cannot write."""
+    """Return the text with an escape for each character that controls a terminal, or that UTF-8 cannot encode."""
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text
     )
 
 
 def ready_streams() -> None:
-    r"""Open the null device for a stream that was closed at the start (``>&-``); write characters that an encoding lacks as ``\xNN``.
+    r"""Open the null device for each standard stream that was closed at the start (``>&-``).
 
     Without it the next opened file would get the descriptor of a closed stream, and the program's output.
+    Characters that the encoding lacks are written as ``\xNN``.
     """
     # In the order of their numbers: an opened file gets the lowest free one.
     if sys.stdin is None:
@@ -39,7 +40,7 @@ def ready_streams() -> None:
 
 
 def utc_time(timestamp_ms: int) -> datetime | None:
-    """Return a moment in UTC; None for one beyond the calendar: producers write any number."""
+    """Return a moment in UTC; None for one beyond the calendar, because producers may write any number."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1_000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -47,9 +48,9 @@ def utc_time(timestamp_ms: int) -> datetime | None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table on stdout; one line each in a file or pipe, which have no width, for grep."""
+    """Print a table on stdout; in a file or pipe each row is one line, for grep."""
     from rich.console import Console
 
-    # Names come from others: none of them is markup.
+    # Names are untrusted: they must not be read as markup.
     console = Console(markup=False, emoji=False)
     console.print(table, crop=False, width=None if console.is_terminal else _WIDE_CHARACTERS)

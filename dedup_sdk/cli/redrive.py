@@ -1,4 +1,4 @@
-"""``dedup redrive``: dead letters are sent back to their topics, and handled once more by the group that failed."""
+"""``dedup redrive``: sends dead letters back to their topics; the group that failed handles them once more."""
 
 import json
 import time
@@ -75,7 +75,10 @@ def redrive(
             typer.echo(printable(f"{topic}: {count:,} dead letters"))
     for topic, count in sorted(done.stranded.items()):
         name = topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}..."
-        line = f"redrive: {count:,} dead letters of topic {name!r}, which the broker does not have, were left: make it, or give --to, and add --again"
+        line = (
+            f"redrive: {count:,} dead letters of topic {name!r}, which the broker does not have, were left: "
+            "create it, or give --to, and add --again"
+        )
         typer.echo(printable(line), err=True)
     if not quiet:
         typer.echo(
@@ -86,7 +89,7 @@ def redrive(
 
 
 def _said(done: Redriven, *, execute: bool, group: str) -> str:
-    others = f", {done.others:,} records are no dead letters of this SDK" if done.others else ""
+    others = f", {done.others:,} records are not dead letters of this SDK" if done.others else ""
     if execute:
         return f"{done.count:,} dead letters sent back{others}; group {group} has committed the position"
     return f"nothing was sent, {done.count:,} dead letters would be{others}; add --execute"

@@ -1,4 +1,4 @@
-"""The page docs/cli.md, made from the commands themselves: ``python -m dedup_sdk.cli.reference > docs/cli.md``."""
+"""Writes the page docs/cli.md from the commands themselves: ``python -m dedup_sdk.cli.reference > docs/cli.md``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dedup rewind``: a group's offsets are set elsewhere, so that every host recognises it."""
+"""``dedup rewind``: sets a group's offsets so that every host recognises the change."""
 
 import json
 from contextlib import closing
@@ -108,8 +108,8 @@ def _moment(text: str) -> datetime:
 def _listed(move: Move) -> dict[str, object]:
     return {
         "partition": move.partition, "committed": move.committed, "offset": move.offset, "changes": move.changes,
-        "low": None if move.metadata is None else move.metadata.low, "era": None if move.metadata is None else move.metadata.era,
-        "note": move.note,
+        "low": None if move.metadata is None else move.metadata.low,
+        "era": None if move.metadata is None else move.metadata.era, "note": move.note,
     }  # fmt: skip
 
 

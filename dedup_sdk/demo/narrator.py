@@ -108,7 +108,7 @@ class _Seconds(ProgressColumn):
 
 
 class Step:
-    """A running step: report its progress to it, and at the end its outcome."""
+    """A running step: report its progress and its outcome to it."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -118,13 +118,13 @@ class Step:
         """Printed when the step is over."""
 
     def ends_with(self, outcome: str) -> None:
-        """Have this printed when the step is over."""
+        """Set the text that is printed when the step is over."""
         self.outcome = outcome
 
-    def doing(self, what: str, total: int | None = None) -> None:
+    def doing(self, action: str, total: int | None = None) -> None:
         """Name the current action, and its total (None: unknown)."""
         self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(what, total=total)
+        self._task = self._progress.add_task(action, total=total)
         self._total = total
 
     def at(self, completed: int) -> None:

@@ -1,14 +1,15 @@
-"""The oracle: counts lost and doubled flights from the topic's records and the workers' files alone, and compares key stores.
+"""The oracle: counts lost and doubled flights, and compares key stores.
 
-Its judgement uses no key store and no verdict. A plain consumer reads the topic; the workers write a file,
-one line for each call of their handler.
+It counts from the topic's records and the workers' files alone, and uses no key store and no verdict. A
+plain consumer reads the topic; the workers write a file, one line for each call of their handler.
 
 run
-    one life of one worker process, from its start to its end (orderly or by SIGKILL); each has a file of its own.
+    one life of one worker process, from its start to its end (orderly or by SIGKILL); each has a file of
+    its own.
 doubled bound
     the most flights that the SIGKILL may double: those that the killed run had handled and the group had
     not yet committed, at most `IMPLICIT_BATCH_RECORDS`. Its successor finds the store on the same disk, so
-    that only the last batch of implicitly completed records is in doubt.
+    that only the last batch of implicitly completed records may be handled again.
 """
 
 from __future__ import annotations
@@ -89,9 +90,7 @@ class Topic:
         try:
             answer = self._admin.list_consumer_group_offsets([asked])[self.group].result(_TIMEOUT_S)
         except KafkaException as error:
-            raise DemoError(
-                f"the broker does not say what group {self.group} has committed: {error}"
-            ) from None
+            raise DemoError(f"the committed offsets of group {self.group} cannot be read: {error}") from None
         return {each.partition: max(each.offset, 0) for each in answer.topic_partitions or ()}
 
     def count_ids(self, ends: dict[int, int]) -> Counter[str]:
@@ -213,7 +212,7 @@ def read_handled(path: Path) -> list[Handled]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreComparison:
-    """``marks``: the number of marks in the rebuilt store. ``differing``: the partitions whose marks differ from the workers' ones."""
+    """The number of marks in the rebuilt store, and the partitions whose marks differ from the workers' marks."""
 
     marks: int
     differing: tuple[int, ...]
@@ -225,7 +224,7 @@ class StoreComparison:
 
 
 class LiveMarks(NamedTuple):
-    """The marks of one partition inside the window, and the fingerprint of all their digests, offsets and timestamps."""
+    """The number of a partition's marks inside the window, and the fingerprint of their digests, offsets and times."""
 
     marks: int
     fingerprint: str

@@ -90,7 +90,7 @@ _RESENT_SHARE = 0.1
 _CUTS = 25
 _LEAST_BATCHES_A_CUT = 10
 _FLIGHTS_A_BATCH = 80
-# A handler that takes no time would be through with a few flights before the second worker has joined.
+# A handler that takes no time would finish a few flights before the second worker has joined.
 _LEAST_HANDLING_S = 3.0
 _LEAST_SLEEP_US = 100
 _PAUSE_S = 0.02
@@ -120,7 +120,7 @@ def run_demo(narrator: Narrator, flights: int | None = None) -> DemoResult:
 
 
 def _check_ingredients() -> None:
-    """Fail now rather than in the middle where the flights, PySpark, or a Java for Spark are missing."""
+    """Fail at once if the flights, PySpark, or a Java for Spark are missing."""
     next(read_flights(1))
     if find_spec("pyspark") is None:
         raise DemoError("pyspark is not installed: pip install 'dedup-sdk[demo]'")
@@ -193,7 +193,7 @@ class Scenario:
             step.doing("sending flights over connections that break", self._flights)
             for sent in producer.send(read_flights(self._flights)):
                 step.at(sent)
-            step.doing("counting what is in the topic")
+            step.doing("counting the records in the topic")
             counts = self._topic.count_ids(self._topic.ends())
             step.ends_with(
                 f"{len(counts):,} flights, {counts.total():,} records: {producer.retried:,} flights sent again because "

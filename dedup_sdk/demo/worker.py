@@ -67,9 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("bootstrap", "group", "topic", "store", "handled", "window"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--snapshot", help="a snapshot folder to begin with where the store is missing")
-    parser.add_argument(
-        "--work-us", type=int, default=0, help="what handling one message takes, microseconds"
-    )
+    parser.add_argument("--work-us", type=int, default=0, help="time to handle one message, microseconds")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The demo's worker processes: started, watched by the files that they write, killed, and ended in order."""
+"""The demo's worker processes: started, observed through the files that they write, killed, and ended in order."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Run:
 
 
 class Workers:
-    """The workers of one consumer group on one store folder; leaving the ``with`` block kills what still runs.
+    """The workers of one consumer group on one store folder; leaving the ``with`` block kills running ones.
 
     Args:
         folder: holds the workers' files.

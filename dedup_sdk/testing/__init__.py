@@ -12,7 +12,7 @@
         kafka.create_topic("orders", partitions=4)
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
 
-All of them listen on 127.0.0.1 only, and raise `dedup_sdk.errors.KafkaHelperError` with one line that says what to do.
+All of them listen on 127.0.0.1 only, and raise `dedup_sdk.errors.KafkaHelperError`, one line with the next step.
 Each name is loaded when it is first used, so that importing this package loads nothing.
 """
 

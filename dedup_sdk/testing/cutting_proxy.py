@@ -47,7 +47,7 @@ class ProxiedConnection:
         self._over = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when the connection is over, for whatever reason."""
+        """Return when the connection has ended."""
         pumps = [asyncio.create_task(self._requests()), asyncio.create_task(self._responses())]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -59,7 +59,7 @@ class ProxiedConnection:
             self._over.set()
 
     async def wait_over(self) -> None:
-        """Return when `run` has."""
+        """Return when `run` has returned."""
         await self._over.wait()
 
     def cut(self) -> None:
@@ -109,18 +109,19 @@ _START_TIMEOUT_S = 10.0
 
 
 class CuttingProxy:
-    """Forwards Kafka's frames, and from time to time drops an answer and both connections instead (plain text only, no TLS).
+    """Forwards Kafka's frames, and sometimes drops an answer and cuts both connections instead (no TLS).
 
-    A cut happens when the **answer** to a produce request arrives: the broker has written the batch, and the producer
-    never learns it. A producer without idempotence then resends a real producer-side duplicate. Requests
-    with ``acks=0`` have no answer and are never cut.
+    A cut happens when the **answer** to a produce request arrives: the broker has written the batch, and
+    the producer never learns it. A producer without idempotence then resends a real producer-side
+    duplicate. Requests with ``acks=0`` have no answer and are never cut.
 
     The schedule is seeded: between two cuts there are 1 to ``2 * every - 1`` answers, `every` on average,
     counted over all connections. The methods may be called from any thread.
 
     Args:
         target: host and port that connections are forwarded to, e.g. ``kafka.address("PROXIED")``.
-        listen_port: the port on 127.0.0.1 to listen on; 0 = any. The broker must advertise it (`LocalKafka`).
+        listen_port: the port on 127.0.0.1 to listen on; 0 = any. The broker must advertise it
+            (`LocalKafka`).
         every: answers from cut to cut, on average; 0 = only `cut_now` cuts.
         seed: of the schedule.
 

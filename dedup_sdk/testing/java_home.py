@@ -116,7 +116,7 @@ def _installed() -> list[tuple[str, Path]]:
 
 @functools.cache
 def _major(executable: Path) -> int | None:
-    """The first number of `executable`'s version; None where it does not run (macOS has a ``java`` that only prints a hint)."""
+    """The major version of `executable`; None if it does not run (macOS has a ``java`` that only prints a hint)."""
     try:
         done = subprocess.run(
             [executable, "-version"], capture_output=True, text=True, timeout=60, check=False
@@ -150,7 +150,7 @@ def _packaged_home(packaged: str) -> Path:
 
 
 def _authorities(file: str) -> list[bytes]:
-    """The certificates (DER) of a PEM file that the user trusts instead of the usual ones; none without a file."""
+    """The certificates (DER) of the user's PEM file, which replace the system's; none without a file."""
     if not file:
         return []
     try:

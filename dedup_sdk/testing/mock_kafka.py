@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _INT16, _INT32, _INT64 = ctypes.c_int16, ctypes.c_int32, ctypes.c_int64
 _INT, _TEXT, _HANDLE = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
 
-# Of each function what it answers and what it takes.
+# The result type and argument types of each function.
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_conf_new": (_HANDLE, []),
     "rd_kafka_conf_set": (_INT, [_HANDLE, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),

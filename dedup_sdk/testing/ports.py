@@ -51,7 +51,10 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Lock the port's byte in a file that processes with the same cache folder share; the lock ends with the process."""
+    """Lock the port's byte in a file that processes with the same cache folder share.
+
+    The lock ends with the process.
+    """
     reservations = _reservations(os.getpid())
     try:
         fcntl.lockf(reservations, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)

@@ -35,7 +35,7 @@ def ends() -> Iterator[tuple[MockKafka, MockKafka]]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([*NOBODY, "--topics", "a b"], "'a b' is no topic's name"),
+        ([*NOBODY, "--topics", "a b"], "'a b' is not a topic name"),
         ([*NOBODY, "--id", "key"], "--no-duplicate-detection"),
         ([*NOBODY, "--rekey-by-id", "--partitions", "same"], "choose one"),
         ([*NOBODY, "--to-config", "sasl.password"], "not NAME=VALUE"),

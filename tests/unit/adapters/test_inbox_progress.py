@@ -96,7 +96,7 @@ def test_an_offset_that_was_set_back_or_removed_is_said() -> None:
     progress = Progress("orders", 0, "", 7)
     with pytest.raises(InboxError, match="set back to 3"):
         progress.step([7], 3)
-    with pytest.raises(InboxError, match="not in the database any more"):
+    with pytest.raises(InboxError, match="no longer in the database"):
         progress.step([7], None)
 
 
