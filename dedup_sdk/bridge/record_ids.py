@@ -90,14 +90,13 @@ class RecordIds:
                 self.header = argument
         if adds and self.header is None:
             raise ConfigurationError(
-                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or "
-                "use_duplicate_detection=False (--no-duplicate-detection) to add none"
+                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or use_duplicate_detection=False (--no-duplicate-detection) to add none"
             )
 
     def read(
         self, messages: Sequence[Any]
     ) -> tuple[list[Headers | None], list[bytes | None], list[tuple[Any, int]]]:
-        """Return the messages' headers, their IDs' digests (16 bytes, None without an ID), and unreadable headers.
+        """Return the messages' headers, the digest of each ID (16 bytes, None without an ID), and messages with unreadable headers.
 
         The last are pairs of a message and its number of headers whose names are not UTF-8.
         """

@@ -69,8 +69,8 @@ SQL = ["--window", "7d", "--group", "g", "--shared", "postgresql+psycopg://app:h
         ([*SQL, "--shared", "postgresql+asyncpg://app:hunter2@h/db"], "names a driver"),
         ([*SQL, "--shared", "postgresql+nothing://app:hunter2@h/db"], "names a driver that SQLAlchemy does not know"),
         ([*SQL, "--shared", "postgresql+psycopg2://app:hunter2@h/db"], "needs a driver that is not installed (No module named 'psycopg2')"),
-        ([*SQL, "--shared", "postgresql+psycopg://app:hunter2@h:port/db"], "is none of SQLAlchemy's"),
-        ([*SQL, "--shared", "postgresql+psycopg://app:1/hunter2@h:port/db"], "is none of SQLAlchemy's"),
+        ([*SQL, "--shared", "postgresql+psycopg://app:hunter2@h:port/db"], "is not a URL of SQLAlchemy"),
+        ([*SQL, "--shared", "postgresql+psycopg://app:1/hunter2@h:port/db"], "is not a URL of SQLAlchemy"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_rebuilt_is_refused(more: list[str], told: str) -> None:

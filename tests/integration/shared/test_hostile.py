@@ -427,12 +427,12 @@ def test_an_engine_that_is_none_of_postgresql_is_refused(engine: Any) -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("", "none of SQLAlchemy's"),
+        ("", "not a URL of SQLAlchemy"),
         ("mysql+pymysql://app:secret@h/db", "one of 'mysql', and not of PostgreSQL"),
         ("postgresql+nothing://app:secret@h/db", "names a driver that SQLAlchemy does not know"),
         ("postgresql+psycopg2://app:secret@h/db", "needs a driver that is not installed"),
         ("postgresql+psycopg_async://app:secret@h/db", "names a driver for asyncio"),
-        ("postgresql+psycopg://app:secret@h:port/db", "none of SQLAlchemy's"),
+        ("postgresql+psycopg://app:secret@h:port/db", "not a URL of SQLAlchemy"),
     ],
 )
 def test_a_url_that_is_none_of_postgresql_is_refused(url: str, told: str) -> None:

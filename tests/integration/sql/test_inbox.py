@@ -428,7 +428,7 @@ def test_a_connection_that_commits_by_itself_is_refused(url: str, engine: Engine
             pass
     careless.dispose()
     with engine.connect() as connection:
-        with pytest.raises(InboxError, match="no transaction"), inbox.once(connection, message(b"a")):
+        with pytest.raises(InboxError, match="no open transaction"), inbox.once(connection, message(b"a")):
             pass
         below: Any = connection.connection.dbapi_connection
         with (

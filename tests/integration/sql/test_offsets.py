@@ -176,7 +176,7 @@ def test_a_group_is_set_back(engine: Engine, bootstrap: str) -> None:
     consumer.close()
     with engine.connect() as connection:
         assert inbox.offsets.positions(connection) == {("orders", 0): 4}
-    for offset, what in ((-1, "offset -1 is none"), (3, "begin the partition first")):
+    for offset, what in ((-1, "offset -1 is below 0"), (3, "begin the partition first")):
         with pytest.raises((ConfigurationError, InboxError), match=what), engine.begin() as connection:
             inbox.offsets.move(connection, [TopicPartition("orders", 1 if offset > 0 else 0, offset)])
 

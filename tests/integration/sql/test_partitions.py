@@ -133,7 +133,7 @@ def test_other_levels_of_isolation_are_refused(engine: Engine, inbox: Inbox) -> 
     with (
         engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection,
         connection.begin(),
-        pytest.raises(InboxError, match=r"at REPEATABLE READ.*take READ COMMITTED"),
+        pytest.raises(InboxError, match=r"at REPEATABLE READ.*use READ COMMITTED"),
         inbox.once(connection, message("a")),
     ):
         raise AssertionError("it was told")

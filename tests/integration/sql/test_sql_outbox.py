@@ -188,7 +188,7 @@ def test_what_is_no_message_is_refused_where_it_is_added(
     engine: Engine, outbox: SqlOutbox, wrong: dict[str, Any]
 ) -> None:
     """Not later, by the producer."""
-    with engine.begin() as connection, pytest.raises(ValueError, match="no message"):
+    with engine.begin() as connection, pytest.raises(ValueError, match="invalid message"):
         outbox.add(connection, **{"topic": "orders", **wrong})
     assert left(engine, outbox) == []
 
