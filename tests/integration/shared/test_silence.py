@@ -78,7 +78,9 @@ def test_a_server_that_stands_still_is_an_outage(database_server: PostgreSQL, ta
     token = patiently(lambda: claim(store)).token
     with ThreadPoolExecutor(1) as pool, standing_still(database_server):
         asked = pool.submit(complete, store, token)
-        with pytest.raises(SharedStoreError, match=r"no answer within 2 s; check the server's load and locks") as caught:
+        with pytest.raises(
+            SharedStoreError, match=r"no answer within 2 s; check the server's load and locks"
+        ) as caught:
             asked.result(PATIENCE_S)
         assert caught.value.passes
         if kind == "url":
