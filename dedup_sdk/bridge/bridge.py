@@ -31,7 +31,7 @@ from dedup_sdk.bridge.target import (
 from dedup_sdk.checks import choice, flag, seconds, whole
 from dedup_sdk.errors import BridgeError, ConfigurationError
 from dedup_sdk.ids.spec import IdSpec, id_spec
-from dedup_sdk.kafka.client_errors import passes, text_of
+from dedup_sdk.kafka.client_errors import is_retriable, text_of
 from dedup_sdk.kafka.error_text import masked_text
 from dedup_sdk.kafka.fields import offsets_of
 
@@ -231,7 +231,7 @@ class Bridge:
             try:
                 return ask()
             except KafkaException as error:
-                if not passes(error) or time.monotonic() > until:
+                if not is_retriable(error) or time.monotonic() > until:
                     raise BridgeError(
                         f"the {end} does not answer: {text_of(error)}; check its bootstrap servers and settings"
                     ) from None
@@ -280,7 +280,7 @@ class Bridge:
             commit = Commit(source.positions(offsets), source.member) if self._atomic else None
             target.write(copies, commit, one_by_one=one_by_one)
         except KafkaException as error:
-            if not passes(error):
+            if not is_retriable(error):
                 raise BridgeError(
                     f"the source or target does not answer: {text_of(error)}; fix the cause"
                 ) from None
@@ -318,7 +318,7 @@ class Bridge:
             try:
                 target.abort_batch(failed)
             except BatchFailedError as still:
-                if not passes(KafkaException(still.error)):
+                if not is_retriable(KafkaException(still.error)):
                     raise BridgeError(
                         f"the target's transactions no longer work: {still}; fix the cause"
                     ) from None

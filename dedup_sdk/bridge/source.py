@@ -35,7 +35,7 @@ from dedup_sdk.bridge.source_log import (
     start_position,
 )
 from dedup_sdk.errors import BridgeError
-from dedup_sdk.kafka.client_errors import passes, settings_refused, text_of
+from dedup_sdk.kafka.client_errors import is_retriable, settings_refused, text_of
 from dedup_sdk.kafka.closing import close_client, leave_group
 from dedup_sdk.kafka.commit_text import is_one_log
 from dedup_sdk.kafka.settings import membership_of
@@ -243,7 +243,7 @@ class SourcePartitions:
                 self._revoked_topics.discard(topic)
             elif answer.args[0].code() in _UNKNOWN_TOPIC:
                 self._note_missing(topic)
-            elif not passes(answer):
+            elif not is_retriable(answer):
                 raise BridgeError(
                     f"the source does not return the ID of topic {topic!r}: {text_of(answer)}; allow the bridge "
                     "to describe it"
@@ -355,7 +355,7 @@ class Source:
             and (partitions_of_missing := self._partitions_of_missing(message)) is not None
         ):
             self._suspend(partitions_of_missing)
-        elif error.code() in _RETRIABLE_ERRORS or passes(KafkaException(error)):
+        elif error.code() in _RETRIABLE_ERRORS or is_retriable(KafkaException(error)):
             log.debug("bridge: the source says: %s", error.str())
         else:
             raise BridgeError(
@@ -409,7 +409,7 @@ class Source:
             self._partitions.report_removed_topics()
             self._suspend(self._partitions.changed())
         except KafkaException as error:
-            if not passes(error) and error.args[0].code() not in (_UNKNOWN_TOPIC | _BUSY):
+            if not is_retriable(error) and error.args[0].code() not in (_UNKNOWN_TOPIC | _BUSY):
                 raise BridgeError(
                     f"the group's offsets cannot be read: {text_of(error)}; check that the bridge may read the group"
                 ) from None
@@ -459,7 +459,7 @@ class Source:
         try:
             self._consumer.commit(offsets=self.positions(self._uncommitted), asynchronous=False)
         except KafkaException as error:
-            if not passes(error):
+            if not is_retriable(error):
                 raise BridgeError(
                     f"the source refuses the group's commit: {text_of(error)}; check that the bridge may "
                     "write the group"

@@ -20,7 +20,7 @@ from dedup_sdk.bridge.routes import PartitionCounts
 from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.errors import BridgeError
 from dedup_sdk.fork_safety import keep_in_children
-from dedup_sdk.kafka.client_errors import passes, settings_refused, text_of
+from dedup_sdk.kafka.client_errors import is_retriable, settings_refused, text_of
 from dedup_sdk.kafka.closing import call_with_timeout
 from dedup_sdk.producer.client_adapter import outcome_of
 
@@ -327,7 +327,7 @@ class Target:
                 step()
             except KafkaException as error:
                 cause = error.args[0]
-                if not passes(error) or cause.fatal() or cause.txn_requires_abort():
+                if not is_retriable(error) or cause.fatal() or cause.txn_requires_abort():
                     raise BatchFailedError(cause) from None
                 log.debug("bridge: %s; asked again", text_of(error))
                 if self._is_ending() or time.monotonic() > until:

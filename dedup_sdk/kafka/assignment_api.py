@@ -77,38 +77,40 @@ class AssignmentApi:
 
         # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-            with self._lock.calling_back():
+            with self._lock.in_callback():
                 self._callback_errors.run(
-                    self._interruption.whole, self._assign_by_group, partitions, on_assign
+                    self._interruption.run_step, self._assign_by_group, partitions, on_assign
                 )
 
         def revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
-            with self._lock.calling_back():
+            with self._lock.in_callback():
                 self._by_callback.clear()
                 if on_revoke is not None:
                     self._callback_errors.run(on_revoke, self._consumer, partitions)
                 with self._lock.lock:
                     self._callback_errors.run(
-                        self._interruption.whole, self.give_back, self._going(partitions)
+                        self._interruption.run_step, self.give_back, self._going(partitions)
                     )
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
             callback = on_lost or on_revoke
-            with self._lock.calling_back():
+            with self._lock.in_callback():
                 self._by_callback.clear()
                 with self._lock.lock:
-                    self._callback_errors.run(self._interruption.whole, self._write_completed, partitions)
+                    self._callback_errors.run(self._interruption.run_step, self._write_completed, partitions)
                     self._session.mark_lost(partitions)
                 if callback is not None:
                     self._callback_errors.run(callback, self._consumer, partitions)
                 with self._lock.lock:
-                    self._callback_errors.run(self._interruption.whole, self._lose_with_the_rest, partitions)
+                    self._callback_errors.run(
+                        self._interruption.run_step, self._lose_with_the_rest, partitions
+                    )
 
         Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
     def unsubscribe(self) -> None:
         """Leave the group; what the last call handed out comes again to whoever gets its partition."""
-        with self._lock.alone():
+        with self._lock.when_client_free():
             if not self._lock.may_change("unsubscribe"):
                 return
             going = self._session.of_group
@@ -116,7 +118,7 @@ class AssignmentApi:
                 Consumer.unsubscribe(self._consumer)
                 return
             self.finish_asked()
-            self._interruption.whole(self._delivery.release, going)
+            self._interruption.run_step(self._delivery.release, going)
             self._fetcher.drop(set(self._session.assigned))
         self.commit_in_group()
         Consumer.unsubscribe(self._consumer)
@@ -137,7 +139,7 @@ class AssignmentApi:
                     if assigned.is_fetched:
                         self._client.resume(*coordinates)
                         self._session.wake_soon(*coordinates)
-            self._interruption.look_soon()
+            self._interruption.request_maintenance()
 
     def _assign_by_group(self, partitions: list[TopicPartition], callback: Any) -> None:
         self._assigning = partitions
@@ -155,7 +157,7 @@ class AssignmentApi:
             self._session.take(chosen)
             if self._pausing:
                 self._session.note_pause(self._pausing, paused=True)
-            self._interruption.look_soon()
+            self._interruption.request_maintenance()
 
     def _going(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return what goes with these partitions: in the eager protocol all that is held, whoever assigned it.
@@ -207,7 +209,7 @@ class AssignmentApi:
         self._fetcher.forget(gone)
         for coordinates in gone:
             self.noted_seeks.pop(coordinates, None)
-        self._interruption.look_soon()
+        self._interruption.request_maintenance()
 
     def forget_if_it_recovers(self, coordinates: Coordinates) -> None:
         """Forget what came of a partition that begins anew."""
@@ -225,7 +227,7 @@ class AssignmentApi:
         self._delivery.release_all()
         self._session.reopen_all()
         self._fetcher.rest([])
-        self._interruption.over()
+        self._interruption.clear()
 
     def part(self) -> None:
         """Let everything go, before the client closes: what was completed is written, what the last call handed out is released."""
@@ -245,9 +247,9 @@ class AssignmentApi:
         actual = Consumer.assignment(self._consumer)
         going = [tp for tp in actual if (tp.topic, tp.partition) in by_hand]
         if going and self._settings.incremental:
-            self._interruption.whole(Consumer.incremental_unassign, self._consumer, going)
+            self._interruption.run_step(Consumer.incremental_unassign, self._consumer, going)
         elif going and len(going) == len(actual):
-            self._interruption.whole(Consumer.unassign, self._consumer)
+            self._interruption.run_step(Consumer.unassign, self._consumer)
 
     def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
         going, lost = self._going(partitions), coordinates_in(partitions)
@@ -258,7 +260,7 @@ class AssignmentApi:
     def finish_asked(self) -> None:
         """Complete what the application had before its last call for more, unless what it had is in doubt."""
         if not self._interruption.happened:
-            self._interruption.whole(self._finish, self._delivery.finish_asked)
+            self._interruption.run_step(self._finish, self._delivery.finish_asked)
 
     @staticmethod
     def _finish(step: Callable[..., list[Any]], *arguments: Any) -> None:
@@ -276,51 +278,51 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock.alone():
+        with self._lock.when_client_free():
             if not self._lock.may_change("assign"):
                 return
             self.finish_asked()
-            self._interruption.whole(self._assign_by_hand, partitions)
+            self._interruption.run_step(self._assign_by_hand, partitions)
 
     def _assign_by_hand(self, partitions: list[TopicPartition]) -> None:
         self._give_all_back()
         self._session.take(partitions, incremental=False, by_hand=True)
         self._by_callback = coordinates_in(partitions)
-        self._interruption.look_soon()
+        self._interruption.request_maintenance()
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock.alone():
+        with self._lock.when_client_free():
             if not self._lock.may_change("incremental_assign"):
                 return
             self._session.take(partitions, incremental=True, by_hand=True)
             self._by_callback |= coordinates_in(partitions)
-            self._interruption.look_soon()
+            self._interruption.request_maintenance()
 
     def unassign(self) -> None:
         """Let all partitions go. Inside ``on_assign`` as `assign` of none."""
         if self._assigning is not None and not self._settings.incremental:
             self._assigning = []
             return
-        with self._lock.alone():
+        with self._lock.when_client_free():
             if not self._lock.may_change("unassign"):
                 return
             self.finish_asked()
-            self._interruption.whole(self._give_all_back)
-            self._interruption.whole(Consumer.unassign, self._consumer)
+            self._interruption.run_step(self._give_all_back)
+            self._interruption.run_step(Consumer.unassign, self._consumer)
             self._by_callback.clear()
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go."""
-        with self._lock.alone():
+        with self._lock.when_client_free():
             if not self._lock.may_change("incremental_unassign"):
                 return
             self.finish_asked()
-            self._interruption.whole(self.give_back, partitions)
-            self._interruption.whole(Consumer.incremental_unassign, self._consumer, partitions)
+            self._interruption.run_step(self.give_back, partitions)
+            self._interruption.run_step(Consumer.incremental_unassign, self._consumer, partitions)
             self._by_callback -= coordinates_in(partitions)
 
     def _give_all_back(self) -> None:
@@ -331,7 +333,7 @@ class AssignmentApi:
 
     def seek(self, partition: TopicPartition) -> None:
         """Read a partition from elsewhere; by another thread while a callback runs, when that is over."""
-        with self._lock.alone_or_noting() as alone:
+        with self._lock.when_client_free_or_callback() as alone:
             if not self._lock.may_change("seek"):
                 return
             ours = (partition.topic, partition.partition) in self._session.assigned
@@ -339,7 +341,7 @@ class AssignmentApi:
                 self._seek(partition)
             elif ours:
                 self.noted_seeks[partition.topic, partition.partition] = partition
-                self._interruption.look_soon()
+                self._interruption.request_maintenance()
             elif alone:
                 Consumer.seek(self._consumer, partition)  # the plain client's own error
             else:
@@ -347,13 +349,13 @@ class AssignmentApi:
 
     def _seek(self, partition: TopicPartition) -> None:
         coordinates = partition.topic, partition.partition
-        with self._client.readers.patient():
+        with self._client.readers.default_timeout():
             offset = self._session.resolve(partition)
         self.finish_asked()
         if not self._interruption.happened:
-            self._interruption.whole(self._finish, self._delivery.finish_up_to, *coordinates, offset - 1)
+            self._interruption.run_step(self._finish, self._delivery.finish_up_to, *coordinates, offset - 1)
         offset = self._before_what_waits(*coordinates, offset)
-        self._interruption.whole(self.forget, {coordinates})
+        self._interruption.run_step(self.forget, {coordinates})
         self._session.move(*coordinates, offset)
 
     def _before_what_waits(self, topic: str, partition: int, offset: int) -> int:
@@ -392,7 +394,7 @@ class AssignmentApi:
             self._fetcher.pause([tp for tp in partitions if tp not in assigning])
             self._session.note_pause(paused, paused=True)
             delivering = {c for c in paused if self._delivery.partition_of(*c) is not None}
-            self._interruption.whole(self._delivery.set_aside, delivering)
+            self._interruption.run_step(self._delivery.set_aside, delivering)
             self._fetcher.drop(paused)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
@@ -402,8 +404,8 @@ class AssignmentApi:
             resumed = coordinates_in(partitions)
             self._pausing -= resumed
             self._session.note_pause(resumed, paused=False)
-            self._interruption.whole(self._delivery.bring_back, resumed)
-            self._interruption.look_soon()
+            self._interruption.run_step(self._delivery.bring_back, resumed)
+            self._interruption.request_maintenance()
             self._fetcher.resume(partitions)
 
     def do_noted_seeks(self) -> None:

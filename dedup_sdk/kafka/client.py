@@ -1,7 +1,8 @@
-"""The plain client under the drop-in consumer (`Client`), and the questions to brokers beside consuming (`Questions`).
+"""Requests to Kafka brokers: the plain client (`Client`) and metadata requests beside consuming (`Questions`).
 
-Those that nobody waits for are asked, and their answers are looked for later. One admin client serves them all, because each needs connections and
-threads (of librdkafka's) of its own. How long a poll waits for the others, `dedup_sdk.kafka.recovery.Backoff` says.
+`Questions` sends asynchronous requests: the caller gets a future and reads the answer later. All of them share one
+admin client, because each client has its own connections and librdkafka threads. How long a poll waits for the other,
+synchronous requests is decided by `dedup_sdk.kafka.recovery.Backoff`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.fork_safety import keep_in_children
-from dedup_sdk.kafka.client_errors import passes
+from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commit_text import sealed, unsealed
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
@@ -35,10 +36,10 @@ from dedup_sdk.kafka.settings import ASK_S, ClientSettings, Reset, admin_setting
 logger = logging.getLogger("dedup_sdk")
 
 PROBE_S = 5.0
-"""Seconds after which a leader that does not answer is asked by another connection."""
+"""Timeout of a log-end probe in seconds; after it the leader is asked again over another connection."""
 
 ANSWER_S: Final = 0.5
-"""Seconds that a poll waits for an answer, as long as brokers give them."""
+"""Seconds that a poll waits for a broker's answer, as long as brokers answer in time."""
 
 _NO_ID: Final = str(Uuid(0, 0))
 _SILENT = frozenset({
@@ -48,7 +49,7 @@ _SILENT = frozenset({
 
 
 class Asked(NamedTuple):
-    """A question that waits for its answer, to be kept as a whole: a client that nobody refers to gives its questions up."""
+    """A request and the client that sent it. Keep both: garbage collection of the client cancels its requests."""
 
     answer: Future[Any]
     client: AdminClient
@@ -56,35 +57,35 @@ class Asked(NamedTuple):
 
 @dataclass(slots=True)
 class EndProbe:
-    """A question to the leader of a partition, whose answer says that it answers."""
+    """A log-end request to a partition's leader, which also shows whether the leader answers."""
 
     asked: Asked
     began: float = field(default_factory=time.monotonic)
     took_s: float | None = None
-    """Seconds until the answer was seen; None before that."""
+    """Seconds until `is_over` first saw the answer; None before that."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it was answered, or given up."""
+        """Whether the request was answered or has failed."""
         if self.took_s is None and self.asked.answer.done():
             self.took_s = time.monotonic() - self.began
         return self.took_s is not None
 
     @property
     def is_answered(self) -> bool:
-        """Whether somebody answered, be it that there is no leader, or no such partition."""
+        """Whether a broker answered, also with an error such as "no leader" or "unknown partition"."""
         if not self.is_over:
             return False
         error = self.asked.answer.exception()
         if error is None:
-            # The client says so of a question whose time is up.
+            # The client reports a timeout as an offset below zero.
             return bool(self.asked.answer.result().offset >= 0)
         cause = error.args[0] if isinstance(error, KafkaException) else None
         return isinstance(cause, KafkaError) and cause.code() not in _SILENT
 
     @property
     def end(self) -> int | None:
-        """The end of what consumers may read, as it was answered; None without such an answer."""
+        """The end offset in the answer, by the consumer's isolation level; None without such an answer."""
         if not self.is_over or self.asked.answer.exception() is not None:
             return None
         end = int(self.asked.answer.result().offset)
@@ -92,28 +93,31 @@ class EndProbe:
 
 
 class Questions:
-    """Asks through one client, for one consumer, whose settings ``client`` are. Not thread-safe."""
+    """Asynchronous metadata requests for one consumer. Not thread-safe.
+
+    ``client`` is the consumer's client configuration.
+    """
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self._config = admin_settings(client)
-        undecided = str(client.get("isolation.level", "")).lower() == "read_uncommitted"
-        self._isolation = IsolationLevel.READ_UNCOMMITTED if undecided else IsolationLevel.READ_COMMITTED
+        uncommitted = str(client.get("isolation.level", "")).lower() == "read_uncommitted"
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
         self._admin: AdminClient | None = None
 
     def describe(self, topics: Iterable[str]) -> dict[str, Asked]:
-        """Ask what these topics are, in one request; the answers are `confluent_kafka.admin.TopicDescription`, by name."""
+        """Describe topics in one request; return by topic name an `Asked` for a `TopicDescription`."""
         admin = self._client()
         answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
         return {topic: Asked(answer, admin) for topic, answer in answers.items()}
 
     def settings_of(self, topic: str) -> Asked:
-        """Ask how a topic is set up; the answer has an entry a setting."""
+        """Request a topic's configuration; the answer maps setting names to config entries."""
         admin = self._client()
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
     def probe(self, topic: str, partition: int) -> EndProbe:
-        """Ask the leader of a partition for the end of what a consumer may read."""
+        """Request a partition's end offset from its leader, by the consumer's isolation level."""
         admin = self._client()
         asked = TopicPartition(topic, partition)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
@@ -124,7 +128,10 @@ class Questions:
         return EndProbe(Asked(future, admin))
 
     def renew(self) -> None:
-        """Have the next question make new connections; those of questions under way go with these. A client believes for minutes the leaders that it was told."""
+        """Make the next request open new connections, and drop the pending requests of the old client.
+
+        A client keeps cached leaders for minutes, so a new one is needed to notice that the leader changed.
+        """
         self._admin = None
 
     def _client(self) -> AdminClient:
@@ -134,7 +141,10 @@ class Questions:
 
 
 def topic_id_of(description: Any) -> str:
-    """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have none, for which the client shows one of zeros."""
+    """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have no topic IDs.
+
+    For such brokers the client shows an ID of zeros.
+    """
     topic_id = str(description.topic_id or _NO_ID)
     return "" if topic_id == _NO_ID else topic_id
 
@@ -144,11 +154,11 @@ _SEEK_PAUSE_S = 0.02
 _WAKE_S = 1.0
 _LIST_S = 0.5
 _ONE_DAY_S = 86_400.0
-"""The client counts milliseconds, in 32 bits."""
+"""Upper limit of a timeout: the client counts milliseconds in 32 bits."""
 
 
 class Client:
-    """`confluent_kafka.Consumer`'s own methods of a consumer that overrides them."""
+    """Calls `confluent_kafka.Consumer`'s own methods on a consumer that overrides them."""
 
     def __init__(self, consumer: Consumer, settings: ClientSettings) -> None:
         self._consumer = consumer
@@ -157,11 +167,11 @@ class Client:
         self.questions = Questions(settings.client)
         self._topic_ids: dict[str, str] = {}
         self._described: dict[str, Asked] = {}
-        """What was asked of topics, and not taken note of yet."""
+        """Pending topic descriptions, by topic name."""
         self._cluster: str | None = None
 
     def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
-        """Take partitions over, paused; by default in the way of the group's protocol."""
+        """Assign partitions, paused; by default incrementally or not, as the group's protocol requires."""
         if self._settings.incremental if incremental is None else incremental:
             Consumer.incremental_assign(self._consumer, partitions)
         else:
@@ -170,13 +180,14 @@ class Client:
             Consumer.pause(self._consumer, partitions)
 
     def unassign(self, partitions: list[TopicPartition]) -> None:
-        """Let some partitions of an incremental assignment go."""
+        """Remove some partitions from an incremental assignment."""
         Consumer.incremental_unassign(self._consumer, partitions)
 
     def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
-        """Move where a partition is read; with the epoch of what lies before it, the broker is asked whether that is still there.
+        """Set a partition's fetch position; return False if the client is not fetching it after a second of retries.
 
-        False when the client does not read it, after a second: then it has stopped (`place_again`).
+        In that case the client has stopped fetching the partition: use `place_again`. With ``leader_epoch``, the
+        epoch of the record before ``offset``, the broker validates that the log still has that record.
         """
         target = TopicPartition(topic, partition, offset)
         if leader_epoch is not None:
@@ -185,7 +196,7 @@ class Client:
             try:
                 Consumer.seek(self._consumer, target)
             except KafkaException as error:
-                # A partition that was assigned a moment ago cannot be moved yet.
+                # The client refuses to seek in a partition that was assigned a moment ago.
                 if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
                     raise
                 time.sleep(_SEEK_PAUSE_S)
@@ -194,9 +205,10 @@ class Client:
         return False
 
     def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
-        """Take a partition anew that the client stopped reading, where no seek helps; all of them are paused then.
+        """Reassign a partition that the client has stopped fetching, where `seek` fails; afterwards all are paused.
 
-        ``others`` are the rest of the assignment, at the offsets to read from: the eager protocol replaces all or nothing.
+        ``others`` are the remaining partitions of the assignment, at their next offsets: the eager protocol can only
+        replace the whole assignment.
         """
         try:
             Consumer.incremental_unassign(self._consumer, [target])
@@ -208,46 +220,47 @@ class Client:
         Consumer.pause(self._consumer, [target, *others])
 
     def resume(self, topic: str, partition: int) -> None:
-        """Let a partition deliver."""
+        """Resume fetching a partition."""
         Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
 
     def listen(self, timeout_s: float) -> None:
-        """Let the client do its work, and the group hear from it; what comes is dropped."""
+        """Poll the client for callbacks and group heartbeats; a message that it returns is dropped."""
         Consumer.poll(self._consumer, timeout_s)
 
     def wake(self, partitions: list[TopicPartition]) -> None:
-        """Have the leaders of these partitions fetched from at once.
+        """Make the client fetch from the leaders of these partitions at once.
 
-        The client looks at a partition that was resumed only when its connection to the leader has something to do, up to a
-        second later; so it gets a small question to send. A leader that holds a fetch back, because it has no records yet,
-        answers after it (``fetch.wait.max.ms``, half a second), so that this is for leaders that nothing is fetched from. The
-        time must not be shorter than that: a question that is overdue has the client disconnect.
+        The client notices a resumed partition only when its connection to the leader has work, up to a second later,
+        so this sends a small request over that connection. A leader that is already holding back a fetch
+        (``fetch.wait.max.ms``, half a second) answers it afterwards; so use this only for leaders without a running
+        fetch. The timeout must be longer than that wait, because an overdue request makes the client disconnect.
         """
-        # The offset is the time that is asked for.
+        # In this request the offset field holds a timestamp.
         asked = [TopicPartition(tp.topic, tp.partition, 0) for tp in partitions]
         with suppress(KafkaException):
             Consumer.offsets_for_times(self._consumer, asked, timeout=_WAKE_S)
 
     def pause(self, topic: str, partition: int) -> None:
-        """Stop a partition from delivering."""
+        """Pause fetching a partition."""
         Consumer.pause(self._consumer, [TopicPartition(topic, partition)])
 
     def committed(
         self, partitions: list[TopicPartition], timeout_s: float | None = None
     ) -> dict[tuple[str, int], TopicPartition]:
-        """Return what the group has committed of each partition, with metadata (no text of ours that is of another group or partition).
+        """Return the group's committed offset and metadata of each partition, by topic and partition.
 
-        The offset is -1001 where nothing is.
+        The offset is -1001 where the group has committed nothing. Metadata of ours that was written for another group
+        or partition is left out. ``timeout_s`` defaults to `ASK_S`.
         """
         asked = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
         found = Consumer.committed(self._consumer, asked, timeout=ASK_S if timeout_s is None else timeout_s)
-        stand = {}
+        committed = {}
         for tp in found:
-            stand[tp.topic, tp.partition] = tp if tp.error is not None else self._with_text(tp, unsealed)
-        return stand
+            committed[tp.topic, tp.partition] = tp if tp.error is not None else self._with_text(tp, unsealed)
+        return committed
 
     def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
-        """Commit exactly these offsets and their metadata, ours with its seal."""
+        """Commit exactly these offsets; metadata of ours gets the seal that binds it to group, topic and partition."""
         offsets = [self._with_text(tp, sealed) for tp in offsets]
         if asynchronous:
             Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
@@ -258,14 +271,14 @@ class Client:
         self, tp: TopicPartition, change: Callable[[str | None, str, str, int], str]
     ) -> TopicPartition:
         text = change(tp.metadata, self._settings.group, tp.topic, tp.partition)
-        epoch: Any = tp.leader_epoch  # None where the broker tells none, whatever the stubs say
+        epoch: Any = tp.leader_epoch  # None where the broker sends none; the stubs say int
         return TopicPartition(tp.topic, tp.partition, tp.offset, text, -1 if epoch is None else epoch)
 
     def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
-        """Commit and wait for the answer if the group's coordinator is there before ``until`` (monotonic seconds).
+        """Commit synchronously if the group's coordinator answers before ``until`` (monotonic seconds).
 
-        The client waits for an answer as long as it takes to lose hope in the coordinator, and tells nobody; a question, which
-        takes a timeout, is asked before. Raises `KafkaException`.
+        A synchronous commit has no timeout: it waits until the client gives the coordinator up. So a request that has
+        one, for the committed offsets, is sent first. Raises `KafkaException`.
         """
         left_s = until - time.monotonic()
         if left_s <= 0:
@@ -274,21 +287,21 @@ class Client:
         return self.commit(offsets, asynchronous=False) or []
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset that is still there and the one after the last that is decided; see `TailReader.bounds`."""
+        """Return the first offset of the log and the end offset for consumers; see `TailReader.bounds`."""
         with closing(self.tail_reader(topic, partition)) as reader:
             return reader.bounds()
 
     def known_end(self, topic: str, partition: int) -> int:
-        """Return the end of the log as of the last fetch, below zero before the first; nobody is asked."""
+        """Return the log end of the last fetch, without a request; below zero before the first fetch."""
         there = TopicPartition(topic, partition)
         return int(Consumer.get_watermark_offsets(self._consumer, there, cached=True)[1])
 
     def reads_at(self, topic: str, partition: int) -> int:
-        """Return the offset up to which all was handed over that may be; below zero where nothing was since it was placed."""
+        """Return the offset after the last delivered record; below zero if none came since the last seek."""
         return int(Consumer.position(self._consumer, [TopicPartition(topic, partition)])[0].offset)
 
     def probe(self, topic: str, partition: int) -> EndProbe:
-        """Ask the leader for the end of what may be read; nobody waits for the answer."""
+        """Request the end offset from the leader, asynchronously."""
         return self.questions.probe(topic, partition)
 
     def log_end(self, topic: str, partition: int) -> int:
@@ -297,16 +310,20 @@ class Client:
             return reader.log_end()
 
     def edge(self, topic: str, partition: int, reset: Reset) -> int:
-        """Return where a partition without a valid offset starts by the user's policy."""
+        """Return the start offset of a partition without a valid committed offset, by ``auto.offset.reset``.
+
+        Raises `RecoveryError` where that is ``error``.
+        """
         if reset == "error":
             raise RecoveryError(
-                f"{topic}[{partition}] has no valid committed offset and auto.offset.reset=error; reset the group's offsets"
+                f"{topic}[{partition}] has no valid committed offset and auto.offset.reset=error; "
+                "reset the group's offsets"
             )
         low, high = self.bounds(topic, partition)
         return low if reset == "earliest" else high
 
     def knows_of(self, topic: str, partition: int) -> bool:
-        """Whether the cluster has this partition, be it without a leader; true where no broker answers."""
+        """Whether the cluster has this partition, with or without a leader; True if no broker answers."""
         try:
             topics = Consumer.list_topics(self._consumer, timeout=_LIST_S).topics
         except KafkaException:
@@ -314,24 +331,24 @@ class Client:
         return topic in topics and partition in topics[topic].partitions
 
     def tail_reader(self, topic: str, partition: int) -> TailReader:
-        """Return a plain reader of a partition, to be closed."""
+        """Return a reader of a partition outside the group; you must close it."""
         return TailReader(self.readers, topic, partition)
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException` when no broker answers."""
         if self._cluster is None:
             with suppress(KafkaException):
-                # As a rule the client has heard of it by now; to ask it anew could wait for a fetch (see `wake`).
+                # The client usually has it cached; a request could wait behind a fetch (see `wake`).
                 self._cluster = Consumer.cluster_id(self._consumer, timeout=0) or None
         if self._cluster is None:
-            metadata = Consumer.list_topics(self._consumer, "", timeout=self.readers.answer_s)
+            metadata = Consumer.list_topics(self._consumer, "", timeout=self.readers.timeout_s)
             self._cluster = metadata.cluster_id or "unnamed"
         return self._cluster
 
     def describe(self, topics: Iterable[str]) -> bool:
-        """Ask which these topics are, those of which nobody has asked, in one request; return whether no answer has to be waited for.
+        """Request the IDs of topics that are not known or requested yet; return True if no answer is pending.
 
-        Raises `KafkaException` when it is not known yet which cluster this is.
+        All go into one request. Raises `KafkaException` while the cluster's ID is not known.
         """
         unknown = {*topics} - self._topic_ids.keys() - self._described.keys()
         if unknown and self.cluster_id().startswith("mockCluster"):
@@ -341,18 +358,18 @@ class Client:
         return not self._described
 
     def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
-        """Ask which these topics are now, whatever is known of them; no answers where brokers have no IDs to give."""
+        """Request the current IDs of topics, known or not; return no requests where brokers have no topic IDs."""
         return {} if self.cluster_id().startswith("mockCluster") else self.questions.describe(topics)
 
     def is_described(self, topic: str) -> bool:
-        """Whether `topic_id` has an answer, or an error, at once."""
+        """Whether `topic_id` returns or raises without waiting."""
         return topic in self._topic_ids or (topic in self._described and self._described[topic].answer.done())
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's ID, which tells it from a later one of the same name; empty where the broker has none.
+        """Return the topic's ID, which changes when a topic is recreated; empty where brokers have no topic IDs.
 
-        Raises `KafkaException` when no broker answers, or the one that does has not heard of the topic; `RecoveryError` when
-        it refuses.
+        Raises `KafkaException` when no broker answers or the broker does not know the topic (yet), `RecoveryError`
+        when the broker refuses.
         """
         if topic not in self._topic_ids:
             self.describe([topic])
@@ -362,26 +379,29 @@ class Client:
         return self._topic_ids[topic]
 
     def topic_settings(self, topic: str) -> Asked | None:
-        """Ask how a topic is set up; None where nobody can be asked. The answer has an entry a setting, or is a `KafkaException`."""
+        """Request a topic's configuration; None where the cluster cannot be asked.
+
+        The answer maps setting names to config entries, or is a `KafkaException`.
+        """
         if self.cluster_id().startswith("mockCluster"):
             return None
         return self.questions.settings_of(topic)
 
     def forget_topic_ids(self) -> None:
-        """Ask again: topics may have been made anew."""
+        """Drop the known IDs, so that they are requested again: topics may have been recreated."""
         self._topic_ids.clear()
         self._described.clear()
 
     def _answer(self, topic: str) -> str:
         try:
-            return topic_id_of(self._described[topic].answer.result(self.readers.answer_s))
+            return topic_id_of(self._described[topic].answer.result(self.readers.timeout_s))
         except TimeoutError:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
         except KafkaException as error:
             del self._described[topic]
             self.questions.renew()
-            if passes(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                # The latter also from a broker that has not heard of a new topic yet.
+            if is_retriable(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                # A broker that does not know a new topic yet gives the second error.
                 raise
             raise RecoveryError(
                 f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?"

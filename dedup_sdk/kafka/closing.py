@@ -1,16 +1,15 @@
-"""Closing a consumer that has rebalance callbacks.
+"""Closing a consumer: leaving the group, stopping on signals, and refusing calls after a fork.
 
-Inside its ``close`` the client serves no callbacks that begin late: when the group assigns a partition at that moment, the callback asks the
-client for something that nobody answers any more, and ``close`` never returns (librdkafka, issue 4041). So the member leaves its group
-first, while its callbacks are served, and closes when nothing is assigned. A ``close`` that does not return all the same is left to a
-thread of its own.
+**Leaving the group.** librdkafka's ``close`` does not serve rebalance callbacks that start late: if the group assigns
+a partition at that moment, the callback sends a request that is never answered, and ``close`` never returns
+(librdkafka issue 4041). So the member first leaves its group, while callbacks are still served, and closes when
+nothing is assigned. A ``close`` that hangs anyway continues in a thread of its own.
 
-Signals end a loop in order (`stopped_by`): SIGTERM, by which systemd, Docker and Kubernetes end a process, and Ctrl-C. Without a handler SIGTERM ends the
-process at once, in the middle of a message: that counts as a crash.
+**Signals** (`stopped_by`). SIGTERM, which systemd, Docker and Kubernetes send to stop a process, and Ctrl-C end a
+loop in order. Without a handler SIGTERM kills the process in the middle of a message, which counts as a crash.
 
-Consumers in the child of a fork do not close at all: their threads, connections and open stores are the parent's, and stay it. A child has none of the
-client's threads, so that whoever waits for them waits for ever; and what it wrote to an open store would tear the store of the parent, which does not
-know of it.
+**Fork.** A child process does not have the client's threads, so a wait for them never ends; and a write of the child
+to an open store would corrupt the parent's store. So a child never closes its parent's consumers.
 """
 
 from __future__ import annotations
@@ -46,28 +45,31 @@ def leave_group(
     within_s: float,
     by_hand: Collection[tuple[str, int]] = (),
 ) -> None:
-    """Leave the group and serve callbacks until it can assign nothing more; what comes of partitions meanwhile is dropped.
+    """Leave the group and serve callbacks until the group can assign nothing more; messages received here are dropped.
 
-    A static member does not leave its group: it keeps its partitions until its session is over, or it comes back. ``by_hand``: partitions that the
-    application assigned itself; no group takes them back, so they are not waited for.
+    A static member does not leave: it keeps its partitions until its session expires or it returns. ``by_hand`` are
+    the partitions that the application assigned itself; no group revokes them, so they are not waited for.
     """
     if membership == "static":
         return
     until = time.monotonic() + within_s
     try:
         Consumer.unsubscribe(consumer)
-        # What the group has assigned is not in the assignment before its callback has run: so the first poll comes before the first look.
+        # Poll before the first check: an assignment of the group is visible only after its callback has run.
         Consumer.poll(consumer, _POLL_S)
         while _is_member(consumer, membership, by_hand) and time.monotonic() < until:
             Consumer.poll(consumer, _POLL_S)
     except (KafkaException, RuntimeError) as error:
-        logger.info("the group was not left in order: %s", error)
+        logger.info(
+            "the member could not leave its group: %s; the group removes it after its session timeout", error
+        )
 
 
 def _is_member(consumer: Consumer, membership: Membership, by_hand: Collection[tuple[str, int]]) -> bool:
-    """Whether the group may still assign or revoke something.
+    """Whether the group may still assign or revoke partitions.
 
-    With the classic protocols a member that has left has no ID; with ``group.protocol=consumer`` it keeps its ID, so its partitions tell.
+    With the classic protocols a member that has left has no member ID. With ``group.protocol=consumer`` it keeps its
+    ID, so its assignment is checked.
     """
     if membership == "classic":
         return bool(Consumer.memberid(consumer))
@@ -75,26 +77,30 @@ def _is_member(consumer: Consumer, membership: Membership, by_hand: Collection[t
 
 
 def close_client(consumer: Consumer, *, within_s: float) -> None:
-    """Close a consumer whose group was left; one that does not close in time goes on by itself, with a line in the log."""
+    """Close the client of a consumer that has left its group; log a warning if that takes longer than ``within_s``.
+
+    The call then continues in a background thread.
+    """
     if not call_with_timeout(within_s, Consumer.close, consumer):
         logger.warning(
-            "the client did not close within %g s and is left to a thread of its own: does the group's coordinator answer? The group puts "
-            "the member out after its session timeout", within_s,
+            "the client did not close within %g s; closing continues in a background thread, and the group removes the "
+            "member after its session timeout. Check that the group's coordinator answers", within_s,
         )  # fmt: skip
 
 
 def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: Any) -> bool:
-    """Return whether a call was over in time, and raise what it raised; else it goes on by itself, and what it uses is its own.
+    """Run a call in a thread; return True if it finished within ``limit_s``, and raise its exception here.
 
-    For what the client may not come back from: it sends a transaction's offsets through a connection that it has to open first, and waits
-    for that whatever the timeout (librdkafka, issue 5456).
+    After a timeout (False) the call still runs and still uses its arguments. This is for client calls that may never
+    return: sending a transaction's offsets first opens a connection, and waits for that whatever timeout is given
+    (librdkafka issue 5456).
     """
     raised: list[BaseException] = []
 
     def run() -> None:
         try:
             call(*arguments)
-        except BaseException as error:  # noqa: BLE001 (raised by the caller)
+        except BaseException as error:  # noqa: BLE001 (raised in the calling thread)
             raised.append(error)
 
     thread = threading.Thread(target=run, name="dedup-client-call", daemon=True)
@@ -109,10 +115,10 @@ def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: A
 
 @contextmanager
 def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) -> Iterator[list[int]]:
-    """Call ``stop`` when one of these signals comes inside the block; the list gets the signals that came.
+    """Call ``stop`` when one of these signals arrives in the block; yield the list of signal numbers that arrived.
 
-    A second Ctrl-C does what Ctrl-C did before the block, so that nobody has to wait. Raises `ConfigurationError` outside of the main thread,
-    where Python allows no handlers.
+    A second Ctrl-C has its former effect, so that you need not wait for the end of the loop. Raises
+    `ConfigurationError` outside of the main thread, the only one in which Python allows signal handlers.
     """
     caught: list[int] = []
     former: dict[signal.Signals, object] = {}
@@ -120,9 +126,10 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) ->
     def stop_in_order(number: int, _frame: object) -> None:
         caught.append(number)
         if number == signal.SIGINT:
-            # None: one that C code installed, which cannot be put back.
+            # `getsignal` returns None for a handler of C code, which Python cannot restore.
             before = former[signal.SIGINT]
-            signal.signal(number, signal.default_int_handler if before is None else before)  # type: ignore[arg-type]  # as `getsignal` returned it
+            restored = signal.default_int_handler if before is None else before
+            signal.signal(number, restored)  # type: ignore[arg-type]  # as `getsignal` returned it
         stop()
 
     try:
@@ -132,12 +139,13 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) ->
                 signal.signal(each, stop_in_order)
             except ValueError as error:
                 raise ConfigurationError(
-                    f"signals are handled in the main thread only ({error}): enter this block there, or call stop() yourself"
+                    f"signals can be handled in the main thread only ({error}): enter this block there, or call "
+                    "stop() yourself"
                 ) from None
         yield caught
     finally:
         for each, handler in former.items():
-            # One that C code installed has no name here, and cannot be put back.
+            # None: a handler of C code, as above.
             if handler is not None and signal.getsignal(each) is stop_in_order:
                 signal.signal(each, handler)  # type: ignore[arg-type]  # as above
 
@@ -147,18 +155,19 @@ _MADE: Final[WeakSet[DedupConsumer]] = WeakSet()
 
 
 def keep_from_children(consumer: DedupConsumer) -> None:
-    """Have every call of a consumer refused in children of this process, but `close` and `stop`, which do nothing there.
+    """Make every call of a consumer raise in forked children, except `close` and `stop`, which do nothing there.
 
-    Also the calls of the plain client, which would wait for threads that only the parent has. They are replaced on the
-    object itself, so that no call has to ask whether there was a fork.
+    This includes the calls of the plain client, which would wait for threads that only the parent has. They are
+    replaced on the object itself, so that no call has to check for a fork.
     """
-    # RocksDB would write on its way out, too.
+    # Kept alive in children: RocksDB would also write when it is destroyed.
     _MADE.add(keep_in_children(consumer))
 
 
 def _refuse(*_: Any, **__: Any) -> NoReturn:
     raise RuntimeError(
-        "this consumer was made before the fork: its threads, connections and stores are its parent's; make one in each process"
+        "this consumer was made before the fork: its threads, connections and stores belong to the parent process; "
+        "make one in each process"
     )
 
 
@@ -172,7 +181,7 @@ def _after_fork() -> None:
             continue
         kind = type(consumer)
         for name in dir(kind):
-            # On the object itself: the calls that nobody forks for stay as fast as they are.
+            # On the object itself, so that calls in processes without a fork cost nothing more.
             if not name.startswith("_") and callable(getattr(kind, name)):
                 vars(consumer)[name] = _ignore if name in _WITHOUT_EFFECT else _refuse
 

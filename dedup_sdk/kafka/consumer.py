@@ -268,7 +268,7 @@ class DedupConsumer(Consumer):
         completes the messages that you got before.
         """
         interruption = self._interruption
-        if self._ready and not interruption.happened and time.monotonic() < interruption.upkeep_at:
+        if self._ready and not interruption.happened and time.monotonic() < interruption.maintenance_at:
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
                 return self._ready.popleft()
@@ -528,13 +528,13 @@ class DedupConsumer(Consumer):
         thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
         wait for that thread; the offsets that it will commit are returned.
         """
-        with self._access.alone_or_noting() as alone, self._loop.steady():
+        with self._access.when_client_free_or_callback() as alone, self._loop.guarded_step():
             below = _below(message, offsets)
             self._loop.complete_below(below)
             ready = self._session.commits.below(below, asynchronous=asynchronous)
             if ready and not alone:
                 self._session.commits.note(ready)
-                self._interruption.look_soon()
+                self._interruption.request_maintenance()
                 return None if asynchronous else ready
             if ready:
                 return self._session.commits.exactly(ready, asynchronous=asynchronous)
@@ -546,7 +546,7 @@ class DedupConsumer(Consumer):
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
         """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
-        with self._loop.steady():
+        with self._loop.guarded_step():
             below = _below(message, offsets)
             if below is None:
                 raise ValueError("expected either message or offsets")
@@ -684,7 +684,7 @@ class DedupConsumer(Consumer):
             self._access.end_close()
 
     def _close(self) -> None:
-        with self._access.alone():
+        with self._access.when_client_free():
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._callback_errors.run(self._assignment.part)
         if self._session.of_group:
@@ -750,7 +750,7 @@ class DedupConsumer(Consumer):
         if self._access.closed:
             return False
         self._access.leave_to_parent()
-        self._interruption.look_soon()
+        self._interruption.request_maintenance()
         return True
 
     def __enter__(self) -> Self:

@@ -94,7 +94,7 @@ class Fetcher:
 
         Nobody waits for it: in a rebalance the thread inside it may wait for this one.
         """
-        busy = self._lock.busy_elsewhere
+        busy = self._lock.in_other_thread
         if busy:
             self._untold |= {(tp.topic, tp.partition) for tp in partitions}
         return not busy

@@ -1,4 +1,4 @@
-"""The columns of Kafka messages that an ID spec asks for."""
+"""The fields of Kafka messages as columns, as ID specs read them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from dedup_sdk.record import Record
 
 _second = itemgetter(1)
 _read_headers = methodcaller("headers")
-"""The client may leave an exception behind and return a list all the same: a plain call of a method, once it is fast, lets it pass."""
+"""Not `Message.headers`: the client may set an exception and still return a list.
+
+A specialised (fast) direct call of a method does not see that exception; `methodcaller` does."""
 
 
 def timestamps_ms(messages: Sequence[Any]) -> Int64s:
@@ -27,17 +29,21 @@ def timestamps_ms(messages: Sequence[Any]) -> Int64s:
 
 
 def offsets_of(messages: Sequence[Any]) -> list[int]:
-    """Return the offsets."""
+    """Return the messages' offsets."""
     read: Callable[[Any], Any] = Message.offset
     return list(map(read, messages))
 
 
 def _headers(message: Any) -> tuple[Any, int]:
-    """Return those headers whose names are UTF-8, and how many others there were; the message has only the former from then on."""
+    """Return the headers whose names are valid UTF-8, and the number of the others.
+
+    The message is changed: it keeps only those headers.
+    """
     try:
         found = _read_headers(message)
     except (SystemError, UnicodeDecodeError):
-        # Asked once more, the client gives them all, with a null pointer for such a name: to touch it ends the process.
+        # A second call returns all headers, with a null pointer for such a name. Access to that pointer would crash
+        # the process, so `get_referents` must find the pairs that have one.
         found = _read_headers(message)
     if not found or len(get_referents(*found)) == 2 * len(found):
         return found, 0
@@ -47,7 +53,7 @@ def _headers(message: Any) -> tuple[Any, int]:
 
 
 def as_record(message: Any) -> Record:
-    """Return a message as a plain record."""
+    """Convert a message to a plain record."""
     return Record(
         topic=message.topic(), partition=message.partition(), offset=message.offset(),
         timestamp_ms=message.timestamp()[1], key=message.key(), value=message.value(),
@@ -57,24 +63,24 @@ def as_record(message: Any) -> Record:
 
 @dataclass(slots=True)
 class MessageFields:
-    """The fields of messages; each column is read when it is asked for."""
+    """The fields of some messages; each column is read on demand."""
 
     messages: Sequence[Any]
     nameless: list[tuple[Any, int]] = field(default_factory=list)
-    """Messages with headers whose names are not UTF-8, and how many, once `headers` was asked for."""
+    """After `headers`: messages with header names that are not valid UTF-8, and how many such headers each has."""
 
     @property
     def count(self) -> int:
-        """How many messages these are."""
+        """The number of messages."""
         return len(self.messages)
 
     def headers(self) -> list[Headers | None]:
-        """Return the headers of each message."""
+        """Return the headers of each message, without those whose names are not valid UTF-8."""
         read: Callable[[Any], Any] = Message.headers
         try:
             return list(map(read, self.messages))
         except (SystemError, UnicodeDecodeError):
-            # A header's name that is no UTF-8: only that one is left out.
+            # A header name is not valid UTF-8: leave out only that header.
             read_one_by_one = list(map(_headers, self.messages))
         self.nameless = [
             (message, missing)
@@ -92,14 +98,15 @@ class MessageFields:
         return list(map(Message.value, self.messages))
 
     def records(self) -> list[Record]:
-        """Return the messages as plain records."""
+        """Convert the messages to plain records."""
         return list(map(as_record, self.messages))
 
 
 def ids_of(spec: IdSpec, messages: Sequence[Any]) -> Ids:
-    """Return the IDs of messages, or of plain records, in order: ``digests`` (16 bytes each, or None), and why some have none in ``missing``.
+    """Return the IDs of messages or plain records, in order.
 
-    No content of a message raises.
+    ``digests`` has 16 bytes each, or None; ``missing`` says why there is none. No content of a message makes this
+    raise.
     """
     if not any(isinstance(message, Record) for message in messages):
         return spec.digests(MessageFields(messages))

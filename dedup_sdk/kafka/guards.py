@@ -1,20 +1,21 @@
-"""What guards the state of a consumer: one thread at a time in the client, no exception into it, no step half done.
+"""Protection of a consumer's state: the client lock, errors of callbacks, and interrupted steps.
 
-One thread at a time (`ClientLock`). The client lets one thread in at a time, and from inside it calls back (rebalances), which needs our state. So a
-thread that has our state must never wait for the client while another one is inside: both would wait for ever. Hence the order: nobody takes our state
-in order to call the client before the polling thread has left the client, which it does several times a second, and lets those go first who wait. While
-the client calls back nobody gets in, and the callback may wait for the very thread that wants to: such a thread leaves a note instead, of what is to be
-done when the callback is over.
+**Client lock** (`ClientLock`). The client admits one thread at a time, and calls back (rebalances) from inside; the
+callback needs the consumer's state. So a thread that holds the state lock must never wait for the client while
+another thread is inside: both would wait for ever. To call the client, a thread first waits until the polling thread
+has left the client, which happens several times a second; the polling thread lets waiting threads go first. During a
+callback no thread may enter the client, and the callback may itself wait for the thread that wants to enter. Such a
+thread therefore does not wait, but defers its request until the callback has returned.
 
-No exception into the client (`CallbackErrors`). One that leaves a rebalance callback inside the client's ``poll`` makes it lose the message that it had
-fetched. So it is kept, and raised where the application called, after what was fetched is safe.
+**Errors of callbacks** (`CallbackErrors`). If a rebalance callback raises into the client's ``poll``, the client
+loses the message that it has fetched. So exceptions are kept, and raised in the application's call after the fetched
+messages are stored.
 
-No step half done (`Interruption`): an interruption is a crash. An exception that leaves a step half way (Ctrl-C, a timeout's signal, a damaged store, a bug) sets one flag.
-The next call for messages sees it first: it opens every partition again from its store and from what is completed, as after a crash. Messages
-that were out count as released. So an interruption loses no message; some may come twice.
-
-There is no cheaper way back on purpose, not even for an exception inside the client's own call: one way back is tested
-by every test of recovery.
+**Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
+half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first
+and reopens every partition from its store and its completed offsets. Messages that were handed out count as released:
+none is lost, and some may be delivered twice. There is no cheaper recovery path, not even for an exception inside the
+client's own call: this one path is covered by every test of recovery.
 """
 
 from __future__ import annotations
@@ -30,113 +31,124 @@ logger = logging.getLogger("dedup_sdk")
 
 _LONGEST_WAIT_S = 5.0
 _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
-"""The client's callbacks whose answer nobody waits for, and that run inside ``poll``."""
+"""Client callbacks that run inside ``poll`` and return nothing that the client uses."""
 
 
 class ClientLock:
-    """The lock of a consumer's state (``lock``), who is inside the client, who closes it, and whether it is ``closed``."""
+    """A consumer's state lock (``lock``), and which thread is inside the client, or closes the consumer.
+
+    ``closed`` is true after the consumer was closed.
+    """
 
     def __init__(self) -> None:
         self.lock = RLock()
         self.closed = False
         self.closer: int | None = None
-        """The thread that closes the consumer."""
+        """The ID of the thread that is closing the consumer."""
         self._changed = Condition(self.lock)
-        self._inside: int | None = None
+        self._client_thread: int | None = None
         self._waiting = 0
-        self._calls_back = False
+        self._in_callback = False
 
     def check_open(self) -> None:
-        """Raise `RuntimeError`, as the plain client does, after `close`."""
+        """Raise `RuntimeError` after `close`, as the plain client does."""
         if self.closed:
             raise RuntimeError("Consumer closed")
 
     def close(self) -> None:
-        """Let no call in any more."""
+        """Refuse all further calls."""
         self.closed = True
 
     def begin_close(self) -> bool:
-        """Note that this thread closes the consumer; False where it is closed, or another thread closes it.
+        """Register this thread as the one that closes the consumer; False if another thread closes it or has closed it.
 
-        Waits for the other thread, but not while that is called back: the callback may wait for this one.
+        Waits for another closing thread, except while that thread runs a callback: the callback may be waiting for
+        this thread.
         """
-        with self.alone():
-            self._changed.wait_for(lambda: self.closer is None or self._calls_back)
+        with self.when_client_free():
+            self._changed.wait_for(lambda: self.closer is None or self._in_callback)
             if self.closed or self.closer is not None:
                 return False
             self.closer = get_ident()
             return True
 
     def end_close(self) -> None:
-        """Note that this thread closes the consumer no more, be it that it was interrupted."""
+        """Unregister this thread as the closing one, also after an interruption."""
         with self.lock:
             if self.closer == get_ident():
                 self.closer = None
                 self._changed.notify_all()
 
     def may_change(self, call: str) -> bool:
-        """Whether a call may change what is read, and from where; ask with the lock.
+        """Whether ``call`` may change the assignment or a position now; call this with the lock held.
 
-        Not while the consumer closes, when its callbacks still run: the client would wait for the return of what they take.
+        While the consumer closes, its callbacks still run, but a changed assignment would make the client's ``close``
+        wait for ever: then this logs a warning and returns False.
         """
         self.check_open()
         if self.closer is not None:
-            logger.warning("%s() is left out: the consumer closes", call)
+            logger.warning("%s() was ignored: the consumer is closing", call)
         return self.closer is None
 
     def leave_to_parent(self) -> None:
-        """Count as closed in the child of a fork, where the holders of the lock are not."""
+        """Mark the consumer as closed in a forked child, in which the threads that hold the lock do not exist."""
         self.__init__()  # type: ignore[misc]
         self.closed = True
 
     @property
-    def busy_elsewhere(self) -> bool:
-        """Whether another thread is inside the client; ask with the lock."""
-        return self._inside not in (None, get_ident())
+    def in_other_thread(self) -> bool:
+        """Whether another thread is inside the client; read this with the lock held."""
+        return self._client_thread not in (None, get_ident())
 
     def call_client(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call the client in a way that may call back; threads that wait go first, and nobody comes in beside another one."""
+        """Call the client in a way that may run callbacks.
+
+        Threads that wait for the lock go first; then waits until no other thread is inside the client.
+        """
         with self.lock:
             me = get_ident()
             if self._waiting:
                 self._changed.wait_for(lambda: not self._waiting, _LONGEST_WAIT_S)
-            if self._inside not in (None, me):
-                self._changed.wait_for(lambda: not self.busy_elsewhere)
-            self._inside = me
+            if self._client_thread not in (None, me):
+                self._changed.wait_for(lambda: not self.in_other_thread)
+            self._client_thread = me
         try:
             return call(*arguments)
         finally:
             with self.lock:
-                self._inside = None
+                self._client_thread = None
                 self._changed.notify_all()
 
     @contextmanager
-    def calling_back(self) -> Iterator[None]:
-        """Be in a callback of the client, which may wait for other threads: these do not wait for its end."""
+    def in_callback(self) -> Iterator[None]:
+        """Mark the block as a callback of the client: it may wait for other threads, so they do not wait for it."""
         with self.lock:
-            self._calls_back = True
+            self._in_callback = True
             self._changed.notify_all()
         try:
             yield
         finally:
-            self._calls_back = False
+            self._in_callback = False
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Have the lock while no other thread is inside the client, so that the client may be called with it."""
-        with self._lock_when(lambda: self._inside is None):
+    def when_client_free(self) -> Iterator[None]:
+        """Hold the lock while no other thread is inside the client, so that you may call the client."""
+        with self._lock_when(lambda: self._client_thread is None):
             yield
 
     @contextmanager
-    def alone_or_noting(self) -> Iterator[bool]:
-        """Have the lock and be alone with the client (True), or be asked to leave a note: another thread is called back (False)."""
-        with self._lock_when(lambda: self._inside is None or self._calls_back):
-            yield not self.busy_elsewhere
+    def when_client_free_or_callback(self) -> Iterator[bool]:
+        """Hold the lock; yield True if you may call the client, False if you must defer the request.
+
+        False: another thread is inside the client, in a callback. Else waits until no other thread is inside.
+        """
+        with self._lock_when(lambda: self._client_thread is None or self._in_callback):
+            yield not self.in_other_thread
 
     @contextmanager
     def _lock_when(self, may_go: Callable[[], bool]) -> Iterator[None]:
         with self.lock:
-            if self.busy_elsewhere:
+            if self.in_other_thread:
                 self._waiting += 1
                 try:
                     self._changed.wait_for(may_go)
@@ -147,69 +159,72 @@ class ClientLock:
 
 
 class CallbackErrors:
-    """Runs callbacks and keeps the first exception (``kept``) until it can be raised."""
+    """Runs callbacks and keeps their first exception (``kept``) until it can be raised."""
 
     def __init__(self) -> None:
         self.kept: BaseException | None = None
 
     def run(self, callback: Callable[..., Any], *arguments: Any) -> None:
-        """Call; keep what it raises (later ones are logged)."""
+        """Call a callback; keep an exception that it raises."""
         try:
             callback(*arguments)
-        except BaseException as error:  # noqa: BLE001 (also an interrupt must not cost a message)
+        except BaseException as error:  # noqa: BLE001 (an interrupt must not lose a message either)
             self.keep(error)
 
     def keep(self, error: BaseException) -> None:
-        """Keep an exception until `raise_kept`; a second one is logged."""
+        """Keep an exception until `raise_kept`; log it if another one is kept already."""
         if self.kept is None:
             self.kept = error
         else:
-            logger.warning("a second failure before the first was raised: %r", error)
+            logger.warning(
+                "another callback failed before the first error was raised; only logged: %r", error
+            )
 
     def around(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's configuration with its callbacks guarded."""
+        """Return the client's configuration with its callbacks wrapped in `run`."""
         guarded = {name: partial(self.run, config[name]) for name in _IN_POLL if callable(config.get(name))}
         return {**config, **guarded}
 
     def raise_kept(self, kind: type[BaseException] = BaseException) -> None:
-        """Raise what was kept, once, if it is of this kind."""
+        """Raise the kept exception, once, if it is of this kind."""
         if isinstance(self.kept, kind):
             kept, self.kept = self.kept, None
             raise kept
 
 
 class Interruption:
-    """Whether an exception has left partitions half way (``happened``), and when the next upkeep is due.
+    """Whether an exception left partitions half way through a step (``happened``), and when maintenance is due.
 
-    ``upkeep_at`` is in monotonic seconds. Until it has come, `DedupConsumer.poll` hands out what is ready without a look at anything else.
-    Until the partitions are opened again nothing is completed by being handed out: which messages the application has is not certain.
+    ``maintenance_at`` is in monotonic seconds; before it `DedupConsumer.poll` returns queued messages without any
+    other work. After an interruption, until the partitions are reopened, asking for more completes nothing: it is not
+    certain which messages the application received.
     """
 
     note: Callable[[], None]
-    """Have the next call for messages open the partitions again. Signals interrupt it neither before nor half way."""
+    """Make the next call for messages reopen the partitions. A signal interrupts this neither before nor half way."""
 
     def __init__(self) -> None:
         self.happened = False
-        self.upkeep_at = 0.0
-        # No function of Python: the interpreter looks for signals where one begins, and then nothing would be noted.
+        self.maintenance_at = 0.0
+        # Not a Python function: the interpreter handles signals when one begins, and the flag would stay unset.
         self.note = partial(object.__setattr__, self, "happened", True)
 
-    def over(self) -> None:
-        """Take note that every partition was opened again."""
-        self.happened, self.upkeep_at = False, 0.0
+    def clear(self) -> None:
+        """Clear the flag: every partition was reopened. Maintenance is due at once."""
+        self.happened, self.maintenance_at = False, 0.0
 
-    def look_at(self, at: float) -> None:
-        """Have the first call for messages from then on (monotonic seconds) do its upkeep."""
-        self.upkeep_at = at
+    def schedule_maintenance(self, at: float) -> None:
+        """Schedule maintenance for the first call for messages from ``at`` on (monotonic seconds)."""
+        self.maintenance_at = at
 
-    def look_soon(self) -> None:
-        """Have the next call for messages do its upkeep."""
-        self.upkeep_at = 0.0
+    def request_maintenance(self) -> None:
+        """Schedule maintenance for the next call for messages."""
+        self.maintenance_at = 0.0
 
-    def whole(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """Do a step that changes partitions; an exception that leaves it half way is noted, and raised.
+    def run_step(self, step: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a step that changes partitions; if it raises, set the flag and raise.
 
-        Call it with the lock held where the step needs the lock: no other thread may see what is half way and not yet marked so.
+        Hold the lock where the step needs it: no other thread may see a half-done step before the flag is set.
         """
         try:
             return step(*arguments)

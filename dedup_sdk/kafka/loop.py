@@ -33,7 +33,7 @@ from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_errors import passes
+from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commits import Coordinates
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
@@ -194,7 +194,7 @@ class FetchLoop:
                         self._unwritten.update(touched)
                     else:
                         self._write(touched.values())
-                now, due = time.monotonic(), interruption.upkeep_at
+                now, due = time.monotonic(), interruption.maintenance_at
                 if (
                     now >= (due if delivery.ready else min(due, self._recover_at))
                     or self._since_upkeep >= UPKEEP_RECORDS
@@ -239,7 +239,7 @@ class FetchLoop:
         self._heard_at = time.monotonic()
         self._fetcher.listen(0)
         with self._mutex:
-            handed: list[Any] = self._interruption.whole(self._hand_over, count)
+            handed: list[Any] = self._interruption.run_step(self._hand_over, count)
             return handed
 
     def _wait_for(self, enough: int, left_s: float, at_most: int) -> bool:
@@ -247,7 +247,7 @@ class FetchLoop:
         fetcher = self._fetcher
         self._collector.resume()
         now = self._heard_at
-        wait_s = max(0.0, min(left_s, self._interruption.upkeep_at - now, self._recover_at - now))
+        wait_s = max(0.0, min(left_s, self._interruption.maintenance_at - now, self._recover_at - now))
         if enough > 1:
             fetcher.fetch(at_most, wait_s)
         else:
@@ -266,7 +266,7 @@ class FetchLoop:
         got = self._delivery.take(count)
         if self._delivery.individual:
             # The next call must come here again: individual messages are delivered before the ready ones.
-            self._interruption.look_soon()
+            self._interruption.request_maintenance()
         return got
 
     def reopen(self) -> None:
@@ -309,7 +309,7 @@ class FetchLoop:
         try:
             absorbed = self._session.absorbs(event)
         except KafkaException as error:
-            if not passes(error):
+            if not is_retriable(error):
                 raise
             logger.warning("%s[%d]: %s; asking again", event.topic(), event.partition(), error)
             self._session.answer_later(event)
@@ -330,7 +330,7 @@ class FetchLoop:
                 self._delivery.offer(
                     place for place in held.take_due() if place.chunk.states[place.row] == INDIVIDUAL
                 )
-                self._interruption.look_soon()
+                self._interruption.request_maintenance()
 
     def _tick_gates(self) -> None:
         """Tell gates that wait for records the time, and whether their partition is read to its end."""
@@ -372,7 +372,7 @@ class FetchLoop:
             session.wake()
         now = time.monotonic()
         self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else UPKEEP_S)
-        self._interruption.look_at(min(now + UPKEEP_S, session.next_commit_at))
+        self._interruption.schedule_maintenance(min(now + UPKEEP_S, session.next_commit_at))
 
     def _ask(self, gatekeeper: Gatekeeper) -> None:
         """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
@@ -398,10 +398,10 @@ class FetchLoop:
     # --- messages one by one -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def steady(self, *, bears_faults: bool = False) -> Iterator[None]:
+    def guarded_step(self, *, defers_store_errors: bool = False) -> Iterator[None]:
         """Keep other threads out; an exception inside is an interruption (see `dedup_sdk.kafka.guards`).
 
-        ``bears_faults``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
+        ``defers_store_errors``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
         """
         with self._mutex:
             self._lock.check_open()
@@ -411,12 +411,12 @@ class FetchLoop:
                 raise
             except BaseException as error:
                 self._interruption.note()
-                if not (bears_faults and isinstance(error, StoreCorruptError | StoreUnavailableError)):
+                if not (defers_store_errors and isinstance(error, StoreCorruptError | StoreUnavailableError)):
                     raise
 
     def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
         """Complete messages, and write each partition's marks; ``dead_lettered``: count them as dead-lettered."""
-        with self.steady(bears_faults=True):
+        with self.guarded_step(defers_store_errors=True):
             ended: dict[int, tuple[Partition, list[int]]] = {}
             for message in messages:
                 partition = self._taken_out(message)
@@ -427,22 +427,22 @@ class FetchLoop:
                 self._write([partition])
                 if freed:
                     self._delivery.offer(freed)
-                    self._interruption.look_soon()
+                    self._interruption.request_maintenance()
 
     def release(self, message: Any) -> None:
         """Release a message: it is delivered again before new ones."""
-        with self.steady():
+        with self.guarded_step():
             if message.error() is None and self._delivery.waits(message):
                 self._engine.counters.stale += 1
                 return
             partition = self._taken_out(message)
             if partition is not None:
                 self._delivery.offer(partition.release([message.offset()]))
-                self._interruption.look_soon()
+                self._interruption.request_maintenance()
 
     def take_out(self, message: Any) -> None:
         """Exclude a message from implicit completion: it ends by `complete` or `release`."""
-        with self.steady():
+        with self.guarded_step():
             self._taken_out(message)
 
     def release_quietly(self, message: Any) -> list[Any]:
@@ -469,7 +469,7 @@ class FetchLoop:
             if gatekeeper is None or gatekeeper.holds(partition, place):
                 return True
             self._delivery.take_out(message)
-            self._interruption.look_soon()
+            self._interruption.request_maintenance()
             return False
 
     def _taken_out(self, message: Any) -> Partition | None:
@@ -524,7 +524,7 @@ class FetchLoop:
 
     def heartbeat(self) -> None:
         """Do the upkeep and serve the client, without delivering a message."""
-        self._interruption.whole(self._look_after)
+        self._interruption.run_step(self._look_after)
         self._callback_errors.raise_kept()
 
     def _look_after(self) -> None:

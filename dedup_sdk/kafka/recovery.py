@@ -55,7 +55,7 @@ from dedup_sdk.kafka.assignment import (
     Wait,
 )
 from dedup_sdk.kafka.client import ANSWER_S, Client, EndProbe, Questions
-from dedup_sdk.kafka.client_errors import passes
+from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name
 from dedup_sdk.kafka.commits import Beginning, Commits
 from dedup_sdk.kafka.guards import CallbackErrors
@@ -797,7 +797,7 @@ class Backoff:
         self._questions, self._readers, self._clock = questions, readers, clock
         self._active_until = self._rest_until = 0.0
         self._probes: dict[tuple[str, int], EndProbe] = {}
-        readers.wait_at_most(ANSWER_S)
+        readers.set_timeout(ANSWER_S)
 
     @property
     def is_active(self) -> bool:
@@ -816,8 +816,8 @@ class Backoff:
     def may_begin(self, assigned: Assigned) -> bool:
         """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
         now = self._clock()
-        if self._readers.answer_s != (answer_s := assigned.answer_s or ANSWER_S):
-            self._readers.wait_at_most(answer_s)
+        if self._readers.timeout_s != (answer_s := assigned.answer_s or ANSWER_S):
+            self._readers.set_timeout(answer_s)
         if assigned.recovery is not None or now >= self._active_until:
             return True
         coordinates = assigned.topic, assigned.partition
@@ -833,13 +833,13 @@ class Backoff:
             return False
         assigned.wait_until(assigned.ask_at, None)
         assigned.give_time(min(max(ANSWER_S, _TIMES * (probe.took_s or 0.0)), MOST_ANSWER_S))
-        self._readers.wait_at_most(assigned.answer_s)
+        self._readers.set_timeout(assigned.answer_s)
         return True
 
     def took(self, seconds: float) -> None:
         """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
-        if self._readers.answer_s != ANSWER_S:
-            self._readers.wait_at_most(ANSWER_S)
+        if self._readers.timeout_s != ANSWER_S:
+            self._readers.set_timeout(ANSWER_S)
         if seconds > _LONG_S and self.is_active:
             self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
 
@@ -976,7 +976,7 @@ class RecoveryLoop:
         if isinstance(error, StoreUnavailableError):
             return
         if isinstance(error, KafkaException) and (
-            passes(error) or (_is_unknown_topic(error) and assigned.silent_s(now) <= UNKNOWN_S)
+            is_retriable(error) or (_is_unknown_topic(error) and assigned.silent_s(now) <= UNKNOWN_S)
         ):
             self._backoff.failed(assigned)
             logger.warning("%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error)
@@ -990,7 +990,7 @@ class RecoveryLoop:
         """Ask where the group stands; a broker that does not answer now is asked again later."""
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
-            [committed] = self._client.committed([wanted], self._client.readers.answer_s).values()
+            [committed] = self._client.committed([wanted], self._client.readers.timeout_s).values()
             assigned.starts_at(self._starts.start(wanted, committed))
             assigned.note_answer()
         except KafkaException as error:
@@ -1005,7 +1005,7 @@ class RecoveryLoop:
                 raise RecoveryError(
                     f"{assigned.topic}[{assigned.partition}] is unknown to the broker: {error}; does the topic exist?"
                 ) from error
-            if not passes(error):
+            if not is_retriable(error):
                 raise
             logger.warning(
                 "%s[%d]: the group's offsets are not known yet (%s)",

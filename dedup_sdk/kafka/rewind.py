@@ -1,8 +1,8 @@
-"""Setting a group's offsets back (or forward) on purpose, so that every host recognises it.
+"""Moving a group's offsets deliberately, backward or forward, so that every host detects the move.
 
-A plain reset tool drops the text that travels with our commits, and with it all that the group's history vouches for. Here
-the text stays: records below the new offset still count as processed, and a new era says that those above it are to be
-judged again. Offsets are "the next one".
+Generic reset tools drop the metadata of our commits, and with it the group's history. Here the metadata stays:
+records below the new offset still count as processed, and a new era makes the consumer judge the records above it
+again. Committed offsets are next offsets.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ERA_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Where to set a group: exactly one of an offset, a moment (with a time zone), the log's beginning, or so many records on.
+    """Where to move a group: exactly one of an offset, a date (with time zone), the log's beginning, or a distance.
 
-    ``by`` is negative for going back. Raises `ConfigurationError` where it is not exactly one.
+    ``by`` is in offsets, negative for backward. Raises `ConfigurationError` unless exactly one is given.
     """
 
     offset: int | None = None
@@ -43,14 +43,16 @@ class Target:
                 f"{sum(given)} targets were given: give one of --to-offset, --to-datetime, --to-earliest and --by"
             )
         if self.offset is not None and self.offset < 0:
-            raise ConfigurationError(f"--to-offset {self.offset} is no offset; give one from 0 on, or --by")
+            raise ConfigurationError(
+                f"--to-offset {self.offset} is negative; give an offset from 0 on, or --by"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One partition's way from ``committed`` (None: the group never committed) to ``offset``, with the text of the commit.
+    """The move of one partition from ``committed`` (None: never committed) to ``offset``, with the commit's metadata.
 
-    ``note`` says more, e.g. that the log begins later than was asked for.
+    ``note`` adds information, e.g. that the log begins after the requested offset.
     """
 
     partition: int
@@ -61,23 +63,23 @@ class Move:
 
     @property
     def changes(self) -> bool:
-        """Whether there is anything to commit."""
+        """Whether the committed offset changes."""
         return self.offset != self.committed
 
 
 def moved(
     committed: int | None, metadata: CommitMetadata | None, offset: int, era: str
 ) -> CommitMetadata | None:
-    """Return the metadata of a commit of ``offset`` for a group that stood at ``committed`` with ``metadata``.
+    """Return the metadata for a commit of ``offset`` by a group with ``metadata`` at ``committed``.
 
-    Back inside its history all of that stays, in a new era. Where it never was, or ahead of the processed range, its history
-    begins anew at ``offset``. None where the group's commit vouches for nothing.
+    Backward inside the group's history, the history stays, in a new era. Before that history, or after ``committed``,
+    it begins anew at ``offset``. None where the current commit has no valid metadata.
     """
     if metadata is None or committed is None:
         return None
     metadata = replace(metadata, done=None)
     if offset > committed:
-        # Nothing is to be looked at again: the same era, so that the marks stay.
+        # No record is judged again: the era stays, and with it the marks.
         return replace(metadata, low=offset, complete=False, epoch=None)
     if offset < metadata.low:
         return replace(metadata, low=offset, era=era, epoch=None)
@@ -85,9 +87,9 @@ def moved(
 
 
 class Rewind:
-    """The offsets of a group in one topic. Raises `RecoveryError` in one line where the cluster does not play along.
+    """Changes a group's offsets in one topic. Raises `RecoveryError` with a one-line message when a request fails.
 
-    ``client``: more of the client's settings, for security.
+    ``client``: additional client settings, for security.
     """
 
     def __init__(
@@ -101,11 +103,11 @@ class Rewind:
             self._consumer = Consumer({**self._config, **own})
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._consumer.close()
 
     def plan(self, target: Target, partitions: Iterable[int] = ()) -> list[Move]:
-        """Return where each partition would go, all of the topic's unless some are named; nothing is changed."""
+        """Return the moves of ``partitions`` (default: all of the topic) without changing anything."""
         era = secrets.token_hex(_ERA_BYTES)
         try:
             there = self._consumer.list_topics(timeout=ASK_S).topics.get(self._topic)
@@ -114,13 +116,16 @@ class Rewind:
             wanted = sorted(set(partitions)) or sorted(there.partitions)
             if unknown := [number for number in wanted if number not in there.partitions]:
                 raise RecoveryError(
-                    f"topic {self._topic!r} has no partition {unknown[0]}, it has {len(there.partitions)}; check --partition"
+                    f"topic {self._topic!r} has no partition {unknown[0]}, but {len(there.partitions)} partitions; "
+                    "check --partition"
                 )
             asked = [TopicPartition(self._topic, number) for number in wanted]
             stands = {tp.partition: tp for tp in self._consumer.committed(asked, timeout=ASK_S)}
             return [self._move(stands[number], target, era) for number in wanted]
         except KafkaException as error:
-            raise RecoveryError(f"the cluster did not answer: {text_of(error)}; is the broker up?") from None
+            raise RecoveryError(
+                f"the cluster did not answer: {text_of(error)}; check --bootstrap and the broker"
+            ) from None
 
     def _move(self, stands: TopicPartition, target: Target, era: str) -> Move:
         if stands.error is not None:
@@ -137,9 +142,9 @@ class Rewind:
         if offset != wanted:
             notes.append(f"the log {'begins' if wanted < first else 'ends'} there")
         if committed is not None and metadata is None:
-            notes.append("its commit vouches for no history")
+            notes.append("its commit has no valid metadata")
         elif metadata is not None and offset < metadata.low:
-            notes.append(f"before its history at {metadata.low}")
+            notes.append(f"before the beginning of its history, {metadata.low}")
         return Move(
             partition=stands.partition,
             committed=committed,
@@ -163,12 +168,13 @@ class Rewind:
             return answer.offset if answer.offset >= 0 else end
         if committed is None:
             raise RecoveryError(
-                f"{self._topic}[{partition}]: group {self._group!r} never committed, so that --by means nothing; use --to-offset"
+                f"{self._topic}[{partition}]: group {self._group!r} has no committed offset, which --by needs; "
+                "use --to-offset"
             )
         return committed + (target.by or 0)
 
     def refuse_members(self) -> None:
-        """Raise `RecoveryError` while the group has members: they would commit over the offsets set here."""
+        """Raise `RecoveryError` if the group has members, which would overwrite the new offsets."""
         with settings_refused(self._config):
             admin = AdminClient(self._config)
         try:
@@ -176,14 +182,17 @@ class Rewind:
                 self._group
             ].result()
         except KafkaException as error:
-            raise RecoveryError(f"group {self._group!r} cannot be looked at: {text_of(error)}") from None
+            raise RecoveryError(
+                f"group {self._group!r} cannot be described: {text_of(error)}; check access rights"
+            ) from None
         if described.members:
             raise RecoveryError(
-                f"group {self._group!r} has {len(described.members)} members, which would commit over it; stop them first"
+                f"group {self._group!r} has {len(described.members)} members, which would overwrite the new offsets; "
+                "stop them first"
             )
 
     def commit(self, moves: Iterable[Move]) -> int:
-        """Commit the moves that change anything, and return their number; the broker refuses it while the group has members."""
+        """Commit the moves that change an offset; return their number. Refused while the group has members."""
         due = [
             TopicPartition(
                 self._topic,
@@ -203,11 +212,13 @@ class Rewind:
             answers = self._consumer.commit(offsets=due, asynchronous=False)
         except KafkaException as error:
             raise RecoveryError(
-                f"group {self._group!r}: the offsets were not set: {text_of(error)}; are its members gone?"
+                f"group {self._group!r}: the offsets were not set: {text_of(error)}; stop its members, "
+                "then run it again"
             ) from None
         failed = [answer for answer in answers if answer.error is not None]
         if failed:
             raise RecoveryError(
-                f"{self._topic}[{failed[0].partition}]: offset {failed[0].offset} was not set: {failed[0].error}; run it again"
+                f"{self._topic}[{failed[0].partition}]: offset {failed[0].offset} was not set: {failed[0].error}; "
+                "run it again"
             )
         return len(due)

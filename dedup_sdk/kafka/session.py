@@ -40,7 +40,7 @@ from dedup_sdk.kafka.client import ANSWER_S, Client
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
 from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.reader import parted_at
+from dedup_sdk.kafka.reader import diverged_at
 from dedup_sdk.kafka.recovery import Backoff, RecoveryLoop, RecoverySettings
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.topic_watch import TopicWatch
@@ -392,7 +392,7 @@ class Session:
             return False
         assigned.note_stop()
         if assigned.state is State.ACTIVE and self._read_again_if_truncated(
-            assigned, parted_at(event.error().str())
+            assigned, diverged_at(event.error().str())
         ):
             return True
         if self._settings.reset == "error":

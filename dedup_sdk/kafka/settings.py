@@ -1,14 +1,14 @@
-"""The client's configuration: what we need of it, what we refuse, and what we set.
+"""The client's configuration: the values that the consumer needs, refuses and overrides.
 
-Set by us, because a promise hangs on it:
+Always set here, because a guarantee depends on it:
 
-- ``enable.auto.commit=false`` and ``enable.auto.offset.store=false``: offsets are committed by us, only over a completed
-  prefix, and with metadata.
-- ``auto.offset.reset=error``: the user's policy is applied by us, so that no jump goes unseen.
+- ``enable.auto.commit=false`` and ``enable.auto.offset.store=false``: the consumer itself commits, only completed
+  prefixes, and with metadata.
+- ``auto.offset.reset=error``: the consumer itself applies the user's policy, so that it detects every jump.
 
-Set by us unless the user says otherwise:
+Set here unless the user gives a value:
 
-- ``fetch.queue.backoff.ms=1``: librdkafka's default of 1,000 lets a fast consumer wait; this is worth a factor of 5.
+- ``fetch.queue.backoff.ms=1``: with librdkafka's default of 1,000 a fast consumer waits; this is five times as fast.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ _RESETS: Mapping[str, Reset] = {
     "end": "latest", "error": "error", "none": "error",
 }  # fmt: skip
 _CLIENT_ARGUMENTS: Final = frozenset({
-    "debug", "enabled_events", "error_cb", "log_cb", "log_level", "logger", "oauth_cb", "on_commit", "opaque", "rebalance_cb", "stats_cb",
-    "throttle_cb",
+    "debug", "enabled_events", "error_cb", "log_cb", "log_level", "logger", "oauth_cb", "on_commit", "opaque",
+    "rebalance_cb", "stats_cb", "throttle_cb",
 })  # fmt: skip
-"""The client's settings without a dot."""
+"""The client's settings whose names have no dot."""
 _ALIKE: Final = 0.7
-"""How like a name has to be, by `difflib`, to be meant."""
+"""Minimum similarity (`difflib`) of a name that an error message suggests."""
 ASK_S = 10.0
-"""Seconds that a question to the broker may take."""
+"""Default timeout of a request to a broker, in seconds."""
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
 _DEFAULT_POLL_INTERVAL_MS = 300_000
 _DEFAULT_SESSION_TIMEOUT_MS = 45_000
 
 
 Membership = Literal["classic", "consumer", "static"]
-"""How a member belongs to its group: by which protocol, or (static) with an ID of its own that outlives it."""
+"""How a member belongs to its group: by protocol, or static, with an instance ID that outlives the process."""
 
 
 def membership_of(client: Mapping[str, Any]) -> Membership:
-    """Return how a client with this configuration belongs to its group."""
+    """Return the kind of group membership of a client with this configuration."""
     if client.get("group.instance.id"):
         return "static"
     return "consumer" if str(client.get("group.protocol", "")).lower() == "consumer" else "classic"
@@ -57,32 +57,36 @@ def membership_of(client: Mapping[str, Any]) -> Membership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What is read from the client's configuration; ``client`` is what librdkafka gets, passwords included."""
+    """The values read from the client's configuration; ``client`` is passed to librdkafka, passwords included."""
 
     client: dict[str, Any] = field(repr=False)
     group: str
     isolation: str
     reset: Reset
     commit_interval_s: float
-    """Seconds between our commits; infinity when there is no interval."""
+    """Seconds between commits; infinity without an interval."""
     revoke_deadline_s: float
-    """Seconds that handing partitions over may take: a fifth of ``max.poll.interval.ms`` unless the user says otherwise."""
+    """Maximum seconds for handing over partitions; by default a fifth of ``max.poll.interval.ms``."""
     silence_s: float
-    """Seconds that a member may be silent before its group gives it up, by the longer of the two limits."""
+    """Seconds of silence after which the group removes a member, by the longer of its two limits."""
     session_s: float
-    """Seconds after which the group gives up a member whose process stands still."""
+    """Session timeout in seconds: after it the group removes a member whose process stands still."""
     only_user_commits: bool
-    """Whether delivered messages are committed by `commit` only, also when a partition goes; hidden records behind them are by us."""
+    """Whether only the application's `commit` commits delivered messages, also at a revocation.
+
+    Hidden records after them are committed by the consumer."""
     only_stored: bool
-    """Whether what is handled is said by `store_offsets`, or named by `commit`: a commit of everything takes nothing else along."""
+    """Whether the application marks messages as handled by `store_offsets` or by the offsets of `commit`.
+
+    A `commit` without arguments then includes no others."""
     incremental: bool
+    """Whether rebalances are incremental (cooperative assignors and KIP-848)."""
     membership: Membership
-    """Whether rebalances come as deltas (cooperative assignors and KIP-848)."""
     on_commit: OnCommit | None
 
     @property
     def completes_on_next_call(self) -> bool:
-        """Whether asking for more may complete what was handed out: not where the user says by offsets what is handled."""
+        """Whether the next call may complete delivered messages: not if the application marks them by offsets."""
         return not (self.only_user_commits or self.only_stored)
 
 
@@ -92,7 +96,7 @@ def _flag(config: Mapping[str, Any], name: str) -> bool | None:
         return None
     text = str(value).lower()
     if text not in ("true", "false", "1", "0"):
-        raise ConfigurationError(f"{name}={value!r}: it is true or false")
+        raise ConfigurationError(f"{name}={value!r}: give true or false")
     return text in ("true", "1")
 
 
@@ -108,16 +112,21 @@ def _milliseconds(config: Mapping[str, Any], name: str, default: int) -> float:
 
 
 def refuse_unwritable(config: Mapping[Any, Any]) -> None:
-    """Raise `ConfigurationError` where the client would abort the process: a blank group, and what UTF-8 cannot write."""
+    """Raise `ConfigurationError` for values that would make the client abort the process.
+
+    These are a blank group, and text that cannot be encoded in UTF-8.
+    """
     for name, value in config.items():
         if isinstance(name, str) and not _is_writable(name):
-            raise ConfigurationError(f"{name!r} is no name of a setting, it is not UTF-8; write it again")
+            raise ConfigurationError(f"the setting name {name!r} is not valid UTF-8; write it again")
         if isinstance(value, str) and not _is_writable(value):
-            # Not the value: it may be a password.
-            raise ConfigurationError(f"{name}: its value is not UTF-8; write it again")
+            # Without the value: it may be a password.
+            raise ConfigurationError(f"{name}: its value is not valid UTF-8; write it again")
     group = str(config["group.id"])
     if not group.strip() or "\0" in group:
-        raise ConfigurationError(f"group.id={group!r} is no name; give one that is not blank, without NUL")
+        raise ConfigurationError(
+            f"group.id={group!r} is not valid; give a name that is not blank and has no NUL"
+        )
 
 
 def _is_writable(text: str) -> bool:
@@ -129,9 +138,10 @@ def _is_writable(text: str) -> bool:
 
 
 def refuse_unknown(arguments: Collection[str], ours: Collection[str], strategys: Collection[str]) -> None:
-    """Raise `ConfigurationError` for a keyword argument that is no setting of the client's, whose names have dots.
+    """Raise `ConfigurationError` for an unknown keyword argument; the message suggests the intended one.
 
-    ``ours``, ``strategys``: the arguments of the consumer and of strategies, one of which may be meant.
+    ``ours``: the arguments of the consumer. ``strategys``: those of strategies. The client's own settings have dots
+    and are accepted.
     """
     for name in arguments:
         if "." in name or name in _CLIENT_ARGUMENTS:
@@ -142,20 +152,20 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], strategys:
         elif close := get_close_matches(name, strategys, n=1, cutoff=_ALIKE):
             meant = f"did you mean {close[0]}= of the strategy, e.g. dedup=Lookup({close[0]}=...)?"
         elif "_" in name:
-            meant = f"the client's settings have dots: put {dotted!r} into the configuration"
+            meant = f"client settings have dots: put {dotted!r} into the configuration"
         else:
             meant = f"DedupConsumer takes {', '.join(sorted(ours))}, and the client's settings"
         raise ConfigurationError(f"unknown argument {name}=; {meant}")
 
 
 def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:
-    """Read and complete a ``confluent_kafka.Consumer`` configuration; raises `ConfigurationError` in one line.
+    """Read and complete a ``confluent_kafka.Consumer`` configuration; raise `ConfigurationError` if it is not valid.
 
-    ``more`` are the settings that came as keyword arguments; they go before those of ``config``, as the plain client has it.
+    ``more`` are settings given as keyword arguments; they take precedence over ``config``, as in the plain client.
     """
     if not isinstance(config, Mapping):
         raise ConfigurationError(
-            # Not the value: it may hold a password.
+            # Without the value: it may contain a password.
             f"config is of type {type(config).__name__}: give the dictionary that confluent_kafka.Consumer takes"
         )
     client = {**config, **(more or {})}
@@ -164,12 +174,12 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         client.pop("default.topic.config")
         client = {**nested, **client}
     if not client.get("group.id"):
-        raise ConfigurationError("group.id is missing: what is remembered belongs to a group; set 'group.id'")
+        raise ConfigurationError("group.id is missing, and the key store belongs to a group: set 'group.id'")
     refuse_unwritable(client)
     auto_store = _flag(client, "enable.auto.offset.store")
     if auto_store:
         raise ConfigurationError(
-            "enable.auto.offset.store=true commits records that are not handled yet and so loses messages; leave it out"
+            "enable.auto.offset.store=true commits records before they are handled, which loses messages; leave it out"
         )
     auto_commit = _flag(client, "enable.auto.commit")
     if auto_commit and auto_store is None:
@@ -215,9 +225,9 @@ _CALLBACKS = ("stats_cb", "throttle_cb", "on_commit", "statistics.interval.ms")
 
 
 def reader_settings(settings: ClientSettings) -> dict[str, Any]:
-    """Return the configuration of a plain reader of the same topics: no group membership, the same isolation level.
+    """Return the configuration of a reader outside the group, for the same topics at the same isolation level.
 
-    It keeps the group's name (access rights are given by it) and never commits.
+    It keeps the group's name, because access rights may depend on it, and never commits.
     """
     reader = {k: v for k, v in settings.client.items() if k not in _GROUP_SETTINGS and k not in _CALLBACKS}
     return {
@@ -229,9 +239,12 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
     }
 
 
-_ADMIN_PREFIXES = ("bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id", "client.dns", "broker.address", "oauth", "log_level", "logger")  # fmt: skip
+_ADMIN_PREFIXES = (
+    "bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id",
+    "client.dns", "broker.address", "oauth", "log_level", "logger",
+)  # fmt: skip
 
 
 def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a client's configuration that says how to reach the cluster."""
+    """Return the settings that are needed to connect to the cluster."""
     return {k: v for k, v in client.items() if k.startswith(_ADMIN_PREFIXES)}

@@ -1,7 +1,7 @@
-"""Whether the topics that are read are still the ones that their partitions began with.
+"""Detection of deleted and recreated topics while their partitions are read.
 
-A topic that is deleted and made again has the same name and, soon, the same offsets: the client reads on where it stood, and the records before
-that are never read. The brokers know it by its ID.
+A recreated topic has the same name and, soon, the same offsets. The client would continue at its old position, and
+the records before it would never be read. The brokers' topic ID tells the two apart.
 """
 
 from __future__ import annotations
@@ -16,23 +16,25 @@ from dedup_sdk.kafka.client import Asked, topic_id_of
 from dedup_sdk.kafka.commit_text import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0
-"""Seconds between two looks; so long, at most, a topic that was made anew is taken for the old one."""
+"""Seconds between two checks: the longest time for which a recreated topic stays undetected."""
 LOOK_SOON_S: Final = 1.0
-"""Seconds until the next look where a topic is not there, or another one: a broker may be behind, so that two looks have to agree."""
+"""Seconds until the next check after a missing or different topic.
+
+A broker's metadata may be outdated, so two checks must agree."""
 
 
 class Brokers(Protocol):
-    """The questions that are asked."""
+    """The requests that `TopicWatch` sends."""
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException`."""
 
     def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
-        """Ask which these topics are now; the answers are `confluent_kafka.admin.TopicDescription`, by name."""
+        """Request the current topic IDs; the answers are `confluent_kafka.admin.TopicDescription`, by name."""
 
 
 class Read(Protocol):
-    """A partition that is read: of which topic, and which log that was (`log_name`) when it began."""
+    """A partition that is read: its topic, and the log that the topic had at the start (`log_name`)."""
 
     @property
     def topic(self) -> str:
@@ -40,19 +42,19 @@ class Read(Protocol):
 
     @property
     def log(self) -> str:
-        """Empty where nobody could say."""
+        """Empty where the log's name is not known."""
 
 
 R = TypeVar("R", bound=Read)
 
 
 class TopicWatch:
-    """Asks in the background which topics these are.
+    """Checks topic IDs with asynchronous requests.
 
     Args:
-        brokers: who is asked.
-        clock: gives monotonic seconds.
-        every_s: seconds between two looks.
+        brokers: sends the requests.
+        clock: returns monotonic seconds.
+        every_s: seconds between two checks.
     """
 
     def __init__(
@@ -61,15 +63,15 @@ class TopicWatch:
         self._brokers, self._clock = brokers, clock
         self._every_s = LOOK_EVERY_S if every_s is None else every_s
         self._asked: dict[str, Asked] = {}
-        self._seen: dict[str, str] = {}
+        self._changed: dict[str, str] = {}
         self._asked_at = clock()
         self.due_at = self._asked_at + self._every_s
-        """When (seconds of the clock) there is something to ask; past while an answer is awaited."""
+        """When `look` must be called next (seconds of the clock); in the past while an answer is pending."""
         self.missing: set[str] = set()
-        """Topics that the broker which was asked last does not know; it may be behind."""
+        """Topics unknown to the broker that answered last; its metadata may be outdated."""
 
     def look(self, partitions: Collection[R]) -> list[R]:
-        """Ask, or look at the answers; return those that are read from a topic which is another one by now."""
+        """Send the requests, or read their answers; return the partitions whose topic was recreated."""
         reading = [each for each in partitions if each.log]
         if not self._asked:
             self._ask({each.topic for each in reading})
@@ -79,11 +81,11 @@ class TopicWatch:
         asked, self._asked, self.missing = self._asked, {}, set()
         self.due_at = self._asked_at + self._every_s
         logs = {topic: self._log_of(topic, each) for topic, each in asked.items()}
-        others = [each for each in reading if not is_one_log(logs.get(each.topic, ""), each.log)]
-        before, self._seen = self._seen, {each.topic: logs[each.topic] for each in others}
-        if self._seen:
+        changed = [each for each in reading if not is_one_log(logs.get(each.topic, ""), each.log)]
+        before, self._changed = self._changed, {each.topic: logs[each.topic] for each in changed}
+        if self._changed:
             self.due_at = self._clock() + LOOK_SOON_S
-        return [each for each in others if before.get(each.topic) == logs[each.topic]]
+        return [each for each in changed if before.get(each.topic) == logs[each.topic]]
 
     def _ask(self, topics: set[str]) -> None:
         self._asked_at = self._clock()
@@ -93,7 +95,7 @@ class TopicWatch:
             self._asked, self.due_at = asked, self._asked_at
 
     def _log_of(self, topic: str, asked: Asked) -> str:
-        """Return which log a topic is now; empty where nobody can say."""
+        """Return the name of a topic's current log; empty where it is not known."""
         try:
             topic_id = topic_id_of(asked.answer.result())
         except KafkaException as error:

@@ -141,7 +141,7 @@ class WorkerSession:
 
         An error of the store is no exception here: the next `poll` handles it.
         """
-        return self._loop.steady(bears_faults=True)
+        return self._loop.guarded_step(defers_store_errors=True)
 
     def wait(self, timeout_s: float) -> None:
         """Let other threads have the consumer for some seconds; for listeners, which are called in `exclusive`."""
@@ -165,4 +165,4 @@ class WorkerSession:
             self._loop.fetch_again()
             self._delivery.put_back(sorted(self._returned, key=_offset))
             self._returned = []
-            self._interruption.look_soon()
+            self._interruption.request_maintenance()

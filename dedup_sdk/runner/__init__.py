@@ -1,1 +1,1 @@
-"""`DedupConsumer.run`: messages go to worker threads, what fails is tried again or dead-lettered, and dead letters are sent back."""
+"""`DedupConsumer.run`: worker threads call and retry a handler, its failures are dead-lettered, and redriven later."""

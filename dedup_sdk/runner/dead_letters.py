@@ -1,17 +1,17 @@
-"""Dead letters: what they say of the messages that they stand for, and their producer.
+"""Dead letters: their headers, and the producer that sends them.
 
-A dead letter has the key, the value and the headers of its message, and besides, each as text in a header whose name
-begins with ``dedup-dead-letter-``:
+A dead letter has the key, the value and the headers of its message. These headers are added, as text, each with the
+prefix ``dedup-dead-letter-``:
 
     topic, partition, offset    the coordinates of the message
     timestamp-ms                its timestamp, -1 if it had none
     group                       the consumer group whose handler failed
-    attempts                    how often its handler was called by then
+    attempts                    number of calls of its handler, earlier deliveries included
     id                          the digest of its dedup ID, 32 hex digits; absent when it had none
-    error-type, error           what the handler raised in the end, shortened, credentials masked
+    error-type, error           the last error of the handler, shortened, credentials masked
 
-and the header ``dedup-redrive``, by which the message is handled once more where the dead letter is sent back with its headers
-(`dedup_sdk.ids.redrive`).
+The header ``dedup-redrive`` is added too. By it the group handles the message once more when the dead letter is sent
+back with its headers (`dedup_sdk.ids.redrive`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PREFIX = "dedup-dead-letter-"
 _MAKE_TOPIC_S = 10.0
 _PAUSE_S = 0.1
 _ANY_SIZE = 1_000_000_000
-"""Bytes; what is too large is for the broker to say, which has taken the message itself."""
+"""``message.max.bytes``: no limit in the client. The broker decides, which has already accepted the message once."""
 
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -49,10 +49,10 @@ Report = Callable[[KafkaError | None], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Which message failed, in which group, and why.
+    """Describes a failed message, its group and its error.
 
-    ``timestamp_ms`` is -1 for a message without a timestamp, ``digest`` (16 bytes) None for one without an ID. ``error`` is
-    one line of at most 1,000 characters.
+    ``timestamp_ms`` is -1 for a message without a timestamp, ``digest`` (16 bytes) None for one without an ID.
+    ``error`` is one line of at most 1,000 characters.
     """
 
     topic: str
@@ -75,7 +75,7 @@ class DeadLetter:
         attempts: int,
         digest: bytes | None,
     ) -> Self:
-        """Describe a message whose handler failed for good."""
+        """Describe a message whose handler has failed and will not be retried."""
         return cls(
             topic=message.topic(), partition=message.partition(), offset=message.offset(),
             timestamp_ms=message.timestamp()[1], group=group, attempts=attempts, digest=digest,
@@ -84,44 +84,44 @@ class DeadLetter:
 
     @classmethod
     def read(cls, message: Any) -> Self | None:
-        """Read the description off a message; None when it is no dead letter (or not one of ours).
+        """Read the description from a dead letter's headers; None if ``message`` is not a dead letter of this SDK.
 
-        What does not name the message may be missing or senseless: ``timestamp_ms`` is -1 then, ``attempts`` 0.
+        Only topic, partition, offset and group are required. Without a valid timestamp ``timestamp_ms`` is -1,
+        without attempts ``attempts`` is 0.
         """
-        said = _description(message)
-        topic, group, digest = said.get("topic"), said.get("group"), said.get("id")
-        partition, offset = _number(said.get("partition")), _number(said.get("offset"))
+        fields = _description(message)
+        topic, group, digest = fields.get("topic"), fields.get("group"), fields.get("id")
+        partition, offset = _number(fields.get("partition")), _number(fields.get("offset"))
         if topic is None or group is None or partition is None or offset is None:
             return None
-        timestamp_ms = _number(said.get("timestamp-ms"))
+        timestamp_ms = _number(fields.get("timestamp-ms"))
         return cls(
             topic=topic, partition=partition, offset=offset, timestamp_ms=-1 if timestamp_ms is None else timestamp_ms,
-            group=group, attempts=_number(said.get("attempts")) or 0,
+            group=group, attempts=_number(fields.get("attempts")) or 0,
             digest=bytes.fromhex(digest) if digest is not None and _DIGEST.fullmatch(digest) else None,
-            error_type=said.get("error-type") or "", error=said.get("error") or "",
+            error_type=fields.get("error-type") or "", error=fields.get("error") or "",
         )  # fmt: skip
 
     def headers(self, message: Any) -> Headers:
-        """Return the headers of the dead letter: those of the message, the description, and what has it handled again."""
-        said = {
+        """Return all headers of the dead letter: those of the message, the description, and the redrive header."""
+        fields = {
             "topic": self.topic, "partition": self.partition, "offset": self.offset,
             "timestamp-ms": self.timestamp_ms, "group": self.group, "attempts": self.attempts,
             "id": None if self.digest is None else self.digest.hex(),
             "error-type": self.error_type, "error": self.error,
         }  # fmt: skip
         described = [
-            (PREFIX + name, str(value).encode()) for name, value in said.items() if value is not None
+            (PREFIX + name, str(value).encode()) for name, value in fields.items() if value is not None
         ]
         again = redrive_value(self.group, self.topic, self.partition, self.offset, self.timestamp_ms)
         return [*original_headers(message), *described, (REDRIVE_HEADER, again)]
 
 
 class DeadLetterProducer:
-    """Sends dead letters to one topic: idempotent, and each counts as sent only when the broker says so.
+    """An idempotent producer for one dead-letter topic; a letter counts as sent when its delivery report has come.
 
-    Not thread-safe; reports come inside `poll`.
-
-    Raises `DeadLetterError` when the topic is not there and the broker does not make it.
+    Not thread-safe; delivery reports arrive inside `poll`. Raises `DeadLetterError` when the topic does not exist and
+    the broker does not create it.
     """
 
     def __init__(self, settings: ClientSettings, topic: str) -> None:
@@ -143,21 +143,23 @@ class DeadLetterProducer:
                 found = self._producer.list_topics(self.topic, timeout=ASK_S).topics[self.topic]
             except KafkaException as error:
                 raise DeadLetterError(
-                    f"dead-letter topic {self.topic!r} cannot be asked for ({error}); check bootstrap.servers and access rights"
+                    f"dead-letter topic {self.topic!r}: no metadata ({error}); check bootstrap.servers and access "
+                    "rights"
                 ) from error
             if found.error is None and found.partitions:
                 return
             if time.monotonic() > until:
                 raise DeadLetterError(
-                    f"dead-letter topic {self.topic!r} is not there ({found.error}); create it, or name another by "
-                    "DedupConsumer(dead_letters=...)"
+                    f"dead-letter topic {self.topic!r} does not exist ({found.error}); create it, or name another "
+                    "one in DedupConsumer(dead_letters=...)"
                 )
             time.sleep(_PAUSE_S)
 
     def send(self, message: Any, letter: DeadLetter, report: Report) -> None:
-        """Send the dead letter of a message; waits where too much is under way.
+        """Send the dead letter of a message; waits while the client's queue is full.
 
-        ``report`` is called with None, or with the error why it was not delivered. Raises `KafkaException` when it cannot even be sent.
+        ``report`` is called with None when the letter was delivered, else with the error. Raises `KafkaException`
+        when the client refuses the letter.
         """
         while True:
             try:
@@ -169,23 +171,23 @@ class DeadLetterProducer:
                     on_delivery=lambda error, _: report(error),
                 )
             except BufferError:
-                # Reports make room: undelivered letters fail after delivery.timeout.ms.
+                # `poll` frees the queue: letters are delivered, or fail after delivery.timeout.ms.
                 self._producer.poll(_PAUSE_S)
             else:
                 return
 
     def poll(self) -> None:
-        """Let reports come in, without waiting."""
+        """Process delivery reports, without waiting."""
         self._producer.poll(0)
 
     def close(self) -> None:
-        """Drop the letters that are not delivered."""
+        """Drop undelivered letters."""
         self._producer.purge()
         self._producer.poll(0)
 
 
 def original_headers(message: Any) -> Headers:
-    """Return the headers that a message had before it was dead-lettered: what to copy to a message of your own."""
+    """Return the headers that a message had before it was dead-lettered; copy these to a message of your own."""
     return _without_ours(as_record(message).headers)
 
 
@@ -196,7 +198,7 @@ def _without_ours(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
 
 
 def _description(message: Any) -> dict[str, str | None]:
-    # Of several headers with one name the last counts.
+    # Of several headers with the same name the last one counts.
     return {
         name.removeprefix(PREFIX): _text(value)
         for name, value in as_record(message).headers

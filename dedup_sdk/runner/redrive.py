@@ -1,8 +1,9 @@
-"""Sending dead letters back, so that the consumer group that failed handles their messages once more.
+"""Redrive: sends dead letters back, so that the consumer group that failed handles their messages once more.
 
-What has a message handled again is the header ``dedup-redrive`` of its dead letter (`dedup_sdk.ids.redrive`), so that any tool which copies
-headers can do this. How far it came is committed by a consumer group of its own, after the brokers have what was sent: a run that is killed
-sends the last batch again, which changes nothing, since two copies of one dead letter have the same ID.
+The header ``dedup-redrive`` of the dead letter causes this (`dedup_sdk.ids.redrive`), so any tool that copies headers
+can be used instead. Progress is committed in a consumer group of its own, after the brokers have acknowledged the
+letters. A run that is killed sends its last batch again; that is harmless, because two copies of a dead letter have
+the same ID.
 """
 
 from __future__ import annotations
@@ -25,26 +26,27 @@ from dedup_sdk.runner.dead_letters import DeadLetter, Headers
 
 _BATCH: Final = 500
 _SLICE_S: Final = 0.5
-_PATIENCE_S: Final = 60.0
-"""Seconds without an answer of the brokers after which a run ends with an error."""
+_SILENCE_S: Final = 60.0
+"""Seconds without an answer of the brokers, after which a run fails."""
 _DELIVERY_S: Final = 300.0
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _ANY_SIZE: Final = 1_000_000_000
 
 
 def redrive_group(source: str) -> str:
-    """Return the consumer group whose offsets say how far a dead-letter topic was sent back."""
+    """Return the consumer group that holds the progress of redrives of a dead-letter topic."""
     return f"{source}.redrive"
 
 
 @dataclass(slots=True)
 class Redriven:
-    """What a run did, or would do.
+    """The result of a run, or of a dry run.
 
-    - ``letters``: how many were sent, by target topic.
-    - ``stranded``: how many were not, by the name of a target topic that the broker does not have, or that no topic can have.
-    - ``others``: records of the topic that are no dead letters of this SDK.
-    - ``read`` of ``total`` offsets are through.
+    - ``letters``: dead letters sent, by target topic.
+    - ``stranded``: dead letters not sent, by target topic: the broker does not have the topic, or its name is not
+      valid.
+    - ``others``: records that are not dead letters of this SDK.
+    - ``read``: offsets processed, of ``total``.
     """
 
     total: int = 0
@@ -55,14 +57,15 @@ class Redriven:
 
     @property
     def count(self) -> int:
-        """How many dead letters were sent."""
+        """The number of dead letters sent."""
         return self.letters.total()
 
 
 class Redrive:
-    """The dead letters of one topic, to be sent to ``target`` (None: to the topic of each one's message).
+    """Sends the dead letters of one topic to ``target`` (None: each to its message's topic).
 
-    ``client``: more of the client's settings, for security. Raises `DeadLetterError` in one line where the cluster does not play along.
+    ``client``: additional client settings, for security. Raises `DeadLetterError` with a one-line message when a
+    request fails.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Redrive:
     ) -> None:
         if target == source:
             raise ConfigurationError(
-                f"--to {target!r} is --from: the dead letters would be read again and again; leave --to out"
+                f"--to {target!r} is the same as --from: the dead letters would be read again for ever; leave --to out"
             )
         self._source, self._target = source, target
         self._config: dict[str, Any] = {"log_level": 0, **(client or {}), "bootstrap.servers": bootstrap}
@@ -91,7 +94,7 @@ class Redrive:
             self._consumer = Consumer({**self._config, **own})
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._consumer.close()
 
     def run(
@@ -102,15 +105,17 @@ class Redrive:
         limit: int | None = None,
         report: Callable[[Redriven], object] = lambda _: None,
     ) -> Redriven:
-        """Send what is there now, ``limit`` dead letters at most, from where the last run ended; return what was done.
+        """Send the dead letters that are in the topic now, from the end of the last run on; return the result.
 
-        ``execute`` false: nothing is sent or committed. ``again``: from the topic's beginning. ``report`` is called after each batch.
+        ``execute`` false: a dry run, nothing is sent or committed. ``again``: start at the topic's beginning.
+        ``limit``: maximum number of dead letters. ``report`` is called after each batch.
         """
         try:
             return self._run(execute=execute, again=again, limit=limit, report=report)
         except KafkaException as error:
             raise DeadLetterError(
-                f"the cluster did not answer: {text_of(error)}; is the broker up? Start again, it goes on where it ended"
+                f"the cluster did not answer: {text_of(error)}; check that the broker is up, then start again: a new "
+                "run continues where this one ended"
             ) from None
 
     def _run(
@@ -119,11 +124,11 @@ class Redrive:
         done = Redriven()
         left = self._ranges(again=again)
         done.total = sum(end - begin for begin, end in left.values())
-        left = {number: place for number, place in left.items() if place[0] < place[1]}
+        left = {number: (begin, end) for number, (begin, end) in left.items() if begin < end}
         self._consumer.assign(
             [TopicPartition(self._source, number, begin) for number, (begin, _) in left.items()]
         )
-        heard = time.monotonic()
+        last_progress = time.monotonic()
         sender = _Sender(self._config) if execute else None
         while left and (limit is None or done.count < limit):
             messages: list[Any] = self._consumer.consume(_BATCH, _SLICE_S)
@@ -135,31 +140,31 @@ class Redrive:
                 if number not in left:
                     continue
                 if message.error() is not None:
-                    if message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (that is its public name)
-                        # Behind it lies nothing that is decided yet.
+                    if message.error().code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 (public)
+                        # The last stable offset: the end of the records that may be read now.
                         left[number] = left[number][0], min(left[number][1], offset)
                         reached[number] = left[number][1]
                     elif not message.error().retriable():
                         raise KafkaException(message.error())
                 elif offset < left[number][1]:
-                    self._take(message, done, sender)
+                    self._process(message, done, sender)
                     reached[number] = offset + 1
                 else:
-                    # What came since the run began. The last offset before it may be a hole, of which no record tells.
+                    # Written after the run began. The last offset of the range may be a hole, without a record.
                     reached[number] = left[number][1]
-            self._note(done, left, reached, sender)
-            heard = _heard(heard, reached=bool(reached))
+            self._commit(done, left, reached, sender)
+            last_progress = _check_silence(last_progress, reached=bool(reached))
             report(done)
         return done
 
-    def _note(
+    def _commit(
         self,
         done: Redriven,
         left: dict[int, tuple[int, int]],
         reached: dict[int, int],
         sender: _Sender | None,
     ) -> None:
-        """Commit how far it came, when the brokers have what was sent."""
+        """Wait for the delivery reports, then commit the positions reached."""
         if sender is not None:
             sender.wait()
         for number, position in reached.items():
@@ -169,11 +174,13 @@ class Redrive:
             if position >= end:
                 del left[number]
         if sender is not None and reached:
-            places = [TopicPartition(self._source, number, position) for number, position in reached.items()]
-            self._consumer.commit(offsets=places, asynchronous=False)
+            positions = [
+                TopicPartition(self._source, number, position) for number, position in reached.items()
+            ]
+            self._consumer.commit(offsets=positions, asynchronous=False)
 
     def _ranges(self, *, again: bool) -> dict[int, tuple[int, int]]:
-        """Return what is to be read of each partition: offsets ``[begin, end)``."""
+        """Return the offsets ``[begin, end)`` to read, by partition."""
         count = self._count(self._source)
         if count is None:
             raise DeadLetterError(f"topic {self._source!r} is unknown to the broker; check --from")
@@ -181,27 +188,27 @@ class Redrive:
             raise DeadLetterError(f"topic {self._target!r} is unknown to the broker; check --to")
         numbers = range(count)
         asked = [TopicPartition(self._source, number) for number in numbers]
-        stands = {tp.partition: tp.offset for tp in self._consumer.committed(asked, timeout=ASK_S)}
+        committed = {tp.partition: tp.offset for tp in self._consumer.committed(asked, timeout=ASK_S)}
         ranges = {}
         for place in asked:
             first, end = self._consumer.get_watermark_offsets(place, timeout=ASK_S)
-            stand = stands[place.partition]
-            # A topic that ends before it was made anew. Sent twice changes nothing.
-            begin = first if again or stand > end else max(first, stand)
+            position = committed[place.partition]
+            # A topic that ends before the committed offset was recreated. To send a letter twice is harmless.
+            begin = first if again or position > end else max(first, position)
             ranges[place.partition] = begin, end
         return ranges
 
     def _count(self, topic: str) -> int | None:
-        """Return how many partitions a topic has, None where the broker does not have it, or may not be sent to."""
+        """Return the number of a topic's partitions; None if the topic does not exist or must not be written to."""
         if topic not in self._partitions:
-            there = None
+            found = None
             if _TOPIC.fullmatch(topic) and not topic.startswith("__"):
-                there = self._consumer.list_topics(topic, timeout=ASK_S).topics.get(topic)
-            is_there = there is not None and there.error is None
-            self._partitions[topic] = len(there.partitions) if there is not None and is_there else 0
+                found = self._consumer.list_topics(topic, timeout=ASK_S).topics.get(topic)
+            exists = found is not None and found.error is None
+            self._partitions[topic] = len(found.partitions) if found is not None and exists else 0
         return self._partitions[topic] or None
 
-    def _take(self, message: Any, done: Redriven, sender: _Sender | None) -> None:
+    def _process(self, message: Any, done: Redriven, sender: _Sender | None) -> None:
         letter = DeadLetter.read(message)
         if letter is None:
             done.others += 1
@@ -211,15 +218,15 @@ class Redrive:
         if count is None:
             done.stranded[topic] += 1
             return
-        # Duplicates are looked for inside a partition: where it was there may be another copy.
-        there = letter.partition if 0 <= letter.partition < count else -1
+        # To the message's own partition: duplicates are detected within a partition, and it may hold another copy.
+        partition = letter.partition if 0 <= letter.partition < count else -1
         done.letters[topic] += 1
         if sender is not None:
-            sender.send(message, topic, there, _headers(message, letter))
+            sender.send(message, topic, partition, _headers(message, letter))
 
 
 class _Sender:
-    """Sends dead letters, and waits until the brokers have them."""
+    """Sends dead letters, and waits for their delivery reports."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         whole = {**config, "enable.idempotence": True, "message.max.bytes": _ANY_SIZE}
@@ -228,7 +235,7 @@ class _Sender:
         self._error: str | None = None
 
     def send(self, message: Any, topic: str, partition: int, headers: Headers) -> None:
-        """Send one with its key, value and headers; ``partition`` -1: as its key says."""
+        """Send one dead letter with its key, value and headers; ``partition`` -1: the partitioner chooses by key."""
         while True:
             try:
                 self._producer.produce(
@@ -245,13 +252,13 @@ class _Sender:
                 return
 
     def wait(self) -> None:
-        """Wait for the delivery reports; raises `DeadLetterError` where one says that it was not delivered."""
+        """Wait for all delivery reports; raise `DeadLetterError` if a letter was not delivered."""
         left = self._producer.flush(_DELIVERY_S)
         if self._error is not None or left:
-            why = self._error or f"{left} are not confirmed after {_DELIVERY_S:g} s"
+            why = self._error or f"{left} are not acknowledged after {_DELIVERY_S:g} s"
             raise DeadLetterError(
-                f"dead letters were not sent back: {why}; see that the topic takes them (max.message.bytes, access rights), "
-                "then start again: it goes on there"
+                f"dead letters were not sent back: {why}; check that the topic accepts them (max.message.bytes, access "
+                "rights), then start again: a new run continues there"
             )
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
@@ -260,20 +267,24 @@ class _Sender:
 
 
 def _headers(message: Any, letter: DeadLetter) -> Headers:
-    """Return the headers of a dead letter; one that was written before they named the group gets the header that does."""
+    """Return the headers to send; a dead letter of an older version, without the redrive header, gets one."""
     headers: Headers = [*as_record(message).headers]
     if not any(name == REDRIVE_HEADER for name, _ in headers):
-        said = redrive_value(letter.group, letter.topic, letter.partition, letter.offset, letter.timestamp_ms)
-        headers.append((REDRIVE_HEADER, said))
+        value = redrive_value(
+            letter.group, letter.topic, letter.partition, letter.offset, letter.timestamp_ms
+        )
+        headers.append((REDRIVE_HEADER, value))
     return headers
 
 
-def _heard(heard: float, *, reached: bool) -> float:
+def _check_silence(last_progress: float, *, reached: bool) -> float:
+    """Return the time of the last progress; raise `DeadLetterError` when it is too long ago."""
     now = time.monotonic()
     if reached:
         return now
-    if now - heard > _PATIENCE_S:
+    if now - last_progress > _SILENCE_S:
         raise DeadLetterError(
-            f"nothing came from the broker for {_PATIENCE_S:g} s; is it up? Start again, it goes on where it ended"
+            f"no record arrived from the broker for {_SILENCE_S:g} s; check that it is up, then start again: a new run "
+            "continues where this one ended"
         )
-    return heard
+    return last_progress

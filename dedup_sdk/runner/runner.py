@@ -1,7 +1,8 @@
-"""One run of a handler: messages go to worker threads, and what fails is tried again or dead-lettered, in order.
+"""The loop of `DedupConsumer.run`: hands messages to worker threads, and completes, dead-letters or releases them.
 
-Only the thread that polls draws conclusions; the workers do nothing but call the handler. So a rebalance callback, which runs on the polling
-thread with the consumer's lock, can still complete what they did, and no worker ever waits for it.
+Only the polling thread changes the state of the run; workers only call the handler. So a rebalance callback, which
+runs on the polling thread with the consumer's lock, can still complete handled messages, and no worker ever waits for
+it.
 """
 
 from __future__ import annotations
@@ -25,24 +26,28 @@ from dedup_sdk.runner.workers import Workers
 logger = logging.getLogger("dedup_sdk")
 
 WAIT_S = 0.2
-"""Seconds that the loop waits for a message while nothing is in flight."""
-LOOK_S = 0.02
-"""Seconds between two looks for new messages while handlers are busy, and for handlers while a partition goes."""
+"""Seconds that the loop waits for a message while no task is in flight."""
+POLL_S = 0.02
+"""Poll interval in seconds: for messages while handlers run, and for handlers while a partition is revoked."""
 
-_ITSELF = KafkaError(KafkaError._INVALID_ARG, "the message is in the dead-letter topic already")  # noqa: SLF001 (its public name)
+_SAME_TOPIC = KafkaError(
+    KafkaError._INVALID_ARG,  # noqa: SLF001 (public)
+    "the message is already in the dead-letter topic",
+)
 
 
-class DeadLettered(NamedTuple):
-    """A task whose dead letter came to an end; ``error`` is None when it was delivered."""
+class LetterReport(NamedTuple):
+    """A task with the delivery report of its dead letter; ``error`` is None when it was delivered."""
 
     task: Task
     error: KafkaError | None
 
 
 class Runner:
-    """One run and its loop, over a `WorkerSession`. Its state changes only in ``session.exclusive()``.
+    """One run over a `WorkerSession`. Its state changes only in ``session.exclusive()``.
 
-    ``failure`` is the error that ends the run. ``letters`` sends dead letters, None where failures are not dead-lettered.
+    ``failure`` is the error that ends the run. ``letters`` sends dead letters; None if failures are not
+    dead-lettered.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class Runner:
         self._tasks = Tasks(settings.order)
         self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
         self._reports: dict[Task, KafkaError | None] = {}
-        """Dead letters whose delivery report has come, with the error where they were not delivered."""
+        """Delivery reports of dead letters, by task: None, or the error of a letter that was not delivered."""
         self._stopped = False
 
     def __enter__(self) -> Self:
@@ -68,7 +73,7 @@ class Runner:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End threads and producer; what is in flight by now is nobody's."""
+        """End the worker threads and the producer; messages still in flight are abandoned."""
         idle = not self._tasks
         self._workers.close()
         if idle:
@@ -77,16 +82,16 @@ class Runner:
             self._letters.close()
 
     def run(self) -> None:
-        """Have messages handled until `stop`, an error, or silence; then wait for the handlers that are running."""
+        """Handle messages until `stop`, an error, or ``idle_timeout``; then wait for the running handlers."""
         try:
             self._serve()
         except BaseException:
-            self._wind_up_anyhow()
+            self._drain_after_error()
             raise
-        self._wind_up(None if self.failure is None else self._session.deadline_s)
+        self._drain(None if self.failure is None else self._session.deadline_s)
 
     def stop(self) -> None:
-        """Begin no further message. From any thread, or a signal handler."""
+        """Begin no further message. You may call this from any thread, or from a signal handler."""
         self._stopped = True
         self._workers.halt()
 
@@ -99,123 +104,125 @@ class Runner:
     def _serve(self) -> None:
         session = self._session
         while not self._stopped and self.failure is None:
-            self._settle(0)
+            self._process_outcomes(0)
             if len(self._tasks) >= self._settings.max_in_flight:
-                if not self._settle(LOOK_S):
+                if not self._process_outcomes(POLL_S):
                     session.keep_alive()
                 continue
             message = session.poll(0 if self._tasks else WAIT_S)
             if message is not None:
                 with session.exclusive():
-                    self._take(message)
+                    self._accept(message)
             elif session.is_idle(busy=bool(self._tasks)):
                 return
             elif self._tasks:
-                self._settle(LOOK_S)
+                self._process_outcomes(POLL_S)
 
-    def _take(self, message: Message) -> None:
+    def _accept(self, message: Message) -> None:
         if self._session.in_flight(message) is None:
-            # Its partition went, or was moved, on the way from the queue.
+            # Its partition was revoked or moved after the message left the delivery queue.
             return
         task = Task(message)
         if self._tasks.add(task):
             self._workers.put(task)
 
-    def _wind_up(self, patience_s: float | None) -> None:
-        """Wait for the running handlers, ``patience_s`` seconds at most; have the rest delivered again, in order."""
-        until = None if patience_s is None else time.monotonic() + patience_s
+    def _drain(self, timeout_s: float | None) -> None:
+        """Wait for running handlers, at most ``timeout_s``; have the other messages delivered again, in order."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
         self._workers.halt()
         try:
             self._withdraw()
             while self._tasks and (until is None or time.monotonic() < until):
-                self._settle(LOOK_S)
+                self._process_outcomes(POLL_S)
                 self._withdraw()
                 self._session.keep_alive()
         finally:
             with self._session.exclusive():
                 for task in self._abandon(None):
-                    self._return(task)
+                    self._give_back(task)
                 self._session.deliver_again()
 
-    def _wind_up_anyhow(self) -> None:
-        """Wind up after an error, which is not to be hidden by another."""
+    def _drain_after_error(self) -> None:
+        """Drain after an error; a second error is logged, so that it does not hide the first."""
         try:
-            self._wind_up(self._session.deadline_s)
+            self._drain(self._session.deadline_s)
         except Exception:
-            logger.exception("the handlers could not be waited for in order; what was in flight comes again")
+            logger.exception(
+                "waiting for the running handlers failed; the messages in flight are delivered again"
+            )
 
     def _withdraw(self) -> None:
         with self._session.exclusive():
             self._session.keep_back(task.message for task in self._tasks.withdraw())
 
-    # --- how messages end ----------------------------------------------------------------------------------------
+    # --- outcomes of messages ------------------------------------------------------------------------------------
 
-    def _settle(self, timeout_s: float) -> bool:
-        """Draw the conclusions from what is over, after at most so many seconds; True when there was something."""
-        over = self._over(timeout_s)
-        if not over and not self._dead_lettered():
+    def _process_outcomes(self, timeout_s: float) -> bool:
+        """Process finished tasks and delivery reports; wait for one up to ``timeout_s``. True if there was any."""
+        finished = self._finished(timeout_s)
+        if not finished and not self._letter_reports():
             return False
         with self._session.settling():
             done = []
-            for task in over:
-                if not self._workers.taken(task) or task not in self._tasks:
-                    # Let go while this thread waited for the lock: its handler's work comes again.
+            for task in finished:
+                if not self._workers.acknowledge(task) or task not in self._tasks:
+                    # Removed while this thread waited for the lock: its message is delivered again.
                     continue
                 self._counters.retried += max(0, task.attempts - 1)
                 if task.error is not None:
-                    self._give_up(task, task.error)
+                    self._handle_failure(task, task.error)
                     continue
-                self._end(task)
+                self._remove(task)
                 done.append(task.message)
             self._session.complete(done)
-            for task, error in self._dead_lettered():
+            for task, error in self._letter_reports():
                 if error is None:
-                    self._end(task)
+                    self._remove(task)
                     self._session.complete([task.message], dead_lettered=True)
                 else:
                     self._fail(_undeliverable(task, error))
-                    self._return(task)
+                    self._give_back(task)
         return True
 
-    def _over(self, timeout_s: float) -> list[Task]:
-        """Return the tasks whose handler is over, after at most so many seconds; those let go meanwhile are left out."""
-        ours: list[Task] = []
-        for task in self._workers.over(timeout_s):
+    def _finished(self, timeout_s: float) -> list[Task]:
+        """Return the finished tasks of this run, after at most ``timeout_s`` seconds; abandoned tasks are dropped."""
+        finished: list[Task] = []
+        for task in self._workers.finished(timeout_s):
             if task in self._tasks:
-                ours.append(task)
+                finished.append(task)
                 continue
             if task.error is not None and self._settings.is_final(task.error):
                 self._fail(task.error)
-            self._workers.taken(task)
-        return ours
+            self._workers.acknowledge(task)
+        return finished
 
-    def _end(self, task: Task) -> None:
-        """Let a task go; what waited for it begins."""
+    def _remove(self, task: Task) -> None:
+        """Remove a task, and start the next one of its key queue."""
         following = self._tasks.remove(task)
         self._reports.pop(task, None)
-        # What follows a failure in its line must not overtake it.
+        # After a failure the next message with the same key must not overtake the failed one.
         if following is not None and self.failure is None:
             self._workers.put(following)
 
     def _fail(self, error: BaseException) -> None:
-        """End the run with an error; the first one counts."""
+        """End the run with an error; the first error wins."""
         self.failure = self.failure or error
 
-    def _return(self, task: Task) -> None:
-        """Release a task's message, to be delivered again after the run."""
+    def _give_back(self, task: Task) -> None:
+        """Remove a task and release its message, which is delivered again after the run."""
         if task in self._tasks:
-            self._end(task)
+            self._remove(task)
         self._session.give_back(task.message)
 
-    def _give_up(self, task: Task, error: BaseException) -> None:
-        """Do what the user wants with a message whose handler failed for good."""
+    def _handle_failure(self, task: Task, error: BaseException) -> None:
+        """Handle an error after the last retry: end the run, or send a dead letter, as ``on_error`` says."""
         if self._settings.is_final(error):
             self._fail(error)
-            self._return(task)
+            self._give_back(task)
             return
         known = self._session.in_flight(task.message)
         if known is None:
-            self._end(task)
+            self._remove(task)
             self._counters.stale += 1
             return
         attempt, digest = known
@@ -223,7 +230,7 @@ class Runner:
             task.message, error, group=self._group, attempts=attempt - 1 + task.attempts, digest=digest
         )
         logger.warning(
-            "%s[%d]@%d goes to the dead-letter topic after %d attempts: %s",
+            "%s[%d]@%d: the handler failed %d times, sending a dead letter: %s",
             letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
         )  # fmt: skip
         self._send_letter(task, letter)
@@ -231,12 +238,12 @@ class Runner:
     # --- dead letters --------------------------------------------------------------------------------------------
 
     def _send_letter(self, task: Task, letter: DeadLetter) -> None:
-        """Send a dead letter; the task stays in flight until its report is among `_dead_lettered`."""
+        """Send a dead letter; the task stays in flight until its delivery report was processed."""
         if self._letters is None:
-            raise AssertionError("a run without dead letters was to send one")
+            raise AssertionError("a run without a dead-letter topic tried to send a dead letter")
         if letter.topic == self._letters.topic:
-            # Else it would come again, and fail again, for ever.
-            self._reports[task] = _ITSELF
+            # Else the letter would be read from this topic, and fail again, for ever.
+            self._reports[task] = _SAME_TOPIC
             return
         try:
             self._letters.send(task.message, letter, partial(self._report, task))
@@ -246,42 +253,42 @@ class Runner:
     def _report(self, task: Task, error: KafkaError | None) -> None:
         self._reports[task] = error
 
-    def _dead_lettered(self) -> list[DeadLettered]:
-        """Return the dead letters that came to an end, until their tasks end; those of tasks let go meanwhile are left out."""
+    def _letter_reports(self) -> list[LetterReport]:
+        """Return the delivery reports of tasks in flight; reports of removed tasks are dropped."""
         if self._letters is not None:
             self._letters.poll()
         for task in [task for task in self._reports if task not in self._tasks]:
             del self._reports[task]
-        return [DeadLettered(task, error) for task, error in self._reports.items()]
+        return [LetterReport(task, error) for task, error in self._reports.items()]
 
-    # --- partitions that go --------------------------------------------------------------------------------------
+    # --- revoked and lost partitions -----------------------------------------------------------------------------
 
     def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
-        """Draw the conclusions of what is over of partitions that go, and let go of the rest; with the lock.
+        """Process the outcomes in partitions that are revoked, and abandon their other tasks; call with the lock held.
 
-        ``waits``: handlers that are running are waited for.
+        ``waits``: wait for running handlers, at most ``deadline_s``.
         """
-        going = set(partitions)
-        self._tasks.withdraw(going)
-        # A handler that has them go would wait for itself.
+        revoked = set(partitions)
+        self._tasks.withdraw(revoked)
+        # A handler that caused the revocation would wait for itself.
         waits = waits and not self._workers.is_this_thread
         until = time.monotonic() + (self._session.deadline_s if waits else 0)
-        while self._tasks.of(going):
-            self._settle(0)
-            self._tasks.withdraw(going)
-            if not self._tasks.of(going) or time.monotonic() >= until:
+        while self._tasks.of(revoked):
+            self._process_outcomes(0)
+            self._tasks.withdraw(revoked)
+            if not self._tasks.of(revoked) or time.monotonic() >= until:
                 break
-            # A handler may need the consumer, e.g. for `verdict`, and this thread has it in a rebalance callback.
-            self._session.wait(LOOK_S)
-        self._abandon(going)
+            # A rebalance callback holds the lock; a handler may need it, e.g. for `verdict`. So wait without it.
+            self._session.wait(POLL_S)
+        self._abandon(revoked)
 
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
-        """Let go of all messages of partitions (None: of all): what their handlers did must not be written any more; with the lock."""
+        """Abandon the tasks of lost partitions (None: of all) without a write; call with the lock held."""
         self._tasks.withdraw(partitions)
         self._abandon(partitions)
 
     def _abandon(self, partitions: Collection[Coordinates] | None) -> list[Task]:
-        """Let go of what is in flight, and count it: it is delivered again, although its handler may still come to its end."""
+        """Remove and count the tasks in flight; their messages are delivered again, even if a handler succeeds."""
         abandoned = self._tasks.of(partitions)
         for task in abandoned:
             task.abandon()
@@ -290,7 +297,7 @@ class Runner:
         for task in abandoned:
             self._counters.abandoned += 1
             logger.warning(
-                "%s[%d]@%d is still being handled, and is not waited for any more: it is delivered again",
+                "%s[%d]@%d: stopped waiting for its handler or dead letter; the message is delivered again",
                 *task.coordinates,
                 task.offset,
             )
@@ -300,6 +307,6 @@ class Runner:
 def _undeliverable(task: Task, error: KafkaError) -> DeadLetterError:
     topic, partition = task.coordinates
     return DeadLetterError(
-        f"the dead letter of {topic}[{partition}]@{task.offset} was not delivered: {error}; the message comes again: see that the "
-        "dead-letter topic takes it (max.message.bytes, access rights), then start again"
+        f"the dead letter of {topic}[{partition}]@{task.offset} was not delivered: {error}; the message is delivered "
+        "again: check that the dead-letter topic accepts it (max.message.bytes, access rights), then start again"
     )

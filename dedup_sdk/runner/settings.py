@@ -1,4 +1,4 @@
-"""What the user chose for a run."""
+"""The settings of a run: handler, retries, error policy, workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from stamina import Attempt
 
 MOST_WORKERS = 10_000
-"""More threads than that a process does not get, as a rule."""
+"""Upper limit of worker threads; a process usually cannot start more."""
 
 Handler = Callable[[Message], object]
 Failures = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
@@ -27,10 +27,11 @@ OnError = Literal["raise", "retry", "dead-letter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often, and after what pauses, a handler is called again for a message.
+    """How often, and after which pauses, a handler is called again for a message.
 
-    ``attempts``: calls at most, the first included; None: no limit. ``on``: the errors that may pass, or a function that tells. The pauses grow from
-    ``wait_initial`` to ``wait_max`` seconds, twice as long each time, with some jitter.
+    ``attempts``: maximum number of calls, the first included; None: no limit. ``on``: the retriable errors, or a
+    function that decides. The pauses grow from ``wait_initial`` to ``wait_max`` seconds, twice as long each time,
+    with jitter.
     """
 
     attempts: int | None
@@ -40,43 +41,45 @@ class Retries:
 
     def __post_init__(self) -> None:
         if self.attempts is not None:
-            whole("attempts", self.attempts, advice="give at least 1, or None for as many as it takes")
+            whole("attempts", self.attempts, advice="give at least 1, or None for no limit")
         failures: tuple[Any, ...] = self.on if isinstance(self.on, tuple) else (self.on,)
-        tells = callable(self.on) and not isinstance(self.on, type)
-        if not tells and not (
+        is_function = callable(self.on) and not isinstance(self.on, type)
+        if not is_function and not (
             failures and all(isinstance(each, type) and issubclass(each, Exception) for each in failures)
         ):
             raise ConfigurationError(
-                f"retry_on={self.on!r}: give a class of errors, a tuple of them, e.g. (OSError, TimeoutError), or a function that tells"
+                f"retry_on={self.on!r}: give an error class, a tuple of them, e.g. (OSError, TimeoutError), or a "
+                "function that returns whether to retry an error"
             )
         if seconds("wait_initial", self.wait_initial) > seconds("wait_max", self.wait_max):
             raise ConfigurationError(
-                f"wait_initial={self.wait_initial!r}, wait_max={self.wait_max!r}: give seconds, the first not above the second"
+                f"wait_initial={self.wait_initial!r}, wait_max={self.wait_max!r}: give seconds, wait_initial not above "
+                "wait_max"
             )
         if self.attempts != 1 and find_spec("stamina") is None:
             raise ConfigurationError(
                 "retries need the package stamina, which is not installed: pip install 'dedup-sdk[retry]'"
             )
 
-    def may_pass(self, error: Exception) -> bool:
-        """Whether the handler may succeed when it is called again."""
+    def is_retriable(self, error: Exception) -> bool:
+        """Whether to call the handler again after this error."""
         on = self.on
         return isinstance(error, on) if isinstance(on, type | tuple) else bool(on(error))
 
     def after(self, task: Task) -> Iterator[Attempt]:
-        """Yield one attempt after the other, with pauses, for a task that failed; the first is the one that failed.
+        """Yield a task's attempts, with pauses between them; the first stands for the call that has failed.
 
-        What is raised in the last one is raised on.
+        The error of the last attempt is raised.
         """
-        # Not where the handler succeeds: it costs ten times as much as calling a function.
+        # Only after a failure: an attempt of stamina costs ten times as much as a plain function call.
         import stamina
 
-        def may_pass(error: Exception) -> bool:
-            return self.may_pass(error) and task.back_off()
+        def begins_again(error: Exception) -> bool:
+            return self.is_retriable(error) and task.back_off()
 
         return iter(
             stamina.retry_context(
-                on=may_pass,
+                on=begins_again,
                 attempts=self.attempts,
                 timeout=None,
                 wait_initial=self.wait_initial,
@@ -88,7 +91,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What the user chose; raises `ConfigurationError` in one line."""
+    """The settings of a run; raises `ConfigurationError` with a one-line message."""
 
     handler: Handler
     on_error: OnError
@@ -116,5 +119,5 @@ class RunSettings:
             )
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether an error of a handler, its retries used up, ends the run."""
+        """Whether a handler's error, after its retries, ends the run."""
         return self.on_error != "dead-letter" or not isinstance(error, Exception)

@@ -1,9 +1,9 @@
-"""Messages between the thread that polls and the threads that handle them.
+"""Messages between the polling thread and the worker threads.
 
 task
-    one message on its way through a handler. In flight until the polling thread has drawn its conclusions.
-line
-    tasks with the same key of the same partition: the next one begins when the one before it is over.
+    one message and the state of its handler. In flight until the polling thread has processed its outcome.
+key queue
+    the tasks with one key of one partition: each begins when the one before it was removed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Coordinates = tuple[str, int]
 
 
 class Stage(Enum):
-    """Where a task is."""
+    """The state of a task."""
 
     WAITING = "waiting"
-    """No handler was called for it yet."""
+    """Its handler was not called yet."""
     RUNNING = "running"
     """Its handler is running."""
     BACKING_OFF = "backing off"
-    """Its handler failed, and will be called again after a while."""
-    OVER = "over"
-    """Its handler will not be called again."""
+    """Its handler failed, and will be called again after a pause."""
+    FINISHED = "finished"
+    """Its handler succeeded or failed, and will not be called again."""
     WITHDRAWN = "withdrawn"
-    """The same, and what was called failed, or nothing was: it is not handled."""
+    """Its handler will not be called (again), and has not succeeded: the message is not handled."""
 
 
 class Task:
-    """One message, and how its handler fares. Both sides may call any method, at any time."""
+    """One message and the state of its handler. Thread-safe."""
 
     __slots__ = ("_abandoned", "_lock", "_stage", "attempts", "coordinates", "error", "message")
 
@@ -53,55 +53,55 @@ class Task:
         return int(self.message.offset())
 
     def begin(self) -> bool:
-        """Note that the handler is about to be called; False: it must not be any more."""
+        """Record that the handler is about to be called; False: it must not be called."""
         with self._lock:
-            if self._stage in (Stage.OVER, Stage.WITHDRAWN):
+            if self._stage in (Stage.FINISHED, Stage.WITHDRAWN):
                 return False
             self._stage = Stage.RUNNING
             self.attempts += 1
             return True
 
     def back_off(self) -> bool:
-        """Note that the handler failed and may be called again after a while; False: it must not be any more."""
+        """Record that the handler failed and will be called again after a pause; False: it must not be called again."""
         with self._lock:
-            if self._stage in (Stage.OVER, Stage.WITHDRAWN) or self._abandoned:
+            if self._stage in (Stage.FINISHED, Stage.WITHDRAWN) or self._abandoned:
                 return False
             self._stage = Stage.BACKING_OFF
             return True
 
     def end(self, error: BaseException | None = None) -> bool:
-        """Note how it went in the end; False: it was withdrawn, and goes nowhere from there."""
+        """Record the final outcome of the handler; False: the task was withdrawn, and the outcome is ignored."""
         with self._lock:
             if self._stage is Stage.WITHDRAWN:
                 return False
-            self._stage = Stage.OVER
+            self._stage = Stage.FINISHED
             self.error = error
             return True
 
     def withdraw(self) -> bool:
-        """Keep the handler from being called (again); False when it is running, or was through. May be repeated."""
+        """Prevent further calls of the handler; False if it is running, succeeded, or failed for good. Idempotent."""
         with self._lock:
-            if self._stage in (Stage.RUNNING, Stage.OVER):
+            if self._stage in (Stage.RUNNING, Stage.FINISHED):
                 return False
             self._stage = Stage.WITHDRAWN
             return True
 
     def abandon(self) -> None:
-        """Let the handler run on, and never call it again for this task."""
+        """Let a running handler finish, but never call it again for this task."""
         with self._lock:
             self._abandoned = True
 
 
 class Tasks:
-    """The tasks in flight, in the order in which they came. Not thread-safe.
+    """The tasks in flight, in order of arrival. Not thread-safe.
 
-    With ``order="key"`` the tasks of a key form a line; messages without a key are in no line.
+    With ``order="key"`` the tasks with one key of one partition form a queue; messages without a key are not queued.
     """
 
     def __init__(self, order: Order) -> None:
         self._by_key = order == "key"
         self._tasks: dict[Task, Hashable] = {}
-        self._lines: dict[Hashable, deque[Task]] = {}
+        self._queues: dict[Hashable, deque[Task]] = {}
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -110,38 +110,38 @@ class Tasks:
         return task in self._tasks
 
     def add(self, task: Task) -> bool:
-        """Take a task in; True when it may begin now."""
+        """Add a task; True if its handler may be called now."""
         key = task.message.key() if self._by_key else None
         if key is None:
             self._tasks[task] = None
             return True
-        name = (task.coordinates, key)
-        self._tasks[task] = name
-        line = self._lines.setdefault(name, deque())
-        line.append(task)
-        return len(line) == 1
+        queue_key = (task.coordinates, key)
+        self._tasks[task] = queue_key
+        queue = self._queues.setdefault(queue_key, deque())
+        queue.append(task)
+        return len(queue) == 1
 
     def remove(self, task: Task) -> Task | None:
-        """Let a task go; return the one that may begin now because of that."""
-        name = self._tasks.pop(task)
-        if name is None:
+        """Remove a task; return the next one of its key queue if its handler may be called now."""
+        queue_key = self._tasks.pop(task)
+        if queue_key is None:
             return None
-        line = self._lines[name]
-        was_first = line[0] is task
-        line.remove(task)
-        if not line:
-            del self._lines[name]
+        queue = self._queues[queue_key]
+        was_first = queue[0] is task
+        queue.remove(task)
+        if not queue:
+            del self._queues[queue_key]
             return None
-        return line[0] if was_first else None
+        return queue[0] if was_first else None
 
     def of(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
-        """Return the tasks of some partitions (None: all of them), oldest first."""
+        """Return the tasks of some partitions (None: of all), oldest first."""
         return [task for task in self._tasks if partitions is None or task.coordinates in partitions]
 
     def withdraw(self, partitions: Collection[Coordinates] | None = None) -> list[Task]:
-        """Let those tasks go whose handler is not running; return them, oldest first."""
+        """Withdraw and remove the tasks whose handler is not running; return them, oldest first."""
         withdrawn = [task for task in self.of(partitions) if task.withdraw()]
-        # The last of a line first, so that none that goes too may begin.
+        # Back to front, so that `remove` never returns a task that is itself withdrawn.
         for task in reversed(withdrawn):
             self.remove(task)
         return withdrawn

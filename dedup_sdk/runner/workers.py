@@ -1,4 +1,4 @@
-"""Threads that call a handler, and call it again when it fails."""
+"""Worker threads that call a handler, and call it again when it fails."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from threading import Thread, current_thread
 from dedup_sdk.runner.settings import Handler, Retries
 from dedup_sdk.runner.tasks import Task
 
-_GONE = object()
+_MISSING = object()
 
 
 class Workers:
-    """So many threads that take tasks and hand them back when they are over; they end with `close`.
+    """A fixed number of threads that run tasks; end them with `close`.
 
-    ``ends_all`` says of a handler's last error whether no other task may begin after it.
+    ``ends_all`` returns whether no further task may begin after a handler's last error.
     """
 
     def __init__(
@@ -26,10 +26,11 @@ class Workers:
         self._halted = False
         self._retries = retries
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        # What is popped from a queue is lost when a signal interrupts the polling thread; what is in here is looked at first.
-        self._over: dict[Task, None] = {}
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        # A handler that never comes back must not keep the process from ending.
+        # A dictionary, not a queue: an exception of a signal in the polling thread could lose a popped task. Finished
+        # tasks stay here until they are acknowledged, and a restarted `finished` returns them again.
+        self._finished: dict[Task, None] = {}
+        self._wakeup: SimpleQueue[None] = SimpleQueue()
+        # Daemon threads: a handler that never returns must not keep the process alive.
         self._threads = [
             Thread(target=self._work, name=f"dedup-worker-{number}", daemon=True)
             for number in range(1, count + 1)
@@ -38,42 +39,42 @@ class Workers:
             thread.start()
 
     def put(self, task: Task) -> None:
-        """Have a task's handler called."""
+        """Queue a task: a worker thread calls its handler."""
         self._tasks.put(task)
 
     def halt(self) -> None:
-        """Let no further task begin; those that wait may be withdrawn."""
+        """Let no further task begin; waiting tasks can be withdrawn."""
         self._halted = True
 
-    def over(self, timeout_s: float) -> list[Task]:
-        """Return the tasks that are over and were not taken yet, in the order in which they ended.
+    def finished(self, timeout_s: float) -> list[Task]:
+        """Return the finished tasks that are not acknowledged, in the order in which they finished.
 
-        Waits for one at most so many seconds, and now and then less.
+        Waits for one for at most ``timeout_s`` seconds, sometimes less.
         """
         try:
-            if timeout_s > 0 and not self._over:
-                self._bell.get(timeout=timeout_s)
+            if timeout_s > 0 and not self._finished:
+                self._wakeup.get(timeout=timeout_s)
             while True:
-                self._bell.get_nowait()
+                self._wakeup.get_nowait()
         except Empty:
-            return list(self._over)
+            return list(self._finished)
 
-    def taken(self, task: Task) -> bool:
-        """Note that the conclusions from a task that is over are drawn; False when they were before."""
-        return self._over.pop(task, _GONE) is None
+    def acknowledge(self, task: Task) -> bool:
+        """Record that the outcome of a finished task was processed; False if it was recorded before."""
+        return self._finished.pop(task, _MISSING) is None
 
     def close(self) -> None:
-        """End the threads; one whose handler is busy ends when that comes back."""
+        """End the threads, each after the handler that it is running."""
         for _ in self._threads:
             self._tasks.put(None)
 
     @property
     def is_this_thread(self) -> bool:
-        """Whether the calling thread is one of them, so that a handler calls."""
+        """Whether the calling thread is a worker, so that the caller is a handler."""
         return current_thread() in self._threads
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the threads to end, at most so many seconds for each."""
+        """Wait for the threads to end, at most ``timeout_s`` seconds for each."""
         for thread in self._threads:
             thread.join(timeout_s)
 
@@ -81,29 +82,29 @@ class Workers:
         while (task := self._tasks.get()) is not None:
             if not self._halted:
                 self._call(task)
-            # Else the message stays in memory until the next one comes.
+            # Else the message stays in memory until the next task.
             del task
 
     def _call(self, task: Task) -> None:
         try:
             self._handle(task)
-        except BaseException as error:  # noqa: BLE001 (the polling thread says what becomes of it)
+        except BaseException as error:  # noqa: BLE001 (the polling thread handles it)
             if self._ends_all(error):
                 self.halt()
-            ended = task.end(error)
+            counts = task.end(error)
         else:
-            ended = task.end()
-        if ended:
-            # One that was withdrawn is not over: an interruption may have left it among those in flight.
-            self._over[task] = None
-            self._bell.put(None)
+            counts = task.end()
+        if counts:
+            # A withdrawn task is not reported: after an interruption it may still be among the tasks in flight.
+            self._finished[task] = None
+            self._wakeup.put(None)
 
     def _handle(self, task: Task) -> None:
         try:
             if task.begin():
                 self._handler(task.message)
         except Exception as error:
-            if self._retries.attempts == 1 or not self._retries.may_pass(error):
+            if self._retries.attempts == 1 or not self._retries.is_retriable(error):
                 raise
             self._handle_again(task, error)
 

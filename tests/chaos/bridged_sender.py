@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from dedup_sdk import Bridge
 from dedup_sdk.bridge.record_ids import source_id
 from dedup_sdk.kafka.client import topic_id_of
-from dedup_sdk.kafka.client_errors import passes
+from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commit_text import log_name, topic_digits
 from dedup_sdk.testing.supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER, SESSION_MS
@@ -156,7 +156,7 @@ class BridgedSender(Sender):
                     return {tp.partition: max(0, tp.offset) for tp in reader.committed(places, timeout=10)}
                 except KafkaException as error:
                     # A coordinator that is made, or moves, says so.
-                    if not passes(error) or time.monotonic() > until:
+                    if not is_retriable(error) or time.monotonic() > until:
                         raise
                     time.sleep(_LOOK_S)
         finally:

@@ -32,12 +32,12 @@ def test_a_group_that_aborts_the_client_is_refused(dedup: Dedup, group: str) -> 
 @pytest.mark.parametrize("setting", [f"{NOT_UTF8}=1", f"client.id={NOT_UTF8}"])
 def test_a_setting_that_is_no_text_is_refused(dedup: Dedup, setting: str) -> None:
     """Names and values that are not UTF-8 never reach the client, which dies of a name and raises without words of a value."""
-    assert "not UTF-8" in refusal(dedup, "--config", setting)
+    assert "not valid UTF-8" in refusal(dedup, "--config", setting)
 
 
 def test_a_bootstrap_that_is_no_text_is_refused(dedup: Dedup) -> None:
     """Bootstrap servers that are not UTF-8 are named as what is wrong."""
-    assert "bootstrap.servers: its value is not UTF-8" in refusal(dedup, bootstrap=NOT_UTF8)
+    assert "bootstrap.servers: its value is not valid UTF-8" in refusal(dedup, bootstrap=NOT_UTF8)
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ def test_a_callback_of_a_close_changes_no_assignment(
     ended.join(PATIENCE_S)
     assert not ended.is_alive(), "the close hangs"
     assert called == [call]
-    assert (f"{call}() is left out: the consumer closes" in caplog.text) == (call != "close")
+    assert (f"{call}() was ignored: the consumer is closing" in caplog.text) == (call != "close")
     assert committed(kafka.bootstrap, "g", "orders").offset == 1
 
 

@@ -339,7 +339,7 @@ def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
 
     monkeypatch.setattr(consumer._fetcher, "listen", listen)
     consumer._loop._heard_at = 0.0
-    consumer._interruption.look_soon()
+    consumer._interruption.request_maintenance()
 
     assert values(poll_some(consumer, 1)) == ["c"]
     assert offset_of(kafka) == 2

@@ -117,12 +117,12 @@ def test_a_reader_that_has_met_no_broker_is_kept(two_brokers: MockKafka) -> None
     # Of two addresses the client would take one by chance.
     of_the_hanging_one = two_brokers.bootstrap.split(",")[1]
     own = Readers(client_settings({"bootstrap.servers": of_the_hanging_one, "group.id": "g", "log_level": 0}))
-    own.answer_s = ANSWERED_MS / 1000 / 8
+    own.timeout_s = ANSWERED_MS / 1000 / 8
     with closing(TailReader(own, "orders", 0)) as first:
         with pytest.raises(KafkaException, match="_ALL_BROKERS_DOWN"):
             first.bounds()
         met_nobody = first._consumer
-    own.answer_s = PATIENCE_S
+    own.timeout_s = PATIENCE_S
     with closing(TailReader(own, "orders", 0)) as again:
         assert again._consumer is met_nobody
         assert again.bounds() == (0, RECORDS)
@@ -299,7 +299,7 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
     monkeypatch.setattr(recovery, "_one_window_back", at_the_beginning)
     consumer = make("pairs")
     assert values(poll_some(consumer, 1)) == ["new-1"]
-    wait_for(consumer, lambda: "nothing came from offset" in caplog.text, "the line in the log")
+    wait_for(consumer, lambda: "no record arrived from offset" in caplog.text, "the line in the log")
     [waiting] = [status for status in consumer.partition_statuses if status.state == "recovering"]
     assert (waiting.partition, waiting.hindrances) == (0, ("broker",))
     silent[0] = False

@@ -22,7 +22,7 @@ def test_a_message_that_no_worker_has_taken_comes_again(
 ) -> None:
     """It was taken out of the queue, and is nobody's: whatever follows does not complete it."""
     send(*"abcdef")
-    real, calls, handled = Runner._take, list[Any](), list[str]()
+    real, calls, handled = Runner._accept, list[Any](), list[str]()
 
     def take(runner: Runner, message: Any) -> None:
         calls.append(message)
@@ -33,7 +33,7 @@ def test_a_message_that_no_worker_has_taken_comes_again(
     def handle(message: Any) -> None:
         handled.append(values([message])[0])
 
-    monkeypatch.setattr(Runner, "_take", take)
+    monkeypatch.setattr(Runner, "_accept", take)
     with make("orders") as consumer:
         with pytest.raises(Interrupted):
             consumer.run(handle)
@@ -51,7 +51,7 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
     """The winding up is interrupted where they are in no queue."""
     send(*"abcdef")
     real, raised, handled = Tasks.withdraw, list[int](), list[str]()
-    take, taken, all_taken = Runner._take, list[Any](), threading.Event()
+    take, taken, all_taken = Runner._accept, list[Any](), threading.Event()
 
     def noted(runner: Runner, message: Any) -> None:
         take(runner, message)
@@ -72,7 +72,7 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
             assert all_taken.wait(PATIENCE_S)
             consumer.stop()
 
-    monkeypatch.setattr(Runner, "_take", noted)
+    monkeypatch.setattr(Runner, "_accept", noted)
     monkeypatch.setattr(Tasks, "withdraw", withdraw)
     consumer = make("orders")
     with pytest.raises(Interrupted):

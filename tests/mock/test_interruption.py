@@ -112,7 +112,7 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
             super().popleft()
             raise Interrupted
 
-    consumer._interruption.upkeep_at = float("inf")
+    consumer._interruption.maintenance_at = float("inf")
     consumer._ready, real = Interrupting(consumer._ready), consumer._ready
     real.popleft()
     with pytest.raises(Interrupted):
@@ -142,7 +142,7 @@ def test_an_interruption_of_the_last_step_costs_no_message(
         return found
 
     monkeypatch.setattr(FetchLoop, "_round", then_torn)
-    consumer._interruption.look_soon()
+    consumer._interruption.request_maintenance()
     got += poll_through(consumer, 15)
     send("end")
     got += wait_for_value(consumer, "end")
@@ -232,7 +232,7 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
         with make("orders", config={"partition.assignment.strategy": protocol}) as consumer:
             poll_some(consumer, 3)
             once_after(monkeypatch, FetchLoop, "_upkeep", Interrupted())
-            consumer._interruption.look_soon()
+            consumer._interruption.request_maintenance()
             consumer.poll(1)
 
     with pytest.raises(Interrupted):
@@ -254,7 +254,7 @@ def test_what_is_over_when_a_run_is_interrupted_is_completed(
     send("a")
     ended: list[float] = []
     raised: list[int] = []
-    name = "over" if owner is Workers else "_dead_lettered" if on_error == "dead-letter" else "_over"
+    name = "finished" if owner is Workers else "_letter_reports" if on_error == "dead-letter" else "_finished"
     real: Callable[..., list[Any]] = getattr(owner, name)
 
     def heard(*arguments: Any) -> list[Any]:
@@ -347,7 +347,7 @@ def test_what_was_out_at_an_interruption_is_released(
     consumer = make("orders", completion="explicit")
     before = poll_some(consumer, 2)
     raised = once_after(monkeypatch, owner, name, Interrupted())
-    consumer._interruption.look_soon()
+    consumer._interruption.request_maintenance()
     while not raised:
         assert poll_through(consumer, 1, calls=1) == []
     send("c")

@@ -35,11 +35,11 @@ def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:
 @contextmanager
 def in_a_callback_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
     """As if another thread were in a rebalance callback: what is to be done is noted."""
-    consumer._access._inside, consumer._access._calls_back = -1, True
+    consumer._access._client_thread, consumer._access._in_callback = -1, True
     try:
         yield
     finally:
-        consumer._access._inside, consumer._access._calls_back = None, False
+        consumer._access._client_thread, consumer._access._in_callback = None, False
 
 
 def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int, *, partition: int = 0) -> None:

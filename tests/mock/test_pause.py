@@ -173,11 +173,11 @@ def test_another_thread_may_pause_look_and_complete_while_one_polls(make: Make, 
 @contextmanager
 def busy_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
     """As if another thread were inside the client: what it is to hear of is put off."""
-    consumer._access._inside = -1
+    consumer._access._client_thread = -1
     try:
         yield
     finally:
-        consumer._access._inside = None
+        consumer._access._client_thread = None
 
 
 def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, send: Send) -> None:

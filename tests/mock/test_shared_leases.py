@@ -76,7 +76,7 @@ class Stop:
         claims = claims_of(self._consumer)
         clock = claims._clock
         claims._clock = claims.leases._clock = claims.acks._clock = lambda: clock() + LEASE_S + 1
-        self._consumer._interruption.look_soon()
+        self._consumer._interruption.request_maintenance()
         claims.leases.lock.release()
 
 

@@ -97,6 +97,6 @@ def test_a_log_that_ends_nowhere_is_waited_for(
     offsets: list[int] = []
     for piece in reader.slices(0, BEYOND, SPEC):
         offsets += piece.offsets if piece else []
-        if caplog.text.count("nothing came from offset 1") == 2:
+        if caplog.text.count("no record arrived from offset 1") == 2:
             break
     assert offsets == [0]

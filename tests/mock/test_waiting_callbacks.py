@@ -25,7 +25,7 @@ def call_back(consumer: DedupConsumer, callback: Callable[[], object]) -> None:
     """As if the client called back while it polls."""
 
     def inside() -> None:
-        with consumer._access.calling_back():
+        with consumer._access.in_callback():
             callback()
 
     consumer._access.call_client(inside)
@@ -175,7 +175,7 @@ def test_the_group_hears_from_a_slow_handler_without_locking_threads_out(
 
     monkeypatch.setattr(consumer._fetcher, "listen", listen)
     consumer._loop._heard_at = 0.0
-    consumer._interruption.look_soon()
+    consumer._interruption.request_maintenance()
 
     assert values(poll_some(consumer, 1)) == [ids[len(held)]]
     assert helper.ended == [True]

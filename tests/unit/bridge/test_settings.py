@@ -19,8 +19,8 @@ ENDS: tuple[dict[str, Any], dict[str, Any]] = ({"bootstrap.servers": "a:1"}, {"b
         ({"isolation.level": "read_uncommitted"}, "would copy aborted records"),
         ({"auto.offset.reset": "latest"}, "would skip records that were read and not copied"),
         ({"auto.offset.reset": "End"}, "would skip records that were read and not copied"),
-        ({"group.id": " "}, "give one that is not blank"),
-        ({"sasl.password": "\ud800"}, "its value is not UTF-8"),
+        ({"group.id": " "}, "give a name that is not blank"),
+        ({"sasl.password": "\ud800"}, "its value is not valid UTF-8"),
     ],
 )
 def test_a_source_that_would_lose_records_is_refused(setting: dict[str, Any], said: str) -> None:

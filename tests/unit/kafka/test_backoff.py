@@ -69,7 +69,7 @@ def test_nobody_knocks_while_brokers_answer(world: World) -> None:
     """Without trouble a recovery asks at once, and a poll waits for half a second at most."""
     assert world.backoff.may_begin(Assigned("t", 0))
     assert world.bench.probes == []
-    assert world.readers.answer_s == ANSWER_S
+    assert world.readers.timeout_s == ANSWER_S
 
 
 def test_after_a_silence_every_leader_has_to_answer_first(world: World) -> None:
@@ -102,9 +102,9 @@ def test_a_slow_broker_is_given_the_time_it_needs(world: World) -> None:
         assert not world.backoff.may_begin(assigned)
         world.bench.answer(0, took_s=took_s)
         assert world.backoff.may_begin(assigned)
-        assert world.readers.answer_s == pytest.approx(expected_s)
+        assert world.readers.timeout_s == pytest.approx(expected_s)
         world.backoff.took(0.0)
-        assert world.readers.answer_s == ANSWER_S
+        assert world.readers.timeout_s == ANSWER_S
 
 
 def test_a_partition_asks_less_and_less(world: World) -> None:

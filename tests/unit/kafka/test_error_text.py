@@ -122,7 +122,7 @@ def test_an_error_that_cannot_tell_itself_has_a_text() -> None:
         def __str__(self) -> str:
             raise AttributeError("no such thing: password=hunter2")
 
-    assert error_text(BrokenError()) == "<its text raises AttributeError>"
+    assert error_text(BrokenError()) == "<str() of the error raised AttributeError>"
 
 
 def test_in_a_text_of_ours_only_urls_are_masked() -> None:

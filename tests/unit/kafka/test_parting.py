@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.kafka.reader import parted_at
+from dedup_sdk.kafka.reader import diverged_at
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from dedup_sdk.kafka.reader import parted_at
 )
 def test_the_reason_says_where(reason: str, expected: int | None) -> None:
     """An offset where the client tells one; the beginning where it only says that the log parts; None for anything else."""
-    assert parted_at(reason) == expected
+    assert diverged_at(reason) == expected

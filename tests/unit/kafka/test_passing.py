@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.client_errors import passes
+from dedup_sdk.kafka.client_errors import is_retriable
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from dedup_sdk.kafka.client_errors import passes
 )
 def test_a_broker_that_is_away_for_a_moment_is_asked_again(code: int) -> None:
     """Whichever way the client says it: no answer came, none could be asked for, or the coordinator is not up."""
-    assert passes(KafkaException(KafkaError(code)))
+    assert is_retriable(KafkaException(KafkaError(code)))
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_a_broker_that_is_away_for_a_moment_is_asked_again(code: int) -> None:
 )
 def test_what_asking_again_does_not_change_ends_the_loop(code: int) -> None:
     """The application is told of it."""
-    assert not passes(KafkaException(KafkaError(code)))
+    assert not is_retriable(KafkaException(KafkaError(code)))
 
 
 def test_an_exception_of_another_kind_does_not_pass() -> None:
     """What bears no error of Kafka's is nothing that time heals."""
-    assert not passes(KafkaException("something else"))
+    assert not is_retriable(KafkaException("something else"))

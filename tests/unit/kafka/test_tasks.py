@@ -104,10 +104,10 @@ def test_what_was_withdrawn_and_not_removed_is_never_over() -> None:
     workers.put(other)
     over: list[Task] = []
     while not over:
-        over = workers.over(1.0)
+        over = workers.finished(1.0)
     workers.close()
     workers.join(5.0)
-    assert workers.over(0) == [other]
+    assert workers.finished(0) == [other]
     assert called == [other.message]
     assert torn.withdraw()
     assert not torn.back_off()

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Uuid
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import client as client_module
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.client_errors import passes
+from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.settings import client_settings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr(Client, "cluster_id", lambda _: "real")
     consumer = Consumer({"group.id": "g"})
     client = Client(consumer, client_settings({"group.id": "g"}))
-    client.readers.answer_s = 0.01
+    client.readers.timeout_s = 0.01
     yield client
     consumer.close()
 
@@ -133,7 +133,7 @@ def test_an_answer_that_is_not_there_yet_is_not_waited_for(client: Client) -> No
     """Whoever needs it all the same waits no longer than a question may take, and the same question is answered later."""
     with pytest.raises(KafkaException) as raised:
         client.topic_id("orders")
-    assert passes(raised.value)
+    assert is_retriable(raised.value)
     Admin.asked[0]["orders"].set_result(Described())
     assert client.topic_id("orders") == "its ID"
     assert len(Admin.asked) == 1
