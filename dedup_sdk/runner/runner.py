@@ -230,7 +230,7 @@ class Runner:
             task.message, error, group=self._group, attempts=attempt - 1 + task.attempts, digest=digest
         )
         logger.warning(
-            "%s[%d]@%d: the handler failed %d times, sending a dead letter: %s",
+            "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
             letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
         )  # fmt: skip
         self._send_letter(task, letter)

@@ -56,4 +56,4 @@ def test_a_broker_that_is_away_is_one_line(dedup: Dedup, monkeypatch: pytest.Mon
     done = dedup("window-check", *NOBODY, "--window", "7d")
     assert (done.status, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
-    assert "topic 'orders' cannot be asked for its settings" in line
+    assert "the settings of topic 'orders' cannot be read" in line

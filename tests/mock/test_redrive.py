@@ -150,7 +150,7 @@ def test_the_command_sends_to_another_topic(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--to", "g.dead-letters"), "--to 'g.dead-letters' is --from"),
+        (("--to", "g.dead-letters"), "--to 'g.dead-letters' is the same as --from"),
         (
             ("--to", "never-made", "--execute"),
             "topic 'never-made' is unknown to the broker; check --to",
