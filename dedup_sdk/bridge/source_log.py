@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException
 
-from dedup_sdk.kafka.client import Asked, Questions, topic_id_of
+from dedup_sdk.kafka.client import MetadataRequests, PendingRequest, topic_id_of
 from dedup_sdk.kafka.commit_text import is_of_one_cluster, is_one_log, log_name, topic_digits
 
 PartitionId = tuple[str, int]
@@ -130,11 +130,11 @@ class TopicLogs:
     """
 
     def __init__(self, config: Mapping[str, Any], cluster_id: Callable[[], str]) -> None:
-        self._questions, self.cluster_id = Questions(config), cluster_id
-        self._asked: dict[str, Asked] = {}
+        self._questions, self.cluster_id = MetadataRequests(config), cluster_id
+        self._asked: dict[str, PendingRequest] = {}
         self._ask_at: dict[str, float] = {}
 
-    def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Request the current IDs of topics; empty where the brokers have none."""
         return {} if self._has_none() else self._questions.describe(topics)
 
@@ -192,7 +192,7 @@ def differing_topic(
         target: the configuration of a client of the other.
         topics: the names to compare.
     """
-    ends = (Questions(source), Questions(target))
+    ends = (MetadataRequests(source), MetadataRequests(target))
     names = sorted(set(topics))
     found = _differing(ends, names)
     if not found:
@@ -202,7 +202,7 @@ def differing_topic(
     return next((name for name, seen in found.items() if again.get(name) == seen), None)
 
 
-def _differing(ends: tuple[Questions, Questions], names: list[str]) -> _IdPairs:
+def _differing(ends: tuple[MetadataRequests, MetadataRequests], names: list[str]) -> _IdPairs:
     one, other = (_ids(each, names) for each in ends)
     return {
         name: (one[name], other[name])
@@ -212,7 +212,7 @@ def _differing(ends: tuple[Questions, Questions], names: list[str]) -> _IdPairs:
     }
 
 
-def _ids(end: Questions, names: list[str]) -> dict[str, str]:
+def _ids(end: MetadataRequests, names: list[str]) -> dict[str, str]:
     """Return the topics' IDs; "" where brokers have none, a dash for a topic that does not exist.
 
     Topics without an answer are left out.

@@ -1,8 +1,8 @@
-"""Requests to Kafka brokers: the plain client (`Client`) and metadata requests beside consuming (`Questions`).
+"""Requests to Kafka brokers: the plain client (`Client`) and asynchronous `MetadataRequests` beside consuming.
 
-`Questions` sends asynchronous requests: the caller gets a future and reads the answer later. All of them share one
-admin client, because each client has its own connections and librdkafka threads. How long a poll waits for the other,
-synchronous requests is decided by `dedup_sdk.kafka.recovery.Backoff`.
+For these the caller gets a future and reads the answer later. All of them share one admin client, because each client
+has its own connections and librdkafka threads. How long a poll waits for the other, synchronous requests is decided
+by `dedup_sdk.kafka.recovery.Backoff`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SILENT = frozenset({
 })  # fmt: skip
 
 
-class Asked(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request and the client that sent it. Keep both: garbage collection of the client cancels its requests."""
 
     answer: Future[Any]
@@ -59,7 +59,7 @@ class Asked(NamedTuple):
 class EndProbe:
     """A log-end request to a partition's leader, which also shows whether the leader answers."""
 
-    asked: Asked
+    asked: PendingRequest
     began: float = field(default_factory=time.monotonic)
     took_s: float | None = None
     """Seconds until `is_over` first saw the answer; None before that."""
@@ -92,7 +92,7 @@ class EndProbe:
         return end if end >= 0 else None
 
 
-class Questions:
+class MetadataRequests:
     """Asynchronous metadata requests for one consumer. Not thread-safe.
 
     ``client`` is the consumer's client configuration.
@@ -104,17 +104,17 @@ class Questions:
         self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
         self._admin: AdminClient | None = None
 
-    def describe(self, topics: Iterable[str]) -> dict[str, Asked]:
-        """Describe topics in one request; return by topic name an `Asked` for a `TopicDescription`."""
+    def describe(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
+        """Describe topics in one request; return by topic name a `PendingRequest` for a `TopicDescription`."""
         admin = self._client()
         answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
-        return {topic: Asked(answer, admin) for topic, answer in answers.items()}
+        return {topic: PendingRequest(answer, admin) for topic, answer in answers.items()}
 
-    def settings_of(self, topic: str) -> Asked:
+    def settings_of(self, topic: str) -> PendingRequest:
         """Request a topic's configuration; the answer maps setting names to config entries."""
         admin = self._client()
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        return Asked(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
+        return PendingRequest(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
     def probe(self, topic: str, partition: int) -> EndProbe:
         """Request a partition's end offset from its leader, by the consumer's isolation level."""
@@ -125,7 +125,7 @@ class Questions:
             {asked: latest}, isolation_level=self._isolation, request_timeout=PROBE_S
         )
         [future] = answers.values()
-        return EndProbe(Asked(future, admin))
+        return EndProbe(PendingRequest(future, admin))
 
     def renew(self) -> None:
         """Make the next request open new connections, and drop the pending requests of the old client.
@@ -164,9 +164,9 @@ class Client:
         self._consumer = consumer
         self._settings = settings
         self.readers = Readers(settings)
-        self.questions = Questions(settings.client)
+        self.requests = MetadataRequests(settings.client)
         self._topic_ids: dict[str, str] = {}
-        self._described: dict[str, Asked] = {}
+        self._described: dict[str, PendingRequest] = {}
         """Pending topic descriptions, by topic name."""
         self._cluster: str | None = None
 
@@ -302,7 +302,7 @@ class Client:
 
     def probe(self, topic: str, partition: int) -> EndProbe:
         """Request the end offset from the leader, asynchronously."""
-        return self.questions.probe(topic, partition)
+        return self.requests.probe(topic, partition)
 
     def log_end(self, topic: str, partition: int) -> int:
         """Return the offset after the last record of the log; see `TailReader.log_end`."""
@@ -354,12 +354,12 @@ class Client:
         if unknown and self.cluster_id().startswith("mockCluster"):
             self._topic_ids |= dict.fromkeys(unknown, "")
         elif unknown:
-            self._described |= self.questions.describe(unknown)
+            self._described |= self.requests.describe(unknown)
         return not self._described
 
-    def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Request the current IDs of topics, known or not; return no requests where brokers have no topic IDs."""
-        return {} if self.cluster_id().startswith("mockCluster") else self.questions.describe(topics)
+        return {} if self.cluster_id().startswith("mockCluster") else self.requests.describe(topics)
 
     def is_described(self, topic: str) -> bool:
         """Whether `topic_id` returns or raises without waiting."""
@@ -378,14 +378,14 @@ class Client:
             del self._described[topic]
         return self._topic_ids[topic]
 
-    def topic_settings(self, topic: str) -> Asked | None:
+    def topic_settings(self, topic: str) -> PendingRequest | None:
         """Request a topic's configuration; None where the cluster cannot be asked.
 
         The answer maps setting names to config entries, or is a `KafkaException`.
         """
         if self.cluster_id().startswith("mockCluster"):
             return None
-        return self.questions.settings_of(topic)
+        return self.requests.settings_of(topic)
 
     def forget_topic_ids(self) -> None:
         """Drop the known IDs, so that they are requested again: topics may have been recreated."""
@@ -399,7 +399,7 @@ class Client:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
         except KafkaException as error:
             del self._described[topic]
-            self.questions.renew()
+            self.requests.renew()
             if is_retriable(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 # A broker that does not know a new topic yet gives the second error.
                 raise

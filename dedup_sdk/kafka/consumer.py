@@ -695,7 +695,7 @@ class DedupConsumer(Consumer):
             with self._access.lock:
                 self._access.close()
                 self._client.readers.close()
-                self._client.questions.renew()
+                self._client.requests.renew()
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
                     self._callback_errors.run(self._engine.close, topic, partition)

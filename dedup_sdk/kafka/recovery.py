@@ -54,7 +54,7 @@ from dedup_sdk.kafka.assignment import (
     Steps,
     Wait,
 )
-from dedup_sdk.kafka.client import ANSWER_S, Client, EndProbe, Questions
+from dedup_sdk.kafka.client import ANSWER_S, Client, EndProbe, MetadataRequests
 from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name
 from dedup_sdk.kafka.commits import Beginning, Commits
@@ -793,7 +793,7 @@ class Backoff:
     and a slow one is given the time that it needs.
     """
 
-    def __init__(self, questions: Questions, readers: Readers, clock: Clock = time.monotonic) -> None:
+    def __init__(self, questions: MetadataRequests, readers: Readers, clock: Clock = time.monotonic) -> None:
         self._questions, self._readers, self._clock = questions, readers, clock
         self._active_until = self._rest_until = 0.0
         self._probes: dict[tuple[str, int], EndProbe] = {}

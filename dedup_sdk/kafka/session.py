@@ -95,7 +95,7 @@ class Session:
         self._settings = settings
         self._chosen = chosen
         self._starts = Starts(client, settings.reset)
-        self._backoff = Backoff(client.questions, client.readers)
+        self._backoff = Backoff(client.requests, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
         self._begun: list[Assigned] = []
         """Partitions that have begun to deliver, and whose windows are not checked yet."""

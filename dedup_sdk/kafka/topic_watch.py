@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka.client import Asked, topic_id_of
+from dedup_sdk.kafka.client import PendingRequest, topic_id_of
 from dedup_sdk.kafka.commit_text import is_one_log, log_name
 
 LOOK_EVERY_S: Final = 30.0
@@ -29,7 +29,7 @@ class Brokers(Protocol):
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException`."""
 
-    def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Request the current topic IDs; the answers are `confluent_kafka.admin.TopicDescription`, by name."""
 
 
@@ -62,7 +62,7 @@ class TopicWatch:
     ) -> None:
         self._brokers, self._clock = brokers, clock
         self._every_s = LOOK_EVERY_S if every_s is None else every_s
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, PendingRequest] = {}
         self._changed: dict[str, str] = {}
         self._asked_at = clock()
         self.due_at = self._asked_at + self._every_s
@@ -94,7 +94,7 @@ class TopicWatch:
         if topics and (asked := self._brokers.ask_anew(topics)):
             self._asked, self.due_at = asked, self._asked_at
 
-    def _log_of(self, topic: str, asked: Asked) -> str:
+    def _log_of(self, topic: str, asked: PendingRequest) -> str:
         """Return the name of a topic's current log; empty where it is not known."""
         try:
             topic_id = topic_id_of(asked.answer.result())

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.client import Asked, Client
+from dedup_sdk.kafka.client import Client, PendingRequest
 from dedup_sdk.kafka.client_errors import settings_refused, text_of
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, refuse_unwritable
 from dedup_sdk.observe import EventName, PartitionEvent
@@ -26,10 +26,10 @@ DELIVERY_TIMEOUT_MS = 120_000
 """Default ``delivery.timeout.ms`` of producers: how long a producer retries before the application may send again."""
 
 
-class _Question(NamedTuple):
+class _TopicRequest(NamedTuple):
     partition: int
     offset: int
-    asked: Asked
+    asked: PendingRequest
 
 
 class WindowCheck:
@@ -38,7 +38,7 @@ class WindowCheck:
     def __init__(self, engine: Deduplicator, client: Client, settings: ClientSettings) -> None:
         self._engine, self._client, self._settings = engine, client, settings
         self._topics: set[str] = set()
-        self.asked: dict[str, _Question] = {}
+        self.asked: dict[str, _TopicRequest] = {}
         """Pending requests, by topic."""
 
     def look(self, begun: Iterable[Assigned] = ()) -> None:
@@ -47,26 +47,26 @@ class WindowCheck:
             if each.topic not in self._topics and each.start is not None:
                 self._topics.add(each.topic)
                 self._ask(each.topic, each.partition, each.start.offset)
-        for topic, question in list(self.asked.items()):
-            if not question.asked.answer.done():
+        for topic, request in list(self.asked.items()):
+            if not request.asked.answer.done():
                 continue
             del self.asked[topic]
             try:
-                entries = question.asked.answer.result()
+                entries = request.asked.answer.result()
             except KafkaException:
                 continue  # the request may be forbidden; this check is optional
             settings = {name: entry.value for name, entry in entries.items() if entry.value is not None}
             window_ms = self._engine.strategy.window_of(topic).time_ms or 0
             silence_ms = int(self._settings.silence_s * 1000)
             for name, detail in misfits(window_ms, settings, silence_ms):
-                self._engine.tell(PartitionEvent(name, topic, question.partition, question.offset, detail))
+                self._engine.tell(PartitionEvent(name, topic, request.partition, request.offset, detail))
 
     def _ask(self, topic: str, partition: int, offset: int) -> None:
         if self._engine.strategy.window_of(topic).time_ms is None:
             return
         asked = self._client.topic_settings(topic)
         if asked is not None:
-            self.asked[topic] = _Question(partition, offset, asked)
+            self.asked[topic] = _TopicRequest(partition, offset, asked)
 
 
 def misfits(

@@ -9,7 +9,7 @@ import pytest
 
 from dedup_sdk.bridge.settings import TargetSettings
 from dedup_sdk.bridge.target import Target
-from dedup_sdk.kafka.client import Questions
+from dedup_sdk.kafka.client import MetadataRequests
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.runner.dead_letters import DeadLetterProducer
 from tests.support.consuming import PATIENCE_S
@@ -39,7 +39,7 @@ def make(kind: str, kafka: MockKafka, folder: Path) -> Any:
     config = {"bootstrap.servers": kafka.bootstrap, "log_level": 0}
     match kind:
         case "questions":
-            made = Questions(config)
+            made = MetadataRequests(config)
             made.probe("orders", 0).asked.answer.exception(PATIENCE_S)
             return made
         case "dead letters":

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from dedup_sdk import MemoryStore
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import reader, recovery
-from dedup_sdk.kafka.client import Asked, Client, Questions
+from dedup_sdk.kafka.client import Client, MetadataRequests, PendingRequest
 from dedup_sdk.kafka.commit_text import log_name, parse_metadata
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import client_settings
@@ -172,15 +172,15 @@ def heard_of_it_late(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
     """Have a broker say so many times that it does not know the topic."""
     left = [KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))] * answers
 
-    def describe(_: Questions, topics: Any) -> dict[str, Asked]:
+    def describe(_: MetadataRequests, topics: Any) -> dict[str, PendingRequest]:
         future: Future[Any] = Future()
         if left:
             future.set_exception(left.pop())
         else:
             future.set_result(Described())
-        return dict.fromkeys(topics, Asked(future, cast("Any", None)))
+        return dict.fromkeys(topics, PendingRequest(future, cast("Any", None)))
 
-    monkeypatch.setattr(Questions, "describe", describe)
+    monkeypatch.setattr(MetadataRequests, "describe", describe)
     monkeypatch.setattr(Client, "cluster_id", lambda _: "a cluster with topic IDs")
 
 
@@ -206,7 +206,7 @@ def test_a_question_that_fails_is_asked_again_before_the_first_commit(
             seen_before_the_answer.append(committed(kafka.bootstrap, "g", "orders").offset)
             raise refusals.pop()
 
-    def describe(_: Questions, topics: Any) -> dict[str, Asked]:
+    def describe(_: MetadataRequests, topics: Any) -> dict[str, PendingRequest]:
         future: Future[Any] = Future()
         try:
             if question == "topic":
@@ -215,14 +215,14 @@ def test_a_question_that_fails_is_asked_again_before_the_first_commit(
             future.set_exception(error)
         else:
             future.set_result(Described())
-        return dict.fromkeys(topics, Asked(future, cast("Any", None)))
+        return dict.fromkeys(topics, PendingRequest(future, cast("Any", None)))
 
     def cluster_id(_: Client) -> str:
         if question == "cluster":
             refuse()
         return "a cluster with topic IDs"
 
-    monkeypatch.setattr(Questions, "describe", describe)
+    monkeypatch.setattr(MetadataRequests, "describe", describe)
     monkeypatch.setattr(Client, "cluster_id", cluster_id)
     send("a", "b")
     # What a new group commits at once is its first commit.

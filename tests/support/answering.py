@@ -6,27 +6,27 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from dedup_sdk.kafka.client import Asked, Client, EndProbe, Questions
+from dedup_sdk.kafka.client import Client, EndProbe, MetadataRequests, PendingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Answering(Questions):
+class Answering(MetadataRequests):
     """Every leader is there; what it says means nothing."""
 
     def __init__(self) -> None:
         """Without a cluster."""
 
     def probe(self, topic: str, partition: int) -> EndProbe:
-        """See `Questions`."""
+        """See `MetadataRequests`."""
         del topic, partition
         future: Future[Any] = Future()
         future.set_result(SimpleNamespace(offset=0))
-        return EndProbe(Asked(future, cast("Any", None)))
+        return EndProbe(PendingRequest(future, cast("Any", None)))
 
     def renew(self) -> None:
-        """See `Questions`."""
+        """See `MetadataRequests`."""
 
 
 class UndescribedClient(Client):

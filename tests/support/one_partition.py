@@ -105,7 +105,7 @@ class ListClient(UndescribedClient):
     def __init__(self, cluster: Cluster) -> None:
         self._world = cluster
         self.readers = Readers(client_settings({"bootstrap.servers": "nowhere", "group.id": "g"}))
-        self.questions = Answering()
+        self.requests = Answering()
         self.unanswered: list[list[TopicPartition]] = []
         self.delivers = False
 

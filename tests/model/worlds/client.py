@@ -122,7 +122,7 @@ class ModelClient(UndescribedClient):
         self.positions: dict[int, int] = {}
         self.epochs: dict[int, int | None] = {}
         self.paused: set[int] = set()
-        self.readers, self.questions = Readers(client_settings({"group.id": group})), Answering()
+        self.readers, self.requests = Readers(client_settings({"group.id": group})), Answering()
         self.unanswered: list[Sent] = []
         self.uncommitted = False
 

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from dedup_sdk.bridge import source_log
-from dedup_sdk.kafka.client import Asked
+from dedup_sdk.kafka.client import PendingRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,11 @@ class Ends:
         """An end's questions."""
         return SimpleNamespace(describe=lambda topics: self._described(client["end"], topics))
 
-    def _described(self, end: str, topics: Iterable[str]) -> dict[str, Asked]:
-        return {topic: Asked(self._answer(self.answers[end][topic]), cast("Any", None)) for topic in topics}
+    def _described(self, end: str, topics: Iterable[str]) -> dict[str, PendingRequest]:
+        return {
+            topic: PendingRequest(self._answer(self.answers[end][topic]), cast("Any", None))
+            for topic in topics
+        }
 
     @staticmethod
     def _answer(answers: list[Any]) -> Future[Any]:
@@ -57,6 +60,6 @@ def test_a_topic_tells_two_clusters_apart(
 ) -> None:
     """Where two looks agree that it is another one there, or not there; what both have alike tells nothing."""
     ends = Ends(source={"same": ["9"], "t": [*source]}, target={"same": ["9"], "t": [*target]})
-    monkeypatch.setattr(source_log, "Questions", ends)
+    monkeypatch.setattr(source_log, "MetadataRequests", ends)
     monkeypatch.setattr(source_log, "_PAUSE_S", 0.0)
     assert source_log.differing_topic({"end": "source"}, {"end": "target"}, ["t", "same", "t"]) == told

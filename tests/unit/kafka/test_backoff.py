@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka import client as client_module
 from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.client import ANSWER_S, Asked, EndProbe, Questions
+from dedup_sdk.kafka.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
 from dedup_sdk.kafka.reader import Readers
 from dedup_sdk.kafka.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
 from dedup_sdk.kafka.settings import client_settings
@@ -25,7 +25,7 @@ class Offset:
 
 
 @dataclass
-class Bench(Questions):
+class Bench(MetadataRequests):
     """Questions that the test answers, and a clock that it sets."""
 
     now_s: float = 1000.0
@@ -33,9 +33,9 @@ class Bench(Questions):
     renewed: int = 0
 
     def probe(self, topic: str, partition: int) -> EndProbe:
-        """See `Questions`."""
+        """See `MetadataRequests`."""
         del topic, partition
-        self.probes.append(EndProbe(Asked(Future(), cast("Any", None)), began=self.now_s))
+        self.probes.append(EndProbe(PendingRequest(Future(), cast("Any", None)), began=self.now_s))
         return self.probes[-1]
 
     def answer(self, offset: int, *, took_s: float) -> None:
@@ -44,7 +44,7 @@ class Bench(Questions):
         self.probes[-1].asked.answer.set_result(Offset(offset))
 
     def renew(self) -> None:
-        """See `Questions`."""
+        """See `MetadataRequests`."""
         self.renewed += 1
 
 
@@ -144,7 +144,7 @@ def test_others_have_their_turn_after_a_wait(world: World) -> None:
 )
 def test_an_error_may_be_an_answer(code: int, expected: bool) -> None:  # noqa: FBT001 (a row of the table)
     """That there is no leader, or another one, is somebody's word; that nobody was reached is none."""
-    probe = EndProbe(Asked(Future(), cast("Any", None)))
+    probe = EndProbe(PendingRequest(Future(), cast("Any", None)))
     probe.asked.answer.set_exception(KafkaException(KafkaError(code)))
     assert probe.is_over
     assert probe.is_answered is expected
@@ -162,7 +162,7 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
             return {partition: Future() for partition in asked}
 
     monkeypatch.setattr(client_module, "AdminClient", Admin)
-    asking = Questions({"group.id": "g"})
+    asking = MetadataRequests({"group.id": "g"})
     probes = [asking.probe("t", 0), asking.probe("t", 1)]
     asking.renew()
     probes.append(asking.probe("t", 0))

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka.assignment import Assigned, Pause, State
-from dedup_sdk.kafka.client import Asked, EndProbe
+from dedup_sdk.kafka.client import EndProbe, PendingRequest
 from dedup_sdk.kafka.log_end import COMPACTED_S, HOLES_S, LogEnds
 
 
@@ -38,7 +38,7 @@ class Broker:
     def probe(self, topic: str, partition: int) -> EndProbe:
         """See `Ends`."""
         del topic, partition
-        self.probes.append(EndProbe(Asked(Future(), cast("Any", None))))
+        self.probes.append(EndProbe(PendingRequest(Future(), cast("Any", None))))
         return self.probes[-1]
 
     def answer(self, end: int) -> None:

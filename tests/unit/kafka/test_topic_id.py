@@ -103,7 +103,7 @@ def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:
     """Its client is kept for it: one that nobody refers to would answer that it is destroyed, which looks like a refusal."""
     client.describe(["orders", "other"])
     asked_by = Admin.living.pop()
-    client.questions.renew()
+    client.requests.renew()
     collect()
     assert asked_by() is not None
     for future in Admin.asked[0].values():

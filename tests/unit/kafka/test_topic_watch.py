@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from dedup_sdk.kafka.assignment import Assigned, State
-from dedup_sdk.kafka.client import Asked
+from dedup_sdk.kafka.client import PendingRequest
 from dedup_sdk.kafka.commit_text import log_name
 from dedup_sdk.kafka.topic_watch import LOOK_EVERY_S, LOOK_SOON_S, TopicWatch
 
@@ -36,10 +36,10 @@ class Brokers:
         """See `Client`."""
         return "c"
 
-    def ask_anew(self, topics: Iterable[str]) -> dict[str, Asked]:
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """See `Client`; nobody answers before `answer`."""
         self.questions += 1
-        asked = {topic: Asked(Future(), cast("Any", None)) for topic in topics}
+        asked = {topic: PendingRequest(Future(), cast("Any", None)) for topic in topics}
         self.open += [(topic, each.answer) for topic, each in asked.items()]
         return asked
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from dedup_sdk import Lookup, MemoryStore, Window, key
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.kafka.assignment import Assigned, Start
-from dedup_sdk.kafka.client import Asked
+from dedup_sdk.kafka.client import PendingRequest
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.window_check import WindowCheck, misfits
 
@@ -75,12 +75,12 @@ class FakeClient:
     def __init__(self) -> None:
         self.answers: list[Future[Any]] = []
 
-    def topic_settings(self, topic: str) -> Asked:
+    def topic_settings(self, topic: str) -> PendingRequest:
         """See `Client`."""
         del topic
         self.answers.append(Future())
         asker: Any = None
-        return Asked(self.answers[-1], asker)
+        return PendingRequest(self.answers[-1], asker)
 
 
 def checked(window: Window) -> tuple[WindowCheck, FakeClient, Deduplicator]:
