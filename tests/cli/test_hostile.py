@@ -51,7 +51,7 @@ def identity(**changes: object) -> bytes:
         (b"identity", b"[" * 900 + b"]" * 900, "not an object"),
         (b"identity", identity(id_spec=5), "identity.id_spec=5: must be a string"),
         (b"identity", identity(id_spec=["key"]), "identity.id_spec=['key']: must be a string"),
-        (b"identity", identity(partition="0"), "identity.partition='0': a whole number"),
+        (b"identity", identity(partition="0"), "identity.partition='0': must be a 64-bit integer"),
         (b"identity", identity(numbered=[]), "identity.numbered=[]: must be true or false"),
         (b"state", b"[" * 100_000, "cannot be read"),
         (b"state", b'{"format": ' + b"9" * 5_000 + b"}", "cannot be read"),
