@@ -1,10 +1,13 @@
-"""One partition in hand: its state, where it starts, how far its recovery is, and where the client reads it.
+"""One assigned partition: its state, its start offset, the progress of its recovery, and the client's read position.
 
-A partition goes through the states of `State`, by `TRANSITIONS` alone. Only an active one delivers; a revoking one may still
-write and commit; a lost or closed one does neither. One that moves (a seek, a log that changed) ends, and another
-of the same coordinates begins, so that no state has to be undone.
+Invariants:
 
-What it is doing, and what stands in its way, people, dashboards and the line after a rebalance hear from `status_of` and `hindrances_of`.
+- The state changes only along `TRANSITIONS`.
+- Only an active partition delivers. A revoking one may still write and commit; a lost or closed one does neither.
+- A partition that moves (a seek, or a log that changed) is closed, and a new `Assigned` with the same coordinates takes
+  its place. No state has to be undone.
+
+`status_of` and `hindrances_of` report the state of a partition to users, dashboards and the log line after a rebalance.
 """
 
 from __future__ import annotations
@@ -51,39 +54,39 @@ Coordinates = tuple[str, int]
 
 
 class Wait(NamedTuple):
-    """Yielded by a step of a recovery when the next one makes no sense for some seconds: other recoveries go first."""
+    """A recovery step yields this when it cannot continue for some seconds: other recoveries run in the meantime."""
 
     seconds: float
     hindrance: Hindrance
-    """The thing it waits for, as `PartitionStatus.hindrances` names it."""
+    """The reason for the wait, as `PartitionStatus.hindrances` names it."""
 
 
 T = TypeVar("T")
 Steps = Generator[Wait | None, None, T]
-"""Work in steps of a few milliseconds, and its result."""
+"""Work in steps of a few milliseconds each; the generator's return value is the result."""
 
 
 class State(Enum):
     """The state of an assigned partition."""
 
     ASKING = "asking"
-    """Brokers are asked where it starts."""
+    """Its start offset is being requested from the brokers."""
     OPENING = "opening"
-    """Its store is opened, and history is compared with the log."""
+    """Its store is being opened, and the group's history compared with the log."""
     REPLAYING = "replaying"
-    """A snapshot is installed, or the tail of the log is read."""
+    """A snapshot is being installed, or the tail of the log read."""
     ANNOUNCING = "announcing"
-    """Up to date; delivers as soon as the group knows where its history begins."""
+    """Recovered; delivers as soon as the broker has accepted the commit that says where the group's history begins."""
     FAILED = "failed"
-    """Delivers nothing until it is moved, or assigned again: an unexpected error came twice with no progress in between."""
+    """Delivers nothing until it is moved or assigned again: an unexpected error was raised twice without progress."""
     ACTIVE = "active"
     """Delivers."""
     REVOKING = "revoking"
-    """On its way to another owner: completed records are written and committed."""
+    """Being revoked: completed records are written and committed before another member gets it."""
     LOST = "lost"
-    """Belongs to another owner already: nothing is written or committed."""
+    """Another member may own it already: nothing is written or committed."""
     CLOSED = "closed"
-    """Over."""
+    """Closed; the final state."""
 
 
 TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
@@ -97,142 +100,145 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     State.LOST: frozenset({State.CLOSED}),
     State.CLOSED: frozenset(),
 }
-"""Where each state may lead; a recovery that fails begins again, and a revoke that fails half way ends as a loss."""
+"""The allowed next states. A failed recovery restarts; a revocation that fails half way ends as a loss."""
 
 CATCHING_UP: Final = frozenset({State.ASKING, State.OPENING, State.REPLAYING})
-"""In these states there is work for the recovery."""
+"""States in which the recovery has work to do."""
 RECOVERING: Final = CATCHING_UP | {State.ANNOUNCING}
-"""In these states it does not deliver yet, and is going to."""
+"""States in which the partition does not deliver yet, but will."""
 NOT_YET_DELIVERING: Final = RECOVERING | {State.FAILED}
-"""In these states it does not deliver, be it that it never will."""
+"""States before delivery, including `State.FAILED`, which never leads to delivery."""
 OURS: Final = NOT_YET_DELIVERING | {State.ACTIVE, State.REVOKING}
-"""In these states the group still takes our commits."""
+"""States in which this member owns the partition and the group accepts its commits."""
 
 
 class Pause(Enum):
-    """Why an active partition delivers nothing. It delivers again when no reason is left."""
+    """A reason why an active partition delivers nothing. It delivers again when no reason is left."""
 
     USER = "user"
     """`DedupConsumer.pause`."""
     BACKLOG = "backlog"
-    """Too many of its records wait for one that is not completed."""
+    """Too many of its records wait for an earlier record that is not completed."""
     DISK = "disk"
-    """There is no room for its marks."""
+    """The disk is full, so that its marks cannot be written."""
     ELSEWHERE = "elsewhere"
-    """Its shared memory does not answer, and too much waits for that."""
+    """The shared store does not answer, and too many records wait for its answer."""
     HANDLERS = "handlers"
-    """`DedupConsumer.run` has as many messages as it takes."""
+    """`DedupConsumer.run` holds as many messages as it accepts."""
 
 
 class LogChange(NamedTuple):
-    """How the log differs from the one that the group committed: it is another one, or ends earlier."""
+    """How the log differs from the one the group committed in: other records from an offset on, or an earlier end."""
 
     same_until: int | None = None
-    """Up to where the broker says, by the leader epoch, that the log is the same; None where it has to be asked yet."""
+    """The end of the common prefix, as the broker gives it for the leader epoch; None where it was not asked yet."""
     contradicted_at: int | None = None
-    """The first offset that counts as completed and has another record by now, as the marks say: the log is another one from there on."""
+    """The first completed offset where the log has another record, according to the marks; it differs from there on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a partition starts, and its history as the group's commit tells it.
+    """Where a partition starts, and its history according to the group's commit.
 
-    ``offset`` is the first offset to deliver. ``metadata`` is None when the group never committed, or committed without
-    ours. ``new`` says that the group has never committed here.
+    ``offset`` is the first offset to deliver. ``metadata`` is None when the group never committed, or its commit has no
+    valid text of this package. ``new`` says that the group has never committed in this partition.
     """
 
     offset: int
     metadata: CommitMetadata | None = None
     new: bool = False
-    at_once: bool = False
-    """The group's offsets do not say yet where its history begins; they have to before anything is delivered."""
+    must_commit_first: bool = False
+    """The group's commit does not have the beginning of its history yet: commit that before anything is delivered."""
     void: Void | None = None
-    """Why the text beside ``offset`` vouches for nothing; None where it does, or ``offset`` is not where the group stands."""
+    """Why the commit's text is void; None where it is valid, or ``offset`` is not the committed offset."""
     void_rule: str | None = None
-    """The rule that a void text beside ``offset`` names (`dedup_sdk.kafka.commit_text.rule_named_in`); None where it names none."""
+    """The rule named in a void text at ``offset`` (`dedup_sdk.kafka.commit_text.rule_named_in`); None without one."""
     log_change: LogChange | None = None
-    """How the log is known to differ from the one that the group committed; None as a rule."""
+    """How the log is known to differ from the log that the group committed in; None unless a difference is known."""
     reopened: bool = False
-    """``offset`` is where this consumer stood, which the group may not have committed yet; see ``acknowledged``."""
+    """``offset`` is this consumer's own position, which the group may not have committed yet; see ``acknowledged``."""
     acknowledged: int | None = None
-    """Of a partition that was reopened: the offset that the broker has confirmed last, None when there was none."""
+    """With ``reopened``: the offset that the broker confirmed last; None when there was none."""
 
     @property
     def is_unvouched(self) -> bool:
-        """Whether nothing is known of the records before ``offset``, so that the user may vouch for them; not for what another rule hid."""
+        """Whether nothing is known of the records before ``offset``, so that the user may vouch for them.
+
+        Not where another rule was in use: the user cannot vouch for records that it hid.
+        """
         return self.void not in (None, Void.OTHER_RULE)
 
     @property
     def rule(self) -> str | None:
-        """The rule by which the group went up to ``offset``, as the text beside it says, be it valid or void; None where it says none."""
+        """The rule in use up to ``offset`` according to the commit's text, valid or void; None where it names none."""
         return self.void_rule if self.metadata is None else self.metadata.rule
 
     @property
     def leader_epoch(self) -> int | None:
-        """The leader epoch of the records before ``offset``, as the group's commit tells it; None where it tells none."""
+        """The leader epoch of the records before ``offset`` according to the group's commit; None where it has none."""
         return None if self.metadata is None else self.metadata.epoch
 
 
 @dataclass(slots=True, weakref_slot=True)
 class Assigned:
-    """One assigned partition, from the moment that it is taken, or moved, to the moment that it goes, or moves."""
+    """One assigned partition, from its assignment (or a move) until it is revoked, lost or moved again."""
 
     topic: str
     partition: int
     start: Start | None = None
-    """None until brokers have said where the group stands."""
+    """None until the brokers have given the group's committed offset."""
     reads_from: int = -1
-    """Where the client reads it from when it is resumed, -1: somewhere."""
+    """The offset at which the client continues when the partition is resumed; -1: unknown."""
     wanted: int = OFFSET_INVALID
     """The offset that came with the assignment."""
     by_hand: bool = False
-    """Whether the user assigned it, and no group: nothing will tell when it goes, and it stays when the group's go."""
+    """Whether the user assigned it, not the group: no callback announces its end, and it outlives a rebalance."""
     taken_at: float = 0.0
-    """When (monotonic seconds) it was taken, or moved; `recovery_timeout` counts from there."""
+    """When (monotonic seconds) it was assigned or moved; `recovery_timeout` counts from there."""
     state: State = State.ASKING
     held: Partition | None = None
     """The engine's partition, once recovery has ended."""
 
     recovery: Steps[None] | None = None
-    """The recovery under way."""
+    """The running recovery."""
     waits_for: Hindrance | None = None
-    """The thing its recovery waits for; None while it goes on."""
+    """The reason why its recovery waits; None while it makes progress."""
     ask_at: float = 0.0
-    """When (monotonic seconds) its recovery goes on, and brokers may be asked again."""
-    asked_from: float = 0.0
-    """When (monotonic seconds) a question of its recovery was not answered for the first time."""
+    """When (monotonic seconds) its recovery continues and may send requests to brokers again."""
+    silent_since: float = 0.0
+    """When (monotonic seconds) a request of its recovery first got no answer; 0: none failed since the last answer."""
     failures: int = 0
-    """How often in a row its recovery got no answer."""
+    """Requests of its recovery that failed in a row."""
     answer_s: float = 0.0
-    """Seconds that a question to its leader may take; 0: as any."""
+    """Timeout in seconds of a request to its leader; 0: the default."""
     failed_at: int | None = None
-    """Where it stood when an unexpected error left it half-changed last, None: never."""
+    """Its position at the last unexpected error, which may have left it half-changed; None: there was no such error."""
     note: str = ""
-    """How recovery went, or how far it is, for the line in the log."""
+    """The result or the progress of recovery, for the log line."""
     replayed: int = 0
-    """Records that recovery has folded."""
+    """Records that recovery has replayed."""
     seconds: float = 0.0
-    """The duration of its recovery."""
+    """Duration of its recovery in seconds."""
 
     pauses: set[Pause] = field(default_factory=set)
-    """Why it delivers nothing although it is active."""
+    """The reasons why it delivers nothing although it is active."""
     stopped: bool = False
-    """The client gave up reading it: the log has not the offset that was asked for."""
+    """Whether the client stopped fetching it because the log does not have the requested offset."""
     uncompleted: bool = False
-    """Whether much was handed out and nothing completed, where only the user's offsets complete."""
+    """Whether many records were delivered and none completed, in a mode where only the user's offsets complete."""
 
     commits: CommitState = field(default_factory=CommitState)
-    """Commits asked of the group, and its answers."""
+    """Commits sent to the group coordinator, and the answers."""
 
     log: str = ""
-    """Which log its offsets are of (`dedup_sdk.kafka.commit_text.log_name`); empty until recovery has asked."""
+    """The log of its offsets (`dedup_sdk.kafka.commit_text.log_name`); empty until recovery has requested it."""
     complete: bool = False
-    """Whether the group's own history begins at ``low``, as its commits say."""
-    told: CompletedAbove | None = None
-    """The offsets completed above it, as the group's commit told them when recovery ended."""
+    """Whether the group was new at ``low``, according to its commits: its history lacks nothing before that."""
+    completed_above: CompletedAbove | None = None
+    """The offsets completed above the committed one, as the group's commit listed them when recovery ended."""
 
     def __post_init__(self) -> None:
-        """Go on at once where it is known where it starts."""
+        """Skip `State.ASKING` where the start is known."""
         if self.start is not None and self.state is State.ASKING:
             self.enter(State.OPENING)
 
@@ -243,133 +249,148 @@ class Assigned:
 
     @property
     def recovers(self) -> bool:
-        """Whether it does not deliver yet, be it that it never will."""
+        """Whether it does not deliver yet; also true for `State.FAILED`."""
         return self.state in NOT_YET_DELIVERING
 
     @property
     def is_fetched(self) -> bool:
-        """Whether it delivers, and nobody has paused it."""
+        """Whether the client must fetch it: it is active and not paused."""
         return self.state is State.ACTIVE and not self.pauses
 
     def pause(self, why: Pause) -> bool:
-        """Take note of a reason to deliver nothing; return whether the client is to fetch it no more."""
+        """Add a reason to pause; return whether the client must stop fetching the partition."""
         was_fetched = self.is_fetched
         self.pauses.add(why)
         return was_fetched
 
     def lift(self, why: Pause) -> bool:
-        """Take a reason back; return whether the client is to fetch it again, because none is left."""
+        """Remove a reason to pause; return whether the client must fetch the partition again: no reason is left."""
         was_there = why in self.pauses
         self.pauses.discard(why)
         return was_there and self.is_fetched
 
-    def note_uncompleted(self, uncompleted: bool) -> bool:  # noqa: FBT001 (the fact itself)
-        """Take note whether nothing of much was completed; return whether that is news."""
+    def note_uncompleted(self, uncompleted: bool) -> bool:  # noqa: FBT001 (the value to set)
+        """Set ``uncompleted``; return whether it became true with this call."""
         before, self.uncompleted = self.uncompleted, uncompleted
         return uncompleted and not before
 
     def note_stop(self) -> None:
-        """Take note that the client gave up reading it."""
+        """Record that the client stopped fetching the partition."""
         self.stopped = True
 
-    # --- the turns of its recovery ---------------------------------------------------------------------------------
+    # --- progress of recovery --------------------------------------------------------------------------------------
 
     def begin_recovery(self, steps: Steps[None]) -> None:
-        """Take the steps of the recovery that is under way from now on."""
+        """Set the running recovery."""
         self.recovery = steps
 
     def end_recovery(self) -> None:
-        """Let the steps go: it is through."""
+        """Clear the recovery, which has ended."""
         self.recovery = self.waits_for = None
         self.failures = 0
 
     def recover_anew(self) -> None:
-        """Have the next step be the first of another recovery: this one failed."""
+        """Discard the failed recovery, so that the next step starts a new one."""
         self.recovery = None
         if self.state is State.REPLAYING:
             self.enter(State.OPENING)
 
     def wait_until(self, at: float, hindrance: Hindrance | None) -> None:
-        """Have its recovery go on, and ask brokers, not before a time (monotonic seconds); ``hindrance``: the thing it waits for."""
+        """Suspend its recovery and its requests until a time (monotonic seconds); ``hindrance``: the reason."""
         self.ask_at, self.waits_for = at, hindrance
 
     def count_failure(self) -> int:
-        """Count a question that was not answered; return how many there were in a row."""
+        """Count a request that failed; return how many failed in a row."""
         self.failures += 1
         return self.failures
 
     def silent_s(self, now: float) -> float:
-        """Return how many seconds ago a question of its recovery was not answered for the first time."""
-        self.asked_from = self.asked_from or now
-        return now - self.asked_from
+        """Return the seconds since the first request of its recovery that was not answered."""
+        self.silent_since = self.silent_since or now
+        return now - self.silent_since
 
     def note_answer(self, at: float = 0.0) -> None:
-        """Have the silence count from a time on (monotonic seconds), 0: from the next failure on."""
-        self.asked_from = at
+        """Restart the count of `silent_s` at a time (monotonic seconds); 0: at the next failure."""
+        self.silent_since = at
 
-    def give_time(self, answer_s: float) -> None:
-        """Let a question to its leader take so many seconds."""
+    def set_answer_time(self, answer_s: float) -> None:
+        """Set the timeout in seconds of requests to its leader."""
         self.answer_s = answer_s
 
-    # --- what its recovery finds -----------------------------------------------------------------------------------
+    # --- results of recovery ---------------------------------------------------------------------------------------
 
     def identify(self, log: str) -> None:
-        """Take note of which log its offsets are."""
+        """Set the log that its offsets belong to."""
         self.log = log
 
     def begin_at(self, start: Start) -> None:
-        """Start elsewhere than the group's commit says: offsets that were asked for lie behind it, and must be committed again."""
+        """Set a start other than the committed offset: offsets after it that were requested must be committed again."""
         self.start = start
         self.commits.ask_again()
 
     def replay(self, note: str, records: int = 0) -> None:
-        """Take note of how far the replay is, or of a snapshot that is installed; ``records`` were folded since the last call."""
+        """Set the note on a replay or a snapshot installation; add ``records`` to the count of replayed records."""
         if self.state is State.OPENING:
             self.enter(State.REPLAYING)
         self.note, self.replayed = note, self.replayed + records
 
     def be_ready(
-        self, held: Partition, *, complete: bool, told: CompletedAbove | None, note: str, seconds: float
+        self,
+        held: Partition,
+        *,
+        complete: bool,
+        completed_above: CompletedAbove | None,
+        note: str,
+        seconds: float,
     ) -> None:
-        """End the recovery: ``held`` may be fed from the start on. For ``complete`` and ``told`` see the attributes."""
-        self.held, self.complete, self.told, self.note, self.seconds = held, complete, told, note, seconds
-        if told is not None and self.start is not None:
-            said = not self.start.at_once and told.ranges[0][0] >= self.start.offset
-            self.commits.note_done(told.encode(self.start.offset) if said else "")
+        """End the recovery: ``held`` accepts records from the start offset on. The other arguments set attributes."""
+        self.held, self.complete, self.completed_above, self.note, self.seconds = (
+            held,
+            complete,
+            completed_above,
+            note,
+            seconds,
+        )
+        if completed_above is not None and self.start is not None:
+            is_committed = (
+                not self.start.must_commit_first and completed_above.ranges[0][0] >= self.start.offset
+            )
+            self.commits.note_done(completed_above.encode(self.start.offset) if is_committed else "")
         self.enter(State.ANNOUNCING)
 
-    # --- its state ---------------------------------------------------------------------------------------------------
+    # --- state and commits -----------------------------------------------------------------------------------------
 
-    def blame(self, at: int) -> None:
-        """Note that an unexpected error of this partition came when it stood at an offset; a second one at the same place closes it."""
+    def note_unexpected_error(self, at: int) -> None:
+        """Record an unexpected error at an offset; a second one at the same offset fails the partition."""
         again, self.failed_at = self.failed_at == at, at
         if again:
             self.enter(State.FAILED)
             logger.error(
-                "%s[%d] is closed: the error that your program was just given came a second time with nothing completed in between, at "
-                "offset %d. The other partitions go on. When the cause is gone, restart this consumer, or seek the partition",
+                "%s[%d] is closed: the error just raised to your program came a second time at offset %d with nothing "
+                "completed in between. The other partitions go on. Remove the cause, then restart this consumer or "
+                "seek the partition",
                 self.topic, self.partition, at,
             )  # fmt: skip
 
     @property
     def is_ours(self) -> bool:
-        """Whether the group still takes its commits."""
+        """Whether this member owns it and may commit."""
         return self.state in OURS
 
     @property
     def is_placed(self) -> bool:
-        """Whether the user said where to start, and so may keep offsets elsewhere."""
+        """Whether the assignment gave a start offset: the user may then keep offsets outside Kafka."""
         return self.wanted not in (OFFSET_STORED, OFFSET_INVALID)
 
     def starts_at(self, start: Start) -> None:
-        """Take note of where the group stands; its committed offset counts, unless the user is to say where to start."""
+        """Set the start. Its offset counts as committed by the group, unless ``must_commit_first``."""
         self.start = start
         self.enter(State.OPENING)
-        committed = -1 if start.at_once else start.offset
+        committed = -1 if start.must_commit_first else start.offset
         self.commits = CommitState(requested=committed, confirmed=-1 if self.is_placed else committed)
 
     def commit_of(self, held: Partition, offset: int) -> TopicPartition:
-        """Return the commit of an offset up to the partition's watermark, with its text."""
+        """Return the commit, with its text, of an offset that is not above the partition's watermark."""
         text = self.metadata(held, offset).text(offset)
         return TopicPartition(self.topic, self.partition, offset, text)
 
@@ -388,20 +409,23 @@ class Assigned:
         return metadata.with_done(ranges, offset, partial(self._witness, flight)) if ranges else metadata
 
     def left_out(self, held: Partition, offset: int) -> int:
-        """Return how many completed offsets a commit of an offset has no room for: their next owner sees them again."""
+        """Return how many completed offsets above ``offset`` do not fit into its commit.
+
+        The next owner gets their records again.
+        """
         done = self.metadata(held, offset).done
-        told = 0 if done is None else sum(end - start for start, end in done.ranges)
-        return sum(end - start for start, end in held.completed_above(offset)) - told
+        committed = 0 if done is None else sum(end - start for start, end in done.ranges)
+        return sum(end - start for start, end in held.completed_above(offset)) - committed
 
     def _witness(self, flight: Flight, offset: int) -> Witness | None:
         place = flight.place(offset)
         if place is not None:
             return Witness.of(offset, int(place.chunk.timestamps[place.row]), place.chunk.digests[place.row])
-        told = None if self.told is None else self.told.witness
-        return told if told is not None and told.offset == offset else flight.witness_of(offset)
+        last = None if self.completed_above is None else self.completed_above.witness
+        return last if last is not None and last.offset == offset else flight.witness_of(offset)
 
     def enter(self, state: State) -> None:
-        """Go on to another state; AssertionError where no transition leads there."""
+        """Change the state; AssertionError where `TRANSITIONS` does not allow it."""
         if state not in TRANSITIONS[self.state]:
             raise AssertionError(
                 f"{self.topic}[{self.partition}] cannot go from {self.state.name} to {state.name}"
@@ -412,28 +436,28 @@ class Assigned:
 
 
 class Reading:
-    """Moves partitions, also those that the client stopped reading, which it moves no more.
+    """Seeks partitions in the client, including those it stopped fetching, for which the client refuses a seek.
 
-    A move is noted in ``moved``, because what was fetched before it would be judged before what is read again, and
-    would raise the position over it.
+    Each seek is noted in ``moved``. Messages fetched before it must be dropped: judged first, they would raise the
+    position above records that are read again.
     """
 
     def __init__(self, assigned: Mapping[Coordinates, Assigned], client: Client) -> None:
         self._assigned = assigned
         self._client = client
         self.moved: set[Coordinates] = set()
-        """Partitions that the client reads from another place than before: messages fetched before that do not count."""
+        """Partitions that were moved in the client: messages fetched before the move must be dropped."""
 
     def take_moved(self) -> set[Coordinates]:
-        """Return, once, the partitions that the client reads from elsewhere since the last call."""
+        """Return and clear the partitions moved since the last call."""
         moved, self.moved = self.moved, set()
         return moved
 
     def begin(self, assigned: Assigned, offset: int, leader_epoch: int | None) -> None:
-        """Have a partition that is about to deliver read from an offset; see `Client.seek` for the epoch."""
+        """Seek a partition that is about to deliver to an offset; see `Client.seek` for the epoch."""
         topic, partition = assigned.topic, assigned.partition
         if assigned.stopped or not self._client.seek(topic, partition, offset, leader_epoch=leader_epoch):
-            self._place_again(assigned, offset)
+            self._reassign(assigned, offset)
             if leader_epoch is not None and not self._client.seek(
                 topic, partition, offset, leader_epoch=leader_epoch
             ):
@@ -443,21 +467,24 @@ class Reading:
         self.moved.add((topic, partition))
 
     def again(self, assigned: Assigned) -> None:
-        """Have a partition that delivers read again from where judging stands; one known to have stopped waits for its event."""
+        """Seek an active partition back to its position, the next offset to judge.
+
+        Not one that is known to have stopped: the client's event about it is handled first.
+        """
         if assigned.state is State.ACTIVE and assigned.held is not None and not assigned.stopped:
             position = assigned.held.flight.position
             if not self._client.seek(assigned.topic, assigned.partition, position):
-                # It stopped, and the event was lost with the interrupted call: placed again, it stops and says so once more.
-                self._place_again(assigned, position)
+                # It stopped, and an interrupted call lost the event: assigned again, it stops and reports once more.
+                self._reassign(assigned, position)
 
-    def _place_again(self, assigned: Assigned, offset: int) -> None:
+    def _reassign(self, assigned: Assigned, offset: int) -> None:
         at = []
         for other in self._assigned.values():
             if other is not assigned:
-                other.reads_from = _reads_on_at(other)
+                other.reads_from = _next_offset(other)
                 at.append(TopicPartition(other.topic, other.partition, other.reads_from))
         self._client.place_again(TopicPartition(assigned.topic, assigned.partition, offset), at)
-        # The eager protocol has all of them assigned anew.
+        # The eager protocol assigns all partitions anew.
         self.moved.update(self._assigned)
         assigned.stopped = False
         for each in self._assigned.values():
@@ -465,18 +492,18 @@ class Reading:
                 self._client.resume(each.topic, each.partition)
 
 
-def _reads_on_at(assigned: Assigned) -> int:
+def _next_offset(assigned: Assigned) -> int:
     if assigned.state is State.ACTIVE and assigned.held is not None:
         return assigned.held.flight.position
     return 0 if assigned.start is None else assigned.start.offset
 
 
 OFFSET_TAIL: Final = -2000
-"""From here down offsets count from the end of the log (``RD_KAFKA_OFFSET_TAIL_BASE`` of librdkafka)."""
+"""Offsets from here down count back from the end of the log (``RD_KAFKA_OFFSET_TAIL_BASE`` of librdkafka)."""
 
 
 class Starts:
-    """Finds where partitions start: where the user's callback says, where the group stands, or by the policy ``auto.offset.reset``."""
+    """Finds start offsets: given by the user's callback, committed by the group, or by ``auto.offset.reset``."""
 
     def __init__(self, client: Client, reset: Reset) -> None:
         self._client, self._reset = client, reset
@@ -493,25 +520,26 @@ class Starts:
                     return Start(offset=committed.offset, metadata=metadata)
                 return Start(
                     offset=committed.offset,
-                    at_once=True,
+                    must_commit_first=True,
                     void=why_void(committed.metadata, committed=committed.offset),
                     void_rule=rule_named_in(committed.metadata),
                 )
             if metadata is not None and asked < committed.offset:
-                return Start(offset=asked, metadata=set_back(metadata, asked), at_once=True)
-            return Start(offset=asked, at_once=True)
+                return Start(offset=asked, metadata=set_back(metadata, asked), must_commit_first=True)
+            return Start(offset=asked, must_commit_first=True)
         if asked is not None:
-            return Start(offset=asked, new=True, at_once=True)
+            return Start(offset=asked, new=True, must_commit_first=True)
         edge = self._client.edge(wanted.topic, wanted.partition, self._reset)
-        return Start(offset=edge, new=True, at_once=True)
+        return Start(offset=edge, new=True, must_commit_first=True)
 
     def resolve(self, wanted: TopicPartition) -> int:
-        """Return the offset that a logical one (beginning, end, so many before the end) means now."""
+        """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
         if wanted.offset >= 0:
             return int(wanted.offset)
         if wanted.offset not in (OFFSET_BEGINNING, OFFSET_END) and wanted.offset > OFFSET_TAIL:
             raise ConfigurationError(
-                f"offset {wanted.offset} is no place in {wanted.topic}[{wanted.partition}]; give an offset"
+                f"offset {wanted.offset} is not valid for {wanted.topic}[{wanted.partition}]; give one from 0 on, or "
+                "OFFSET_BEGINNING, OFFSET_END or OFFSET_STORED"
             )
         low, high = self._client.bounds(wanted.topic, wanted.partition)
         if wanted.offset == OFFSET_BEGINNING:
@@ -519,42 +547,43 @@ class Starts:
         return high if wanted.offset == OFFSET_END else max(low, high - (OFFSET_TAIL - wanted.offset))
 
 
-def hangs_on_the_log(wanted: TopicPartition, committed: TopicPartition) -> bool:
-    """Whether a start has to be asked of the partition's leader."""
+def needs_leader(wanted: TopicPartition, committed: TopicPartition) -> bool:
+    """Whether finding the start needs a request to the partition's leader."""
     if wanted.offset in (OFFSET_STORED, OFFSET_INVALID):
         return bool(committed.offset < 0)
     return bool(wanted.offset < 0)
 
 
 def set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
-    """Return the history of a group that goes back: it stays, or begins there if that is before it.
+    """Return the history of a group that is set back: it begins at ``offset`` if that is below ``low``.
 
-    In a new era, so that a store which knows no more than the commit also sees that this goes back.
+    Its era is new, so that a store which knows no more than the commit also recognises the rewind.
     """
     return replace(history, low=min(history.low, offset), era=secrets.token_hex(4), done=None)
 
 
 MANY = 10_000
-"""Records in flight after which it is news that nothing was completed yet."""
+"""Records in flight from which on a warning says that nothing was completed yet."""
 
 
 def note_uncompleted(assigned: Assigned, flight: Flight, most_waiting: int) -> None:
-    """Note whether much was handed out and nothing ever came back, of a partition that only the user's offsets complete.
+    """Set ``uncompleted`` where `MANY` records are in flight and none was ever completed; log one warning.
 
-    The log says it once. ``most_waiting``: the records at which the partition will be paused.
+    For partitions whose records only the user's offsets complete. ``most_waiting``: the number of records in flight at
+    which the partition will be paused.
     """
     start = flight.low if assigned.start is None else assigned.start.offset
     if assigned.note_uncompleted(flight.high <= start and flight.in_flight >= MANY):
         logger.warning(
-            "%s[%d]: %d records are in flight, and nothing was completed since offset %d: here only commit(), store_offsets() and "
-            "complete() complete; a transaction's offsets, or offsets kept elsewhere, do not. At %d the partition is paused; call "
-            "store_offsets() for what is handled",
+            "%s[%d]: %d records are in flight, and nothing was completed since offset %d: only commit(), "
+            "store_offsets() and complete() complete records here, not a transaction's offsets or offsets kept "
+            "elsewhere. At %d the partition is paused; call store_offsets() for handled messages",
             assigned.topic, assigned.partition, flight.in_flight, start, most_waiting,
         )  # fmt: skip
 
 
 def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
-    """Return the status of one partition; a few look-ups, no question to a broker or a disk."""
+    """Return the status of one partition from memory, without a request to a broker or the disk."""
     held = engine.partitions.get((assigned.topic, assigned.partition))
     begun = held if held is not None and held.started else None
     return PartitionStatus(
@@ -569,7 +598,7 @@ def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
     )
 
 
-def _of_its_recovery(assigned: Assigned) -> list[Hindrance]:
+def _recovery_hindrances(assigned: Assigned) -> list[Hindrance]:
     found: list[Hindrance] = []
     if assigned.start is None:
         found.append("offsets")
@@ -581,9 +610,9 @@ def _of_its_recovery(assigned: Assigned) -> list[Hindrance]:
 
 
 def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, ...]:
-    """Return what stands in a partition's way, as `PartitionStatus.hindrances` names it."""
+    """Return the reasons why a partition does not deliver, or not as usual; see `PartitionStatus.hindrances`."""
     held = engine.partitions.get((assigned.topic, assigned.partition))
-    found = _of_its_recovery(assigned) if assigned.recovers else []
+    found = _recovery_hindrances(assigned) if assigned.recovers else []
     if (held is not None and held.writer.disk_full) or assigned.waits_for == "store":
         found.append("store")
     if Pause.BACKLOG in assigned.pauses:

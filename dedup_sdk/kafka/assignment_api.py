@@ -1,7 +1,7 @@
-"""Which partitions are read, from where, and which of them are paused: the plain client's calls, with recovery in between.
+"""The plain client's calls for subscription, assignment, seek, position and pause, combined with recovery.
 
-What was fetched of a partition when it was paused is dropped, and read again before the next fetch. While another thread is inside the client,
-seeks are noted, and done when it is free.
+Messages already fetched from a partition that is paused are dropped and read again before the next fetch. A seek from
+another thread while a callback runs is noted, and done when the callback has returned.
 """
 
 from __future__ import annotations
@@ -21,16 +21,20 @@ from dedup_sdk.kafka.settings import ClientSettings
 
 
 class Handlers(Protocol):
-    """Who handles messages on other threads, and is told of partitions that go (`dedup_sdk.runner`)."""
+    """Handles messages on other threads, and is notified when partitions are revoked or lost (`dedup_sdk.runner`)."""
 
     def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
-        """Draw the conclusions of what is over, and let go of the rest, before partitions go or begin anew; with the lock.
+        """Apply the outcomes of finished handlers and drop the other messages; with the lock.
 
-        ``waits``: handlers that are running are waited for, for part of the revoke deadline.
+        Called before partitions are revoked, closed or restarted. ``waits``: wait for running handlers, for part of the
+        revoke deadline.
         """
 
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
-        """Let go of all messages of partitions (None: of all) without conclusions: they come again, or belong to others; with the lock."""
+        """Drop all messages of partitions (None: of all) without applying outcomes; with the lock.
+
+        This consumer, or the new owner, gets them again.
+        """
 
 
 class AssignmentApi:
@@ -55,13 +59,13 @@ class AssignmentApi:
         self._fetcher, self._delivery = fetcher, delivery
         self._handlers: Handlers | None = None
         self._assigning: list[TopicPartition] | None = None
-        """Inside the user's callback: what is to be assigned."""
+        """Inside the user's ``on_assign`` callback: the partitions to assign; None outside."""
         self._pausing: set[Coordinates] = set()
-        """Partitions that the user's callback paused before they were taken."""
+        """Partitions that the user's callback paused before they were assigned."""
         self._by_callback: set[Coordinates] = set()
-        """Partitions that the user assigned in the callback for others that go: they stay."""
+        """Partitions that the user assigned inside a callback for others that are revoked or lost: they stay."""
         self.noted_seeks: dict[Coordinates, TopicPartition] = {}
-        """Where other threads want partitions to be read from, said while a callback ran."""
+        """Seeks by other threads while a callback ran; `do_noted_seeks` does them."""
 
     # --- subscription --------------------------------------------------------------------------------------------
 
@@ -75,7 +79,6 @@ class AssignmentApi:
             if not self._lock.may_change("subscribe"):
                 return
 
-        # The user's callbacks run without the lock: a thread that they wait for may be about to complete a message.
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock.in_callback():
                 self._callback_errors.run(
@@ -89,7 +92,7 @@ class AssignmentApi:
                     self._callback_errors.run(on_revoke, self._consumer, partitions)
                 with self._lock.lock:
                     self._callback_errors.run(
-                        self._interruption.run_step, self.give_back, self._going(partitions)
+                        self._interruption.run_step, self.give_back, self._revoked_with(partitions)
                     )
 
         def lost(_: Consumer, partitions: list[TopicPartition]) -> None:
@@ -103,13 +106,13 @@ class AssignmentApi:
                     self._callback_errors.run(callback, self._consumer, partitions)
                 with self._lock.lock:
                     self._callback_errors.run(
-                        self._interruption.run_step, self._lose_with_the_rest, partitions
+                        self._interruption.run_step, self._close_lost_and_rest, partitions
                     )
 
         Consumer.subscribe(self._consumer, topics, on_assign=assign, on_revoke=revoke, on_lost=lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; what the last call handed out comes again to whoever gets its partition."""
+        """Leave the group; messages of the last call are delivered again to the next owner of their partition."""
         with self._lock.when_client_free():
             if not self._lock.may_change("unsubscribe"):
                 return
@@ -122,16 +125,16 @@ class AssignmentApi:
             self._fetcher.drop(set(self._session.assigned))
         self.commit_in_group()
         Consumer.unsubscribe(self._consumer)
-        self._go_on_by_hand()
+        self._resume_manual()
 
     def commit_in_group(self) -> None:
-        """Commit before leaving, while the group still takes it."""
+        """Commit before leaving, while the group still accepts commits of this member."""
         self._lock.call_client(
             commit_in_group, self._session, self._client, self._lock.lock, self._settings.revoke_deadline_s
         )
 
-    def _go_on_by_hand(self) -> None:
-        """Have partitions that no group assigned read on: while the group took its commit, what came of them was dropped."""
+    def _resume_manual(self) -> None:
+        """Resume partitions assigned by the user; their messages were dropped during the commit before leaving."""
         with self._lock.lock:
             for coordinates, assigned in self._session.assigned.items():
                 if assigned.by_hand:
@@ -152,41 +155,41 @@ class AssignmentApi:
             self._assigning = None
         with self._lock.lock:
             if self._session.assigned and not self._settings.incremental:
-                # The client drops what was assigned by hand for what the group assigns.
+                # The client replaces the user's assignment by the group's.
                 self._give_all_back()
             self._session.take(chosen)
             if self._pausing:
                 self._session.note_pause(self._pausing, paused=True)
             self._interruption.request_maintenance()
 
-    def _going(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return what goes with these partitions: in the eager protocol all that is held, whoever assigned it.
+    def _revoked_with(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return all partitions that end when these are revoked or lost.
 
-        There the client drops what was assigned by hand together with what the group takes or assigns, and says
-        nothing. Only what the callback itself has just assigned stays.
+        In the eager protocol these are all assigned partitions: the client also drops those that the user assigned, and
+        makes no callback for them. Only partitions that the user's callback has just assigned stay.
         """
         gone = [(tp.topic, tp.partition) for tp in partitions]
         if not self._settings.incremental:
             gone += [coordinates for coordinates in self._session.assigned if coordinates not in gone]
         return [TopicPartition(*coordinates) for coordinates in gone if coordinates not in self._by_callback]
 
-    # --- partitions that go, or begin anew -----------------------------------------------------------------------
+    # --- partitions that are revoked, lost or restarted ----------------------------------------------------------
 
     def attach(self, handlers: Handlers | None) -> None:
-        """Have somebody told of partitions that go."""
+        """Set the handlers to notify when partitions are revoked or lost; None: no handlers."""
         self._handlers = handlers
 
     def give_back(self, partitions: list[TopicPartition]) -> None:
-        """Write, commit and close partitions that go to another member in order."""
+        """Write, commit and close revoked partitions."""
         if self._handlers is not None:
-            # What handlers do of partitions that others have already is not written: they are not waited for.
+            # Outcomes for lost partitions cannot be written, so that their handlers are not waited for.
             lost = {c for c, assigned in self._session.assigned.items() if not assigned.is_ours}
             self._handlers.leave(coordinates_in(partitions) - lost, waits=True)
         self.forget(coordinates_in(partitions))
         self._session.give_back(partitions)
 
     def lose(self, partitions: list[TopicPartition]) -> None:
-        """Close partitions that others have already."""
+        """Close lost partitions, which another member may own already; nothing is committed."""
         if self._handlers is not None:
             self._handlers.lose(coordinates_in(partitions))
         if not self._interruption.happened:
@@ -195,14 +198,14 @@ class AssignmentApi:
         self._session.lose(partitions)
 
     def _write_completed(self, partitions: list[TopicPartition]) -> None:
-        """Write what was completed before a loss was heard of: nothing of these partitions is written from here on."""
+        """Write the records completed before the loss was known; nothing is written for these partitions afterwards."""
         for coordinates in coordinates_in(partitions):
             held = self._delivery.partition_of(*coordinates)
             if held is not None:
                 held.persist()
 
     def forget(self, gone: Collection[Coordinates]) -> None:
-        """Forget what came of these partitions, and where they were to be moved: they go, or begin elsewhere."""
+        """Drop the fetched messages and noted seeks of partitions that are closed or moved."""
         if self._handlers is not None:
             self._handlers.leave(gone, waits=False)
         self._delivery.purge(set(gone))
@@ -212,13 +215,13 @@ class AssignmentApi:
         self._interruption.request_maintenance()
 
     def forget_if_it_recovers(self, coordinates: Coordinates) -> None:
-        """Forget what came of a partition that begins anew."""
+        """Drop the fetched messages of a partition if it recovers: it is read again from its start."""
         assigned = self._session.assigned.get(coordinates)
         if assigned is not None and assigned.recovers:
             self.forget({coordinates})
 
     def reopen_all(self) -> None:
-        """Open every partition again, from its store and from what is completed, as after a crash; with the lock."""
+        """Reopen every partition from its store and its completed records, as after a crash; with the lock."""
         if self._handlers is not None:
             self._handlers.lose(None)
         self._fetcher.note_stops()
@@ -230,7 +233,7 @@ class AssignmentApi:
         self._interruption.clear()
 
     def part(self) -> None:
-        """Let everything go, before the client closes: what was completed is written, what the last call handed out is released."""
+        """Release everything before the client closes: write completed records, release messages of the last call."""
         by_hand = self._session.assigned.keys() - self._session.of_group
         if self._interruption.happened:
             self.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
@@ -240,10 +243,10 @@ class AssignmentApi:
         self._fetcher.rest([])
         if by_hand:
             self.give_back([TopicPartition(*coordinates) for coordinates in by_hand])
-            self._have_client_forget(by_hand)
+            self._unassign_in_client(by_hand)
 
-    def _have_client_forget(self, by_hand: Collection[Coordinates]) -> None:
-        """Have the client let partitions go that no group takes back: until then it neither leaves its group nor closes."""
+    def _unassign_in_client(self, by_hand: Collection[Coordinates]) -> None:
+        """Unassign the user's partitions in the client, which otherwise neither leaves its group nor closes."""
         actual = Consumer.assignment(self._consumer)
         going = [tp for tp in actual if (tp.topic, tp.partition) in by_hand]
         if going and self._settings.incremental:
@@ -251,14 +254,14 @@ class AssignmentApi:
         elif going and len(going) == len(actual):
             self._interruption.run_step(Consumer.unassign, self._consumer)
 
-    def _lose_with_the_rest(self, partitions: list[TopicPartition]) -> None:
-        going, lost = self._going(partitions), coordinates_in(partitions)
+    def _close_lost_and_rest(self, partitions: list[TopicPartition]) -> None:
+        going, lost = self._revoked_with(partitions), coordinates_in(partitions)
         self.lose([tp for tp in going if (tp.topic, tp.partition) in lost])
         if rest := [tp for tp in going if (tp.topic, tp.partition) not in lost]:
             self.give_back(rest)
 
     def finish_asked(self) -> None:
-        """Complete what the application had before its last call for more, unless what it had is in doubt."""
+        """Complete the messages returned before the last call, unless an interruption left their state in doubt."""
         if not self._interruption.happened:
             self._interruption.run_step(self._finish, self._delivery.finish_asked)
 
@@ -270,10 +273,10 @@ class AssignmentApi:
     # --- assignment by hand --------------------------------------------------------------------------------------
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets.
+        """Assign exactly these partitions; inside ``on_assign`` this sets their start offsets.
 
-        If the client refuses, the partitions that were given back for it are in doubt: the next call for messages opens
-        all of them again.
+        If the client refuses, the state of the partitions closed for this call is in doubt: the next call for messages
+        reopens all partitions.
         """
         if self._assigning is not None:
             self._assigning = partitions
@@ -291,7 +294,7 @@ class AssignmentApi:
         self._interruption.request_maintenance()
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
-        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        """Assign these partitions in addition to the present ones; inside ``on_assign`` the same as `assign`."""
         if self._assigning is not None:
             self._assigning = partitions
             return
@@ -303,7 +306,7 @@ class AssignmentApi:
             self._interruption.request_maintenance()
 
     def unassign(self) -> None:
-        """Let all partitions go. Inside ``on_assign`` as `assign` of none."""
+        """Close all partitions; inside ``on_assign`` the same as `assign` of no partition."""
         if self._assigning is not None and not self._settings.incremental:
             self._assigning = []
             return
@@ -316,7 +319,7 @@ class AssignmentApi:
             self._by_callback.clear()
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
-        """Let these partitions go."""
+        """Close these partitions."""
         with self._lock.when_client_free():
             if not self._lock.may_change("incremental_unassign"):
                 return
@@ -332,7 +335,7 @@ class AssignmentApi:
     # --- seek and position ---------------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read a partition from elsewhere; by another thread while a callback runs, when that is over."""
+        """Move a partition to another offset; from another thread while a callback runs, after the callback."""
         with self._lock.when_client_free_or_callback() as alone:
             if not self._lock.may_change("seek"):
                 return
@@ -343,7 +346,7 @@ class AssignmentApi:
                 self.noted_seeks[partition.topic, partition.partition] = partition
                 self._interruption.request_maintenance()
             elif alone:
-                Consumer.seek(self._consumer, partition)  # the plain client's own error
+                Consumer.seek(self._consumer, partition)  # raises the plain client's own error
             else:
                 raise KafkaException(KafkaError(KafkaError._STATE))  # noqa: SLF001 (that is its public name)
 
@@ -354,14 +357,14 @@ class AssignmentApi:
         self.finish_asked()
         if not self._interruption.happened:
             self._interruption.run_step(self._finish, self._delivery.finish_up_to, *coordinates, offset - 1)
-        offset = self._before_what_waits(*coordinates, offset)
+        offset = self._before_open_units(*coordinates, offset)
         self._interruption.run_step(self.forget, {coordinates})
         self._session.move(*coordinates, offset)
 
-    def _before_what_waits(self, topic: str, partition: int, offset: int) -> int:
-        """Return the offset to read on from so that no open unit is split.
+    def _before_open_units(self, topic: str, partition: int, offset: int) -> int:
+        """Return the offset to continue from so that no unit is split, neither an open nor a finished one.
 
-        Nor is a unit that is over: without its first records the rest would wait for them, or count as the whole unit.
+        Without its first records, the rest of a finished unit would wait for them, or count as the whole unit.
         """
         held = self._delivery.partition_of(topic, partition)
         if held is None:
@@ -369,7 +372,7 @@ class AssignmentApi:
         return held.resumes_at(offset, self._delivery.first_waiting(topic, partition))
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return, for each partition, the offset after the last message handed out; hidden duplicates count as such."""
+        """Return the offset after the last message delivered, per partition; hidden duplicates count as delivered."""
         with self._lock.lock:
             self._lock.check_open()
             return [TopicPartition(tp.topic, tp.partition, self._position(tp)) for tp in partitions]
@@ -384,7 +387,7 @@ class AssignmentApi:
     # --- pauses --------------------------------------------------------------------------------------------------
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        """Stop partitions from delivering, until `resume`: what was fetched already waits too."""
+        """Pause partitions until `resume`; messages already fetched are held back too."""
         with self._lock.lock:
             self._lock.check_open()
             paused = coordinates_in(partitions)
@@ -398,7 +401,7 @@ class AssignmentApi:
             self._fetcher.drop(paused)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        """Let partitions deliver again; one that still recovers starts when it is up to date."""
+        """Resume partitions; one that still recovers delivers when its recovery has ended."""
         with self._lock.lock:
             self._lock.check_open()
             resumed = coordinates_in(partitions)
@@ -409,14 +412,14 @@ class AssignmentApi:
             self._fetcher.resume(partitions)
 
     def do_noted_seeks(self) -> None:
-        """Do the seeks by other threads; what went meanwhile is left out. With the lock."""
+        """Do the noted seeks by other threads, except of partitions that are no longer assigned; with the lock."""
         while self.noted_seeks:
             coordinates, target = self.noted_seeks.popitem()
             if coordinates in self._session.assigned:
                 self._callback_errors.run(self._seek, target)
 
     def hold_back(self, *, hold: bool) -> None:
-        """Have the client fetch nothing while handlers have enough, or go on; what has other reasons to pause stays so. With the lock."""
+        """Pause or resume fetching for the handlers; other reasons to pause stay in force. With the lock."""
         changed = [
             TopicPartition(*coordinates)
             for coordinates, assigned in self._session.assigned.items()

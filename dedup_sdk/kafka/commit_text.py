@@ -1,39 +1,48 @@
-"""The text beside every committed offset: its layout, and its codec.
+"""The text of every offset commit (Kafka's commit metadata): its format and its codec.
 
-Kafka keeps a short text beside a committed offset. Ours says which part of the log the group has processed, so that a consumer on any machine
-knows what it may take for seen:
+Kafka stores a short text with each committed offset. The text of this package says which part of the log the group has
+processed, so that a consumer on any machine knows which records count as handled:
 
-    dedup/2 at=1300/5f3a01bc fingerprint=3f9a01bc84d2e6f7.90c2e5d1aabb0c4d low=1200 complete=1 era=5f0c9a epoch=7 done=eJz7z8...
+    dedup/2 at=1300/5f3a01bc fingerprint=3f9a01bc84d2e6f7.90c2e5d1aabb0c4d low=1200 complete=1 era=5f0c9a epoch=7
+    done=eJz7z8...
 
-=============== ================================= =====================================================================================
-field           form                              meaning
-=============== ================================= =====================================================================================
-``at``          offset ``/`` 8 hex digits         The offset that the text was written for, and the *seal*: a digest of its group, topic
-                                                  and partition. Tools copy texts to other offsets, groups and partitions: there it is void.
-``fingerprint`` log ``.`` rule, hex digits        Everything that marks depend on: the log of the offsets (`log_name`), and the rule
-                                                  (`dedup_sdk.rule_fingerprint`). Another rule hid records that were never handled, so a
-                                                  text with another fingerprint is void.
-``low``         offset                            Where the part of the log begins that the group has processed without a gap; nothing before
-                                                  it is ever taken for seen.
-``complete``    0 or 1                            1 when the group was new at ``low``, so that nothing is missing before it.
-``era``         up to 32 of ``0-9a-z``            Changes when an operator rewinds on purpose; empty until then.
-``epoch``       number, optional                  The partition's leader epoch when these records were read: by it the broker knows whether
-                                                  the log still has them. (Kafka has a field of its own for it, and refuses commits by it.)
-``done``        see below, optional               The offsets completed above ``at``: the next owner does not hand them out again.
-=============== ================================= =====================================================================================
+(one line, with a single space between fields)
+
+=============== ========================== ===========================================================================
+field           format                     meaning
+=============== ========================== ===========================================================================
+``at``          offset ``/`` 8 hex digits  The committed offset that the text was written for, and the *seal*: a digest
+                                           of group, topic and partition. Tools copy texts to other offsets, groups and
+                                           partitions; there the text is void.
+``fingerprint`` log ``.`` rule, hex digits The inputs of every mark: the log of the offsets (`log_name`) and the rule
+                                           (`dedup_sdk.rule_fingerprint`). Another rule hid records that were never
+                                           handled, so a text with another fingerprint is void.
+``low``         offset                     The beginning of the range that the group has processed without a gap. No
+                                           record before it ever counts as handled.
+``complete``    0 or 1                     1 when the group was new at ``low``: its history lacks nothing before that.
+``era``         up to 32 of ``0-9a-z``     Changes when an operator rewinds the group; empty until then.
+``epoch``       number, optional           The leader epoch when these records were read. With it the broker tells
+                                           whether the log still has them. (Kafka's own commit field for the epoch is
+                                           not used: brokers refuse commits by it.)
+``done``        see below, optional        The offsets completed above ``at``: the next owner does not deliver them.
+=============== ========================== ===========================================================================
 
 ``done`` is ``<ranges>.<timestamp>.<check>``:
 
 ``<ranges>``
-    lengths by turns, each an unsigned LEB128 number: how many offsets are open, how many are completed, and so on, from ``at`` on;
-    compressed by zlib, then Base64 with ``-`` and ``_``, without padding.
+    Alternating lengths from ``at`` on, each an unsigned LEB128 number: offsets not completed, offsets completed, and so
+    on. Compressed by zlib, then Base64 with ``-`` and ``_``, without padding.
 ``<timestamp>``, ``<check>``
-    those of the `Witness` that the last record in the ranges is. Where the log has another record there, ``done`` is void.
+    The fields of the `Witness` for the last record in the ranges. Where the log has another record at that offset,
+    ``done`` is void.
 
-A broker takes `MOST_CHARACTERS` characters (``offset.metadata.max.bytes``). Where not everything fits, the nearest ranges stay. A text of another
-format, or with a field that this version does not know, counts as none: a text that is not understood vouches for nothing. Its rule is
-believed also where a text is void here (`rule_named_in`): whoever vouches for the records before a commit does not vouch for those that another
-rule hid there.
+Invariants:
+
+- A text has at most `MOST_CHARACTERS` characters (the broker's ``offset.metadata.max.bytes``). Where not all ranges
+  fit, the lowest ones stay.
+- A text of another format, or with a field that this version does not know, is void: it proves nothing.
+- The rule named in a void text is still used (`rule_named_in`). A user who vouches for the records before a commit does
+  not vouch for the records that another rule hid there.
 """
 
 from __future__ import annotations
@@ -52,39 +61,40 @@ from dedup_sdk.marks import Witness
 from dedup_sdk.rule_fingerprint import NAMELESS
 
 MOST_CHARACTERS: Final = 4_095
-"""What a broker takes beside an offset, unless its ``offset.metadata.max.bytes`` says otherwise."""
+"""The longest text that a broker accepts, unless its ``offset.metadata.max.bytes`` says otherwise."""
 _FORMAT: Final = "dedup/2 "
-_OTHERS_SEAL: Final = "dedup/2 at=void"
-_FORM: Final = re.compile(
-    r"dedup/2 at=(?P<at>\d{1,19})(?:/[0-9a-f]{8})? fingerprint=(?P<log>(?:[0-9a-f]{8}){0,2})\.(?P<rule>[0-9a-f]{16}) low=(?P<low>\d{1,19}) "
+_VOID_SEAL: Final = "dedup/2 at=void"
+_TEXT_PATTERN: Final = re.compile(
+    r"dedup/2 at=(?P<at>\d{1,19})(?:/[0-9a-f]{8})? "
+    r"fingerprint=(?P<log>(?:[0-9a-f]{8}){0,2})\.(?P<rule>[0-9a-f]{16}) low=(?P<low>\d{1,19}) "
     r"complete=(?P<complete>[01]) era=(?P<era>[0-9a-z]{0,32})(?: epoch=(?P<epoch>\d{1,9}))?"
     r"(?: done=(?P<done>[A-Za-z0-9_-]{1,4096}\.-?\d{1,19}\.[0-9a-f]{16}))?",
     re.ASCII,
 )
-_RULE: Final = re.compile(
+_RULE_PATTERN: Final = re.compile(
     r"dedup/2 at=\S+ fingerprint=(?:[0-9a-f]{8}){0,2}\.(?P<rule>[0-9a-f]{16}) ", re.ASCII
 )
-_SEAL: Final = re.compile(r"(dedup/2 at=\d{1,19})(?:/([0-9a-f]{8}))? ", re.ASCII)
+_SEAL_PATTERN: Final = re.compile(r"(dedup/2 at=\d{1,19})(?:/([0-9a-f]{8}))? ", re.ASCII)
 _SEAL_DIGITS: Final = 8
 _SEAL_CHARACTERS: Final = 1 + _SEAL_DIGITS
 _LOG_DIGITS: Final = 8
-_MOST_OFFSET: Final = 2**63 - 1
-_MOST_BYTES: Final = 2**18
-"""At most so many bytes of lengths are unpacked: a hostile text of 4,096 characters could hold far more."""
+_MAX_OFFSET: Final = 2**63 - 1
+_MAX_UNPACKED_BYTES: Final = 2**18
+"""Limit for the unpacked lengths: a hostile text of 4,096 characters could unpack to far more bytes."""
 _CONTINUES: Final = 0x80
-_MOST_BITS: Final = 70
+_MAX_BITS: Final = 70
 
 
 def log_name(cluster: str, topic_id: str) -> str:
-    """Return the digits of a log: 8 of the cluster ID, and 8 of the topic ID.
+    """Return the name of a log: 8 hex digits for the cluster ID, then 8 for the topic ID.
 
-    The latter are missing where the brokers have no topic IDs; all are without a cluster ID.
+    The topic's digits are missing where the brokers have no topic IDs; without a cluster ID the name is empty.
 
-    Two hashes, not one, because they mean different things beside a commit. Offsets of another cluster were translated
-    by the tool that copied them. Those of another topic ID of this cluster belong to a deleted topic, were committed by
-    a consumer that had not heard of it, and do not say where to go on. One hash of both would leave the distinction to
-    the store on disk, which another machine does not have, and which belongs to the new topic as soon as the old store
-    was set aside.
+    There are two hashes because a difference in each means something else for a commit. Offsets from another cluster
+    were translated by the tool that copied the group, and are valid. Offsets with another topic ID of this cluster
+    belong to a deleted topic: a consumer committed them before it noticed the deletion, and they are no start offset.
+    With one hash, only the store on disk could tell the two cases apart. Another machine does not have that store, and
+    once the old store was set aside, the new one belongs to the new topic.
     """
     if cluster in NAMELESS:
         return ""
@@ -93,7 +103,7 @@ def log_name(cluster: str, topic_id: str) -> str:
 
 
 def is_one_log(one: str, other: str) -> bool:
-    """Whether two names (`log_name`) agree, as far as both are known."""
+    """Whether two names (`log_name`) are equal in the digits that both have."""
     known = min(len(one), len(other))
     return one[:known] == other[:known]
 
@@ -109,21 +119,24 @@ def topic_digits(name: str) -> str:
 
 
 class Void(Enum):
-    """Why nothing is known of a group's history before a committed offset: the text beside it is void. The value says so in the log."""
+    """Why a commit's text is void, so that nothing is known of the group's history; the value is used in log lines."""
 
-    NO_TEXT = "there is no text of this package beside it"
-    OTHER_FORMAT = "the text beside it has the format of another version of this package"
-    OTHER_OFFSET = "the text beside it was written for another offset"
-    OTHER_OWNER = "the text beside it was written for another group, topic or partition"
-    UNREADABLE = "the text beside it cannot be read"
-    TOPIC_BEFORE = "the text beside it is of the topic that had this name before"
-    OTHER_LOG = "the text beside it is of another log"
-    OTHER_RULE = "the group went by another rule up to there"
+    NO_TEXT = "the commit has no metadata of this package"
+    OTHER_FORMAT = "the commit's metadata has the format of another version of this package"
+    OTHER_OFFSET = "the commit's metadata was written for another offset"
+    OTHER_OWNER = "the commit's metadata was written for another group, topic or partition"
+    UNREADABLE = "the commit's metadata cannot be parsed"
+    TOPIC_BEFORE = "the commit's metadata belongs to an earlier topic of this name"
+    OTHER_LOG = "the commit's metadata belongs to another log"
+    OTHER_RULE = "the group used another rule up to that offset"
 
 
 @dataclass(frozen=True, slots=True)
 class CompletedAbove:
-    """Half-open ranges of completed offsets, ascending, apart, and above the committed offset; ``witness`` is their last record."""
+    """The offsets completed above a committed offset.
+
+    ``ranges`` are half-open, ascending and not adjacent; ``witness`` identifies their last record.
+    """
 
     ranges: tuple[Range, ...]
     witness: Witness
@@ -133,8 +146,8 @@ class CompletedAbove:
         lengths = bytearray()
         position = at
         for start, end in self.ranges:
-            _put(lengths, start - position)
-            _put(lengths, end - start)
+            _append_leb128(lengths, start - position)
+            _append_leb128(lengths, end - start)
             position = end
         packed = urlsafe_b64encode(zlib.compress(bytes(lengths), 9)).rstrip(b"=").decode()
         return f"{packed}.{self.witness.timestamp_ms}.{self.witness.check}"
@@ -142,7 +155,7 @@ class CompletedAbove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
-    """What a group says of its history up to a committed offset; the fields are those of the text.
+    """The group's history up to a committed offset; the fields are those of the text.
 
     ``log`` (`log_name`) and ``rule`` (`dedup_sdk.rule_fingerprint`) are the two parts of the fingerprint.
     """
@@ -159,91 +172,98 @@ class CommitMetadata:
         """Return the text for a commit of offset ``at``, which `parse_metadata` reads."""
         epoch = "" if self.epoch is None else f" epoch={self.epoch}"
         done = "" if self.done is None else f" done={self.done.encode(at)}"
-        return f"dedup/2 at={at} fingerprint={self.log}.{self.rule} low={self.low} complete={int(self.complete)} era={self.era}{epoch}{done}"
+        return (
+            f"dedup/2 at={at} fingerprint={self.log}.{self.rule} low={self.low} "
+            f"complete={int(self.complete)} era={self.era}{epoch}{done}"
+        )
 
     def with_done(
         self, ranges: Sequence[Range], at: int, witness_of: Callable[[int], Witness | None]
     ) -> CommitMetadata:
-        """Return the same with as many of the completed ranges as a text for offset ``at`` has room for.
+        """Return a copy with as many of the completed ranges as fit into a text for offset ``at``.
 
-        ``witness_of`` gives the witness of an offset, None where it is not known.
+        ``witness_of`` returns the witness of an offset, None where it is not known.
         """
         return replace(self, done=fitting(ranges, at, self.room(at), witness_of))
 
     def room(self, at: int) -> int:
-        """Return how many characters a text for ``at`` has left for the value of ``done``."""
+        """Return the number of characters that a text for ``at`` has left for the value of ``done``."""
         return MOST_CHARACTERS - len(replace(self, done=None).text(at)) - len(" done=") - _SEAL_CHARACTERS
 
     def is_of(self, log: str) -> bool:
-        """Whether these offsets are of this log; see `is_one_log`."""
+        """Whether these offsets belong to this log; see `is_one_log`."""
         return is_one_log(self.log, log)
 
     def is_of_one_before(self, log: str) -> bool:
-        """Whether these offsets are of another topic of this log's cluster: beside a commit, of the one that had its name before."""
+        """Whether these offsets belong to another topic ID of the same cluster: to a deleted topic of this name."""
         return not self.is_of(log) and is_of_one_cluster(self.log, log)
 
 
 def parse_metadata(text: str | None, *, committed: int) -> CommitMetadata | None:
-    """Read the text beside the offset ``committed``.
+    """Parse the text of the commit of offset ``committed``.
 
-    None when it is not ours (another client's, a reset tool's, of another format), or was written for another offset.
+    None when it is not valid: another client's or a reset tool's text, another format, or written for another offset.
     """
-    form = _FORM.fullmatch(text or "")
+    match = _TEXT_PATTERN.fullmatch(text or "")
     if (
-        form is None
-        or int(form["at"]) != committed
-        or committed > _MOST_OFFSET
-        or int(form["low"]) > committed
+        match is None
+        or int(match["at"]) != committed
+        or committed > _MAX_OFFSET
+        or int(match["low"]) > committed
     ):
         return None
     done = None
-    if form["done"] is not None:
-        done = decode(form["done"], committed)
+    if match["done"] is not None:
+        done = decode(match["done"], committed)
         if done is None:
             return None
     return CommitMetadata(
-        low=int(form["low"]),
-        log=form["log"],
-        rule=form["rule"],
-        era=form["era"],
-        complete=form["complete"] == "1",
-        epoch=None if form["epoch"] is None else int(form["epoch"]),
+        low=int(match["low"]),
+        log=match["log"],
+        rule=match["rule"],
+        era=match["era"],
+        complete=match["complete"] == "1",
+        epoch=None if match["epoch"] is None else int(match["epoch"]),
         done=done,
     )
 
 
 def why_void(text: str | None, *, committed: int) -> Void | None:
-    """Return why `parse_metadata` returns None for the text beside the offset ``committed``; None where it does not."""
+    """Return why `parse_metadata` returns None for this text; None where the text is valid."""
     if parse_metadata(text, committed=committed) is not None:
         return None
     if text is None or not text.startswith("dedup/"):
         return Void.NO_TEXT
     if not text.startswith(_FORMAT):
         return Void.OTHER_FORMAT
-    if text.startswith(_OTHERS_SEAL):
+    if text.startswith(_VOID_SEAL):
         return Void.OTHER_OWNER
-    form = _FORM.fullmatch(text)
-    return Void.OTHER_OFFSET if form is not None and int(form["at"]) != committed else Void.UNREADABLE
+    match = _TEXT_PATTERN.fullmatch(text)
+    return Void.OTHER_OFFSET if match is not None and int(match["at"]) != committed else Void.UNREADABLE
 
 
 def sealed(text: str | None, group: str, topic: str, partition: int) -> str:
-    """Return a text of ours with the seal of this group and partition. Any other text, and one with a seal, stays as it is."""
-    form = _SEAL.match(text or "")
-    if text is None or form is None or form[2]:
+    """Return a text with the seal of this group and partition added.
+
+    A text of another tool, and one that has a seal, is returned unchanged.
+    """
+    match = _SEAL_PATTERN.match(text or "")
+    if text is None or match is None or match[2]:
         return text or ""
-    return f"{form[1]}/{_seal(group, topic, partition)} {text[form.end() :]}"
+    return f"{match[1]}/{_seal(group, topic, partition)} {text[match.end() :]}"
 
 
 def unsealed(text: str | None, group: str, topic: str, partition: int) -> str:
-    """Return a text that was read beside a commit of this group and partition, without its seal.
+    """Return the text of a commit of this group and partition without its seal.
 
-    A text of ours with another seal, or with none, is made void: ``at`` is then no offset, so that `parse_metadata` returns None for it.
+    A text of this package with another seal, or with none, is made void: its ``at`` is then no offset, and
+    `parse_metadata` returns None for it.
     """
-    form = _SEAL.match(text or "")
-    if text is None or form is None:
+    match = _SEAL_PATTERN.match(text or "")
+    if text is None or match is None:
         return text or ""
-    at = form[1] if form[2] == _seal(group, topic, partition) else _OTHERS_SEAL
-    return f"{at} {text[form.end() :]}"
+    at = match[1] if match[2] == _seal(group, topic, partition) else _VOID_SEAL
+    return f"{at} {text[match.end() :]}"
 
 
 def _seal(group: str, topic: str, partition: int) -> str:
@@ -254,25 +274,27 @@ def _seal(group: str, topic: str, partition: int) -> str:
 
 
 def done_part(text: str | None) -> str:
-    """Return the value of ``done`` in a text of ours; empty where there is none."""
+    """Return the value of ``done`` in a text of this package; empty where there is none."""
     return (text or "").partition(" done=")[2]
 
 
 def rule_named_in(text: str | None) -> str | None:
-    """Return the rule (16 hexadecimal digits) that a text of ours names, whatever offset, group or log it was written for; None without one."""
-    form = _RULE.match(text or "")
-    return None if form is None else form["rule"]
+    """Return the rule (16 hex digits) named in a text, whichever offset, group or log it was written for, or None."""
+    match = _RULE_PATTERN.match(text or "")
+    return None if match is None else match["rule"]
 
 
 def decode(text: str, at: int) -> CompletedAbove | None:
-    """Read what `CompletedAbove.encode` wrote for a commit of offset ``at``; None where it is not that."""
+    """Decode the result of `CompletedAbove.encode` for a commit of offset ``at``; None where it is not valid."""
     packed, timestamp, check = text.split(".")
     try:
         unpacker = zlib.decompressobj()
-        lengths = unpacker.decompress(urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MOST_BYTES)
+        lengths = unpacker.decompress(
+            urlsafe_b64decode(packed + "=" * (-len(packed) % 4)), _MAX_UNPACKED_BYTES
+        )
     except (zlib.error, ValueError):
         return None
-    numbers = _numbers(lengths)
+    numbers = _parse_leb128(lengths)
     if not unpacker.eof or unpacker.unused_data or not numbers or len(numbers) % 2:
         return None
     ranges: list[Range] = []
@@ -282,7 +304,7 @@ def decode(text: str, at: int) -> CompletedAbove | None:
             return None
         ranges.append((position + gap, position + gap + length))
         position = ranges[-1][1]
-    if position > _MOST_OFFSET:
+    if position > _MAX_OFFSET:
         return None
     return CompletedAbove(tuple(ranges), Witness(position - 1, int(timestamp), check))
 
@@ -290,9 +312,9 @@ def decode(text: str, at: int) -> CompletedAbove | None:
 def fitting(
     ranges: Sequence[Range], at: int, room: int, witness_of: Callable[[int], Witness | None]
 ) -> CompletedAbove | None:
-    """Return as many of the ranges, the nearest first, as take at most ``room`` characters; None where none does.
+    """Return as many of the ranges, the lowest first, as take at most ``room`` characters; None where none fits.
 
-    ``witness_of`` gives the witness of an offset, None where it is not known; the last range must have one.
+    ``witness_of`` returns the witness of an offset, None where it is not known; the last range kept must have one.
     """
 
     def attempt(count: int) -> CompletedAbove | None:
@@ -303,32 +325,32 @@ def fitting(
             count -= 1
         return None
 
-    fits, most = 0, len(ranges)
-    while fits < most:
-        middle = (fits + most + 1) // 2
+    fitting_count, most = 0, len(ranges)
+    while fitting_count < most:
+        middle = (fitting_count + most + 1) // 2
         found = attempt(middle)
         if found is None or len(found.encode(at)) <= room:
-            fits = middle
+            fitting_count = middle
         else:
             most = middle - 1
-    return attempt(fits)
+    return attempt(fitting_count)
 
 
-def _put(lengths: bytearray, number: int) -> None:
+def _append_leb128(lengths: bytearray, number: int) -> None:
     while number >= _CONTINUES:
         lengths.append(number % _CONTINUES | _CONTINUES)
         number //= _CONTINUES
     lengths.append(number)
 
 
-def _numbers(lengths: bytes) -> list[int]:
-    """Return the numbers, none where the last one is not whole or one has more than 64 bits."""
+def _parse_leb128(lengths: bytes) -> list[int]:
+    """Return the numbers; an empty list where the last one is incomplete or one has more than 64 bits."""
     numbers: list[int] = []
     number = shift = 0
     for byte in lengths:
         number |= (byte % _CONTINUES) << shift
         shift += 7
-        if shift > _MOST_BITS:
+        if shift > _MAX_BITS:
             return []
         if byte < _CONTINUES:
             numbers.append(number)

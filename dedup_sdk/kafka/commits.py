@@ -1,7 +1,11 @@
-"""Committed offsets: only over a completed prefix, never back, always with metadata.
+"""Offset commits.
 
-One asynchronous commit of a partition is under way at a time. While the coordinator is away the client keeps those that it is
-given, and may send them after a later one, in the name of whatever generation the group has by then: the group would go back.
+Invariants:
+
+- A commit covers only a prefix of completed records, never goes back, and always has metadata (the commit's text).
+- Each partition has at most one unanswered asynchronous commit. While the coordinator is unavailable, the client keeps
+  commits and may send them after a later one, with the group generation of that time: the committed offset would go
+  back.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ _TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
 class Beginning(Enum):
-    """How far the commit is that says where a history begins."""
+    """The progress of the commit that says where a partition's history begins: not sent, sent, or acknowledged."""
 
     TO_ASK = "to ask"
     ASKED = "asked"
@@ -36,38 +40,38 @@ class Beginning(Enum):
 
 @dataclass(slots=True)
 class CommitState:
-    """The commits of one partition: those asked of the group, and its answers. Offsets are -1 where there is none."""
+    """The commits of one partition: requested and acknowledged. Offsets are -1 where there is none."""
 
     requested: int = -1
-    """The last offset that a commit was asked for."""
+    """The highest offset sent to the group coordinator."""
     confirmed: int = -1
-    """The offset that the broker has confirmed last as the group's. Where the user said where to start, a commit of theirs."""
+    """The group's offset that the broker confirmed last; where the user gave the start, only a commit by the user."""
     done_asked: str = ""
-    """The offsets completed above it, as the last commit, or the one that the group had before, tells them (`done_part`)."""
+    """The offsets completed above it (`done_part`), from the last commit or from the one found at the start."""
     beginning: Beginning = Beginning.TO_ASK
-    """Whether the group knows where the partition's history begins."""
+    """Whether the group's commit says where the partition's history begins."""
     has_room_for_done: bool = True
-    """Whether the broker takes texts as long as `dedup_sdk.kafka.commit_text.MOST_CHARACTERS`."""
+    """Whether the broker accepts texts as long as `dedup_sdk.kafka.commit_text.MOST_CHARACTERS`."""
 
     def moved(self, offset: int) -> CommitState:
-        """Return the state after a move to an offset, in another epoch of the partition: offsets from there on may be committed again."""
+        """Return the state for the new `Assigned` after a move: offsets from ``offset`` on may be committed again."""
         return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
 
     def note_done(self, done: str) -> None:
-        """Take note of the completions above its offset that the group's commit tells (`done_part`)."""
+        """Set the completions above its offset that the group's commit has (`done_part`)."""
         self.done_asked = done
 
     def ask_again(self) -> None:
-        """Take nothing for asked: the answer was a refusal, or the partition starts before the offset that was asked for."""
+        """Forget the requested offset: the broker refused it, or the partition starts before it."""
         self.requested = -1
 
 
 class Commits:
-    """Commits of the partitions in ``assigned``.
+    """Commits the partitions in ``assigned``.
 
     An offset counts as committed, in memory and in the store, only when the broker has acknowledged it, also where a
-    partition is opened again (`dedup_sdk.kafka.assignment.Start`). Otherwise, after a kill, the older offset of the
-    group would look like a rewind.
+    partition is reopened (`dedup_sdk.kafka.assignment.Start`). Otherwise, after a kill, the group's older offset would
+    look like a rewind.
     """
 
     def __init__(
@@ -77,20 +81,21 @@ class Commits:
         self._client = client
         self._only_hidden = only_hidden
         self._by_transactions = False
-        """Whether a transaction may commit, of which nobody tells: a commit of hidden records could set the group back."""
+        """Whether transactions may commit, which this client cannot see: a commit of hidden records could go back."""
         self._unanswered: set[Coordinates] = set()
+        """Partitions with an asynchronous commit that has no answer yet."""
         self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
-        """Commits that wait for the answer to an earlier one; see `send_pending`."""
+        """Commits that wait for the answer to an earlier one; `send_pending` sends them."""
 
     def completed(
         self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
     ) -> None:
-        """Commit completed offsets that were not asked for yet; raises `KafkaException` or `StoreError`.
+        """Commit the completed offsets that were not requested yet; raises `KafkaException` or `StoreError`.
 
-        Where only the user commits these are the hidden records directly behind the committed offset: nobody else can commit them,
-        and the lag would count them for ever.
+        Where only the user commits, these are the hidden records directly after the committed offset: the user never
+        sees them and cannot commit them, and the lag would count them for ever.
 
-        ``until``: when (monotonic seconds) nobody waits for the answer any more.
+        ``until``: the deadline (monotonic seconds) for the answer.
         """
         if self._only_hidden and self._by_transactions:
             return
@@ -99,16 +104,16 @@ class Commits:
         due = [
             tp
             for tp in ready
-            if self._says_more(tp, asynchronous=asynchronous)
+            if self._is_new_to_group(tp, asynchronous=asynchronous)
             and not (asynchronous and (tp.topic, tp.partition) in self._unanswered)
         ]
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
     def send_pending(self, *, asynchronous: bool = True, until: float | None = None) -> None:
-        """Send the commits that had to wait for the answer to an earlier one; raises `KafkaException`.
+        """Send the pending commits; raises `KafkaException`.
 
-        Asynchronously those that have that answer by now, else all of them.
+        Asynchronously only those whose earlier commit is answered by now, else all of them.
         """
         if not self.pending:
             return
@@ -119,47 +124,48 @@ class Commits:
             for assigned, tp in pending
             if self._assigned.get((tp.topic, tp.partition)) is assigned
             and assigned.is_ours
-            and self._says_more(tp, asynchronous=asynchronous)
+            and self._is_new_to_group(tp, asynchronous=asynchronous)
         ]
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
     def hand_on(self, before: Assigned, after: Assigned) -> None:
-        """Keep the pending commit of a partition that was moved: as with the plain client, a seek takes no commit back."""
+        """Keep the pending commit of a partition that was moved: as in the plain client, a seek cancels no commit."""
         coordinates = before.topic, before.partition
-        held, pending = self.pending.get(coordinates, (None, None))
-        if held is before and pending is not None:
+        owner, pending = self.pending.get(coordinates, (None, None))
+        if owner is before and pending is not None:
             self.pending[coordinates] = after, pending
 
     def begin_transactions(self) -> bool:
-        """Take note that transactions may commit; return whether that is new."""
+        """Record that transactions may commit; return whether this is the first call."""
         before, self._by_transactions = self._by_transactions, True
         return not before
 
     def await_nothing(self) -> None:
-        """Expect no answers any more: an interruption may have swallowed them."""
+        """Stop waiting for answers: an interruption may have swallowed them."""
         self._unanswered.clear()
 
-    def _says_more(self, tp: TopicPartition, *, asynchronous: bool) -> bool:
-        """Whether the group does not know all of a commit yet: its offset, or the completions above it."""
+    def _is_new_to_group(self, tp: TopicPartition, *, asynchronous: bool) -> bool:
+        """Whether a commit has something new for the group: its offset, or the completions above it."""
         assigned = self._assigned[tp.topic, tp.partition]
-        known = self._known(assigned, asynchronous)
+        known = self._known_offset(assigned, asynchronous)
         return bool(
             tp.offset > known
             or (tp.offset == known and done_part(tp.metadata) != assigned.commits.done_asked)
         )
 
     @staticmethod
-    def _known(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
-        """Return the offset that need not be committed again: asked for, or, where the answer is waited for, acknowledged."""
+    def _known_offset(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
+        """Return the offset that need not be committed again: requested, or for a synchronous commit acknowledged."""
         if asynchronous or assigned.held is None or assigned.held.flight.committed is None:
             return assigned.commits.requested
         return min(assigned.commits.requested, assigned.held.flight.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
-        """Ask for the commits that say where histories begin, also where nothing is completed yet.
+        """Commit where histories begin, also where nothing is completed yet; raises `KafkaException`.
 
-        Until the broker has taken them a crash would make the group look new, and its store foreign to it.
+        If the process crashed before the broker accepts these commits, the group would look new, and the store would
+        look as if it belonged to another group.
         """
         asked: list[Assigned] = []
         offsets: list[TopicPartition] = []
@@ -180,15 +186,15 @@ class Commits:
     def below(self, ends: Mapping[Coordinates, int] | None, *, asynchronous: bool) -> list[TopicPartition]:
         """Return the offsets of a commit by the user: each partition's completed prefix, at most up to ``ends``.
 
-        Without ``ends`` only those not committed yet, also where only the completions above them are new. Never less than was asked for already: a group that went back
-        would look rewound.
+        Without ``ends`` only those with something new for the group (an offset, or completions above it). Never below
+        the offset already requested: the group would look rewound.
         """
         ready = []
         for coordinates, assigned in self._assigned.items():
             offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
             if offset is None or assigned.held is None:
                 continue
-            if ends is None and not self._says_more(offset, asynchronous=asynchronous):
+            if ends is None and not self._is_new_to_group(offset, asynchronous=asynchronous):
                 continue
             if ends is not None:
                 known = max(
@@ -201,30 +207,31 @@ class Commits:
         return ready
 
     def _pending_up_to(self, assigned: Assigned) -> int:
-        """Return the offset of a commit that waits for an earlier one to be answered, -1 without one."""
-        held, pending = self.pending.get((assigned.topic, assigned.partition), (None, None))
-        return -1 if pending is None or held is not assigned else pending.offset
+        """Return the offset of the pending commit, -1 without one."""
+        owner, pending = self.pending.get((assigned.topic, assigned.partition), (None, None))
+        return -1 if pending is None or owner is not assigned else pending.offset
 
     def note(self, offsets: Iterable[TopicPartition]) -> None:
-        """Remember commits that cannot be sent now; `send_pending` sends them. Of two of one partition the further one stays."""
+        """Queue commits for `send_pending`. Of two commits of one partition, the one with the higher offset stays."""
         for tp in offsets:
             coordinates = tp.topic, tp.partition
             assigned = self._assigned[coordinates]
-            held, pending = self.pending.get(coordinates, (None, tp))
+            owner, pending = self.pending.get(coordinates, (None, tp))
             self.pending[coordinates] = (
                 assigned,
-                pending if held is assigned and pending.offset > tp.offset else tp,
+                pending if owner is assigned and pending.offset > tp.offset else tp,
             )
 
     def exactly(
         self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
     ) -> list[TopicPartition] | None:
-        """Commit these offsets, which carry metadata; None when the answer comes later.
+        """Commit these offsets, which have metadata; None when the answer comes later.
 
-        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer (`send_pending`).
+        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer
+        (`send_pending`).
         """
         if asynchronous:
-            offsets = self._put_off(offsets)
+            offsets = self._queue_unanswered(offsets)
             if not offsets:
                 return None
             self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
@@ -238,20 +245,20 @@ class Commits:
             else:
                 answer = self._client.commit_until(offsets, until)
         except KafkaException as error:
-            self._note_refusal(offsets, asynchronous=asynchronous)
-            if error.args[0].code() != _TOO_LONG or not (shorter := self._shortened(offsets)):
+            self._reset_refused(offsets, asynchronous=asynchronous)
+            if error.args[0].code() != _TOO_LONG or not (shorter := self._without_done(offsets)):
                 raise
             return self.exactly(shorter, asynchronous=asynchronous, until=until)
         if answer is not None:
-            self._note(None, answer)
+            self._apply_answer(None, answer)
             refused = [tp for tp in answer if tp.error is not None and tp.error.code() == _TOO_LONG]
-            if shorter := self._shortened(refused):
+            if shorter := self._without_done(refused):
                 again = self.exactly(shorter, asynchronous=asynchronous, until=until) or []
                 answer = [tp for tp in answer if tp not in refused] + again
         return answer
 
-    def _put_off(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
-        """Note those whose partition waits for an answer, to be sent after it (`send_pending`); return the others."""
+    def _queue_unanswered(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        """Queue the offsets of partitions with an unanswered commit for `send_pending`; return the others."""
         ready = []
         for tp in offsets:
             coordinates = tp.topic, tp.partition
@@ -261,34 +268,43 @@ class Commits:
                 ready.append(tp)
         return ready
 
-    def _note_refusal(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+    def _reset_refused(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
         for tp in offsets:
             self._assigned[tp.topic, tp.partition].commits.ask_again()
             if asynchronous:
                 self._unanswered.discard((tp.topic, tp.partition))
 
-    def _shortened(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return commits again that the broker refused for their size, without the completions above them; none that had none."""
+    def _without_done(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the commits that the broker refused for their size, now without the completions above the offset.
+
+        Commits that had no such completions are left out: they cannot become shorter.
+        """
         again = []
         for tp in refused:
             assigned = self._assigned[tp.topic, tp.partition]
             if assigned.commits.has_room_for_done and assigned.held is not None and done_part(tp.metadata):
                 logger.warning(
-                    "%s[%d]: the broker refused a text of %d characters beside its offset (offset.metadata.max.bytes): what is completed above "
-                    "the offset is left out, and is handled again after a rebalance", tp.topic, tp.partition, len(tp.metadata or ""),
+                    "%s[%d]: the broker refused commit metadata of %d characters (offset.metadata.max.bytes): offsets "
+                    "completed above the committed one are left out, and are handled again after a rebalance; raise "
+                    "the broker's limit to avoid that", tp.topic, tp.partition, len(tp.metadata or ""),
                 )  # fmt: skip
                 assigned.commits.has_room_for_done = False
                 again.append(assigned.commit_of(assigned.held, tp.offset))
         return again
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Take note of the broker's answer to an asynchronous commit; return the offsets that are no beginnings, which only we asked for."""
-        answered = {(tp.topic, tp.partition) for tp in partitions}
-        # An answer that names nobody could be anybody's: to wait for another one might be to wait for ever.
-        self._unanswered = self._unanswered - answered if partitions else set()
-        return self._note(error, partitions)
+        """Apply the broker's answer to an asynchronous commit; return the offsets to report to the user's callback.
 
-    def _note(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        Commits that only say where a history begins are not reported: the user did not request them.
+        """
+        answered = {(tp.topic, tp.partition) for tp in partitions}
+        # An answer that names no partition may be for any: waiting for another one could last for ever.
+        self._unanswered = self._unanswered - answered if partitions else set()
+        return self._apply_answer(error, partitions)
+
+    def _apply_answer(
+        self, error: KafkaError | None, partitions: list[TopicPartition]
+    ) -> list[TopicPartition]:
         others = [tp for tp in partitions if not self._is_beginning(tp)]
         for tp in partitions:
             assigned = self._assigned.get((tp.topic, tp.partition))
@@ -296,32 +312,40 @@ class Commits:
                 continue
             if error is not None or tp.error is not None:
                 if _TOO_LONG in {each.code() for each in (error, tp.error) if each is not None}:
-                    self._shortened([tp])
+                    self._without_done([tp])
                 assigned.commits.ask_again()
                 assigned.commits.beginning = Beginning.TO_ASK
                 logger.warning(
-                    "%s[%d]: commit of %d failed: %s", tp.topic, tp.partition, tp.offset, error or tp.error
+                    "%s[%d]: commit of offset %d failed (%s); it is repeated with the next commit",
+                    tp.topic,
+                    tp.partition,
+                    tp.offset,
+                    error or tp.error,
                 )
                 continue
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
             if assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.flight.high:
-                # Above that it is the late answer to a commit from before a seek.
+                # Above the watermark it is the late answer to a commit from before a seek.
                 flight = assigned.held.flight
                 if flight.committed is not None and tp.offset < flight.committed <= flight.high:
-                    self._went_back(assigned, tp.offset, flight.committed)
+                    self._repeat_commit(assigned, tp.offset, flight.committed)
                 flight.note_committed(tp.offset)
                 assigned.commits.beginning = Beginning.KNOWN
         return others
 
-    def _went_back(self, assigned: Assigned, offset: int, committed: int) -> None:
-        """Have an offset committed again that an earlier commit, taken late, may have undone; the next progress does it as well.
+    def _repeat_commit(self, assigned: Assigned, offset: int, committed: int) -> None:
+        """Queue ``committed`` again after a late answer for the lower ``offset``, which may have undone it.
 
-        As a rule only its answer was served late; which of the two the broker took last it does not say.
+        Usually only the answer was late; the broker does not say which commit it applied last. The next commit with
+        progress would repair it too.
         """
         where = assigned.topic, assigned.partition
         logger.debug(
-            "%s[%d]: answered that %d is committed after %d was: that is repeated", *where, offset, committed
+            "%s[%d]: the answer for offset %d came after the one for %d, which is committed again",
+            *where,
+            offset,
+            committed,
         )
         if assigned.held is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
@@ -334,18 +358,18 @@ class Commits:
 
 
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
-    """Return the contiguous completed prefix of a partition, with metadata, once the store has it."""
+    """Return the commit of a partition's contiguous completed prefix, after it was written to the store."""
     if assigned.held is None or not assigned.is_ours:
         return None
-    # First the store, then the broker: a committed record must be known after a crash.
+    # The store before the broker: a committed record must be in the store after a crash.
     assigned.held.persist()
     return assigned.commit_of(assigned.held, assigned.held.committable)
 
 
 def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
-    """Return the end of the hidden records directly behind the committed offset, with metadata; None where there are none."""
+    """Return the commit of the hidden records directly after the committed offset; None where there are none."""
     start, held, confirmed = assigned.start, assigned.held, assigned.commits.confirmed
-    # The user jumped over the records before a start that is not committed. In observe mode the application sees every record.
+    # Before a start that is not committed lie records that the user skipped. In observe mode every record is visible.
     if start is None or held is None or start.offset > confirmed or held.flight.shows_duplicates:
         return None
     handled = held.handled_since(confirmed)

@@ -1,8 +1,14 @@
-"""Whether the log still is the one that the group saw: not truncated, led by an unclean election, restored from a backup, or made anew.
+"""Checks whether the log is still the one that the group read.
 
-Nothing is lost where it is not: a record that cannot be told from one that was handled is delivered again. Marks stay, because their IDs were handled,
-whatever became of the log; ``high``, the completions above it and the committed offset go back to where the log ceases to be
-the one that the store knows. A window by count cannot tell how many IDs of its own were in the part that is gone, so that its coverage begins anew.
+It is not after a truncation, an unclean leader election, a restore of the broker from a backup, or a re-creation of the
+topic. Then the progress of the store goes back to the end of the common prefix of both logs.
+
+Invariants:
+
+- Nothing is lost: a record that is not proven to be a handled one is delivered again.
+- Marks stay, because their IDs were handled, whatever happened to the log. Only ``high``, the completions above it and
+  the committed offset go back.
+- Coverage of a window by count begins anew: the number of its IDs in the removed part of the log is not known.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from dedup_sdk.store.protocol import Loaded
 logger = logging.getLogger("dedup_sdk")
 
 UNDECIDED_LOOK_S = 0.5
-"""Seconds between two looks whether a transaction has ended."""
+"""Seconds between two checks whether a transaction has ended."""
 
 
 def start_in_the_log(
@@ -42,14 +48,19 @@ def start_in_the_log(
     *,
     until: float | None = None,
 ) -> Steps[Start]:
-    """Return where to start, and cut back the progress that ``held`` has loaded, where the log ends below the offsets that the group has completed.
+    """Return where to start; cut back the progress loaded in ``held`` where the log lacks completed records.
 
-    The same where the log is long enough, but has other records at the end of the range that only this store knows to be completed:
-    by the leader epoch that the store has noted, as the broker says, or by the last record below its watermark. A log that is long enough, and decided only
-    up to before where the group stands, is waited for (`wait_until_decided`), until a time (monotonic seconds) at most.
+    The progress is cut back in two cases:
 
-    Raises `RecoveryError` when that is so, nothing here tells how far the log is the old one, and
-    ``auto.offset.reset=error``.
+    - The log ends below the offsets that the group or the store has completed.
+    - The log is long enough, but has other records at the end of the range that only this store has completed. The
+      broker shows this by the leader epoch that the store noted, or the last completed record is another one.
+
+    Where a transaction is open below the committed offset, its end is awaited first (`wait_until_decided`), at most
+    until ``until`` (monotonic seconds).
+
+    Raises `RecoveryError` where the progress would be cut back, neither the broker nor the store gives the end of the
+    common prefix, and ``auto.offset.reset=error``.
     """
     first, end = yield from _bounds_once_decided(start, held, client, until)
     loaded = held.loaded
@@ -59,15 +70,15 @@ def start_in_the_log(
     if not short and start.log_change is None:
         if loaded is None or start.reopened or completed == start.offset:
             return start
-        if not (yield from _is_another(held, loaded, engine, client, decided=end)):
+        if not (yield from _is_other_log(held, loaded, engine, client, decided=end)):
             return start
-    same_until = yield from _up_to_where_the_broker_says(start, held, client, first=first, end=end)
+    same_until = yield from _same_until_in_range(start, held, client, first=first, end=end)
     if loaded is None:
         if same_until is None and settings.reset == "error":
-            what = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
+            reason = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
             raise RecoveryError(
-                f"{held.topic}[{held.partition}]: the group committed {start.offset}, but {what}; was it "
-                "truncated or made anew? Reset the group's offsets"
+                f"{held.topic}[{held.partition}]: the group committed {start.offset}, but {reason}; the topic was "
+                "truncated or recreated. Reset the group's offsets"
             )
         common = first if same_until is None else same_until
     else:
@@ -76,7 +87,7 @@ def start_in_the_log(
             contradicted_at=None if start.log_change is None else start.log_change.contradicted_at,
         )  # fmt: skip
         held.begin_with(_cut_back(held, loaded, common))
-    # Of a log of which nothing is known all is read, also where it begins behind the place in the one before it.
+    # An unknown log is read from its first record, even where that lies after the committed offset.
     offset = common if loaded is None and same_until is None else min(start.offset, common)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
     if known <= end:
@@ -86,10 +97,10 @@ def start_in_the_log(
     if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
         metadata = replace(metadata, low=offset, complete=False)
     if metadata is not None and (same_until is None or offset > same_until or same_until <= first):
-        # Nobody noted the epoch of the records behind it; or the log knows nothing of the epoch that was noted.
+        # The epoch of the records before the new offset is not known, or the log does not have the noted epoch.
         metadata = replace(metadata, epoch=None)
     acknowledged = None if start.acknowledged is None else min(start.acknowledged, offset)
-    return replace(start, offset=offset, metadata=metadata, at_once=True, acknowledged=acknowledged)
+    return replace(start, offset=offset, metadata=metadata, must_commit_first=True, acknowledged=acknowledged)
 
 
 def _bounds_once_decided(
@@ -106,40 +117,44 @@ def _bounds_once_decided(
 def wait_until_decided(
     held: Partition, offset: int, reader: TailReader, *, until: float | None
 ) -> Steps[None]:
-    """Wait until all of the log before ``offset``, which is not beyond its end, is decided for ``reader``, or until a time (monotonic seconds).
+    """Wait until no transaction is open below ``offset``, or until ``until`` (monotonic seconds).
 
-    A reset tool sets offsets up to the log's very end, and a member that reads at ``read_uncommitted`` commits up to there. At ``read_committed``
-    a plain client gets nothing then until the open transaction has ended: only then it is known which records the group passed.
-    Raises `KafkaException` when the broker does not say.
+    The committed offset may lie above the last stable offset: a reset tool sets offsets up to the end of the log, and a
+    member that reads at ``read_uncommitted`` commits up to there. At ``read_committed`` a plain client reads nothing
+    until the transaction has ended: only then is it known which records the group has passed. Returns at once where
+    ``offset`` lies beyond the end of the log.
+
+    Raises `KafkaException` when the broker does not answer.
     """
-    told = False
+    warned = False
     while until is None or time.monotonic() < until:
         decided = reader.bounds()[1]
         if decided >= offset or reader.log_end() < offset:
             return
-        if not told:
+        if not warned:
             logger.warning(
-                "%s[%d]: the group stands at %d, and a transaction that began at %d is open: waiting for its end, which "
-                "tells what the group has passed", held.topic, held.partition, offset, decided,
+                "%s[%d]: the group committed %d, but a transaction that began at %d is open; recovery waits for its "
+                "end to know which records the group has passed. If it never ends, abort it (kafka-transactions.sh)",
+                held.topic, held.partition, offset, decided,
             )  # fmt: skip
-            told = True
+            warned = True
         yield Wait(UNDECIDED_LOOK_S, "transaction")
 
 
-def _up_to_where_the_broker_says(
+def _same_until_in_range(
     start: Start, held: Partition, client: Client, *, first: int, end: int
 ) -> Steps[int | None]:
-    """Return up to where the completed records are still in the log; None where the broker does not say."""
+    """Return the offset up to which the log still has the completed records; None where the broker cannot tell."""
     same_until = None if start.log_change is None else start.log_change.same_until
     if same_until is None:
-        # Above its end the client says first that the offset is not there, which tells nothing.
+        # Above the log's end the client only reports that the offset does not exist.
         within = replace(start, offset=min(start.offset, end))
-        same_until = yield from until_where_it_is_the_same(within, held.topic, held.partition, client)
+        same_until = yield from ask_same_until(within, held.topic, held.partition, client)
     return None if same_until is None else max(first, min(same_until, start.offset, end))
 
 
-def until_where_it_is_the_same(start: Start, topic: str, partition: int, client: Client) -> Steps[int | None]:
-    """Ask the broker up to where its log is the one that the group committed ``start`` of; None where nobody can say."""
+def ask_same_until(start: Start, topic: str, partition: int, client: Client) -> Steps[int | None]:
+    """Ask the broker up to which offset its log is the one that the group committed in; None where it cannot tell."""
     if start.leader_epoch is None:
         return None
     with closing(client.tail_reader(topic, partition)) as reader:
@@ -147,10 +162,10 @@ def until_where_it_is_the_same(start: Start, topic: str, partition: int, client:
 
 
 def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
-    """Return the loaded state without any completion from ``end`` on; None where nothing of it can be kept."""
+    """Return the loaded state without the completions from ``end`` on; None where no part of it can be kept."""
     progress = loaded.progress
     if not held.tells_of_singles and progress.high > end:
-        # The last IDs of sources, and the ends of units, cannot be taken back: they are folded anew.
+        # The last IDs of sources and the ends of units cannot be rolled back: they are rebuilt from the log.
         return None
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
     high = max(min(progress.high, end), min(progress.low, end))
@@ -165,23 +180,24 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
         delta=False,
     )
     if held.window.count is not None and high < loaded.progress.high:
-        # How many of the accepted ones lay behind the cut nobody knows. Their numbers stay given, so that the others seem to be longer ago.
+        # The number of accepted IDs after the cut is not known. Numbering goes on, so that earlier IDs look older.
         progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=progress.accepted)
     recent = loaded.recent
     if recent.count and int(recent.offsets.max()) >= end:
-        # Among recent marks an offset that is read again is in flight; the mark that had it before would be taken for that.
+        # A recent mark at an offset that is read again would be mistaken for the mark of the record in flight there.
         held.store.flush(progress, recent)
         recent = NO_MARKS
     return replace(loaded, progress=progress, recent=recent)
 
 
-def _is_another(
+def _is_other_log(
     held: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, decided: int
 ) -> Steps[bool]:
-    """Whether the log is another one than that of which the store knows more completed records than the group has committed.
+    """Whether the log differs from the one in which the store has completed more records than the group committed.
 
-    By the leader epoch, as the broker says, or by the last completed record: a broker that was restored from a backup may have another one
-    there in the same epoch. That the same one is there proves nothing: it may have been sent again, with its time, behind others.
+    The broker shows this by the leader epoch. In the same epoch the last completed record shows it: a broker that was
+    restored from a backup may have another record there. An equal record does not prove that the logs are equal: it may
+    have been sent again, with its timestamp, after other records.
     """
     progress = loaded.progress
     if progress.epoch is not None:
@@ -192,38 +208,40 @@ def _is_another(
             return True
     witness = progress.witness
     if witness is None:
-        # It was cut away, and nothing was completed since: only the marks can tell.
+        # It was cut away, and nothing was completed since: only the marks can show a difference.
         return True
     if witness.offset >= decided:
         return False
-    return (yield from bears_witness(witness, held, engine, client)).same is False
+    return (yield from check_witness(witness, held, engine, client)).same is False
 
 
-class Testimony(NamedTuple):
-    """Whether the log has a record that was completed (None: nothing is at its offset any more), and the leader epoch of the record there."""
+class WitnessCheck(NamedTuple):
+    """The result of comparing a completed record with the log."""
 
     same: bool | None
+    """Whether the log has the record at its offset; None: the log has no record there any more."""
     epoch: int | None = None
+    """The leader epoch of the record at that offset; None where there is none, or it is not known."""
 
 
-def bears_witness(
+def check_witness(
     witness: Witness, held: Partition, engine: Deduplicator, client: Client
-) -> Steps[Testimony]:
-    """Look whether the log has a record that was completed."""
+) -> Steps[WitnessCheck]:
+    """Check whether the log still has a completed record at its offset."""
     with closing(client.tail_reader(held.topic, held.partition)) as reader:
         first, end = reader.bounds()
         if not first <= witness.offset < end:
-            return Testimony(None if witness.offset < first else False)
-        for piece in reader.slices(witness.offset, witness.offset + 1, engine.keys):
-            if piece is not None and piece.offsets:
-                key = piece.digests[0]
+            return WitnessCheck(None if witness.offset < first else False)
+        for batch in reader.slices(witness.offset, witness.offset + 1, engine.keys):
+            if batch is not None and batch.offsets:
+                key = batch.digests[0]
                 digest = held.keys.digest_of(key)
-                found = Witness.of(piece.offsets[0], int(piece.timestamps[0]), digest)
-                # A source keeps no time from the future: -1 stands for it.
+                found = Witness.of(batch.offsets[0], int(batch.timestamps[0]), digest)
+                # A source does not store a timestamp from the future: -1 stands for any.
                 same = found.check == witness.check and witness.timestamp_ms in (-1, found.timestamp_ms)
-                return Testimony(same, piece.epoch)
+                return WitnessCheck(same, batch.epoch)
             yield None
-    return Testimony(None)
+    return WitnessCheck(None)
 
 
 def _common_end(
@@ -237,38 +255,39 @@ def _common_end(
     same_until: int | None,
     contradicted_at: int | None,
 ) -> Steps[int]:
-    """Return the first offset of the log that cannot be shown to be the one that this store knows, ``end`` if all can.
+    """Return the end of the common prefix: the first offset where the marks do not prove the log unchanged, or ``end``.
 
-    A log parts at one place, so that everything before a proven record is the old log too. Where nothing of the
-    last window is proven the search goes back to ``low``, and where nothing there is either, to that. ``same_until`` is the
-    broker's answer: nothing before it is looked at, and it may lie before ``low``. Where the marks contradict a record
-    (``contradicted_at``) the log parts there.
+    Two logs diverge at one offset, so that everything before a proven record is common too. The search begins one
+    window before the newest mark. Where it proves no record, it goes on from ``low``; where it proves none there
+    either, the result is ``low``. ``same_until`` is the broker's answer and takes the place of ``low`` (it may lie
+    before it): records before it are not compared. Where the marks contradict a record (``contradicted_at``), the logs
+    diverge there.
     """
     if contradicted_at is not None:
         return min(max(contradicted_at, first), end)
     window_ms = held.window.time_ms
     floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
-    search = _Search(held, loaded)
+    search = _LogComparison(held, loaded)
     with closing(client.tail_reader(held.topic, held.partition)) as reader:
         if window_ms is not None:
             begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
         for start, stop in ((begin, end), (floor, begin)):
-            search.over(start)
-            for piece in reader.slices(start, stop, engine.keys):
-                if piece is not None:
-                    search.look(piece)
+            search.restart(start)
+            for batch in reader.slices(start, stop, engine.keys):
+                if batch is not None:
+                    search.compare(batch)
                 yield None
             if search.proven:
-                return search.end if search.parted else stop
+                return search.end if search.diverged else stop
     return floor
 
 
-class _Search:
-    """Compares a log with the marks, piece by piece.
+class _LogComparison:
+    """Compares the records of a log with the marks, batch by batch.
 
-    A record is *proven* when its ID was last seen at its very offset, with its timestamp. It is *known* when its ID was
-    completed there or later: it need not be handled, but proves nothing of the records before it. A record without an ID, or
-    of which all was forgotten, is neither.
+    A record is *proven* when the mark of its ID has the record's offset and timestamp. It is *known* when the mark has
+    that offset or a later one: it need not be handled, but proves nothing about the records before it. A record
+    without an ID, or whose mark has been dropped, is neither.
     """
 
     def __init__(self, held: Partition, loaded: Loaded) -> None:
@@ -277,52 +296,52 @@ class _Search:
         rows = zip(
             cut_digests(recent.digests), recent.offsets.tolist(), recent.timestamps.tolist(), strict=True
         )
-        # A journal may have an ID more than once, in the order of completion: the highest offset counts.
+        # A journal may have an ID several times, in the order of completion: the highest offset counts.
         self._recent = {
             digest: (offset, timestamp_ms)
             for digest, offset, timestamp_ms in sorted(rows, key=lambda row: row[1])
         }
-        self.over(0)
+        self.restart(0)
 
-    def over(self, begin: int) -> None:
-        """Begin anew at an offset."""
+    def restart(self, begin: int) -> None:
+        """Restart the comparison at an offset."""
         self.end = begin
-        self.proven, self.parted = False, False
+        self.proven, self.diverged = False, False
 
-    def look(self, piece: Slice) -> int | None:
-        """Move ``end`` behind the proven records, and the known ones directly behind these; return the last proven row."""
-        offsets, timestamps = self._marks(piece)
-        places = np.asarray(piece.offsets, np.int64)
-        proven = np.flatnonzero((offsets == places) & (timestamps == piece.timestamps))
+    def compare(self, batch: Slice) -> int | None:
+        """Move ``end`` after the proven records and the known ones that follow directly; return the last proven row."""
+        offsets, timestamps = self._marks_of(batch)
+        record_offsets = np.asarray(batch.offsets, np.int64)
+        proven = np.flatnonzero((offsets == record_offsets) & (timestamps == batch.timestamps))
         last = int(proven[-1]) if proven.size else None
         if last is not None:
-            self.proven, self.parted = True, False
+            self.proven, self.diverged = True, False
         begin = 0 if last is None else last + 1
-        # The mark of a source, or of a unit, tells the end of the last record only.
+        # The mark of a source or a unit proves its last record only.
         known = (
-            (offsets == places) & (timestamps == piece.timestamps)
+            (offsets == record_offsets) & (timestamps == batch.timestamps)
             if not self._held.tells_of_singles
-            else offsets >= places
+            else offsets >= record_offsets
         )
         if self._held.window.time_ms is not None:
-            known &= piece.timestamps - timestamps <= self._held.window.time_ms
+            known &= batch.timestamps - timestamps <= self._held.window.time_ms
         unknown = np.flatnonzero(~known[begin:])
-        if not self.parted:
-            self.parted = bool(unknown.size)
-            self.end = piece.offsets[begin + int(unknown[0])] if unknown.size else piece.end
+        if not self.diverged:
+            self.diverged = bool(unknown.size)
+            self.end = batch.offsets[begin + int(unknown[0])] if unknown.size else batch.end
         return last
 
-    def _marks(self, piece: Slice) -> tuple[Int64s, Int64s]:
+    def _marks_of(self, batch: Slice) -> tuple[Int64s, Int64s]:
         """Return the offset and the timestamp of the mark of each record, -1 without one."""
-        keyed = [row for row, digest in enumerate(piece.digests) if digest is not None]
-        digests = [self._held.keys.mark_of(digest) for digest in piece.digests if digest is not None]
-        marks = np.full((len(piece.digests), 2), -1, np.int64)
+        keyed = [row for row, digest in enumerate(batch.digests) if digest is not None]
+        digests = [self._held.keys.mark_of(digest) for digest in batch.digests if digest is not None]
+        marks = np.full((len(batch.digests), 2), -1, np.int64)
         if not keyed:
             return marks[:, 0], marks[:, 1]
         marks[keyed] = [self._recent.get(digest, (-1, -1)) for digest in digests]
         found = self._held.store.find(b"".join(digests), len(digests))
         for index, stored, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
-            # One of another partition stands for all sightings here before its cut.
+            # A mark from another partition stands for all sightings in this one before its cut.
             offset = stored if stored >= 0 else elsewhere(stored) - 1
             if offset > marks[keyed[index], 0]:
                 marks[keyed[index]] = offset, timestamp_ms

@@ -1,16 +1,20 @@
-"""How a partition comes up to date before it delivers: a ladder of rungs, each taken only where it gains ground.
+"""Recovery of a partition between its assignment and its first delivery.
 
-1. `_open_store`: the local store, if it is of this log and this rule.
-2. `log_check.start_in_the_log`: whether the log still is the one that store and group saw; `_checked` for the completions above the offset that the commit's text tells.
-3. `start_from_snapshot`: a snapshot, where the marks of a whole window are missing.
-4. `replay`: the tail of the topic, up to the committed offset.
-5. `_where_to_begin`: where that history is gone, coverage begins later.
+`recover` takes these steps, each only where it is needed:
 
-A generator that does a few milliseconds of work a step, so that it runs beside the poll loop and a rebalance never waits for it. Each step yields
-None to go on at once, or a `Wait`.
+1. `_open_store`: open the local store, if it belongs to this log and this rule.
+2. `log_check.start_in_the_log`: check that the log is still the one that store and group read;
+   `_verify_completed_above`: verify the completions above the committed offset in the commit's text.
+3. `start_from_snapshot`: install a snapshot, where the marks of a whole window are missing.
+4. `replay`: read the tail of the topic up to the committed offset.
+5. `_replay_begin`: where records of that tail are gone from the log, let coverage begin later.
 
-`RecoveryLoop` has recoveries side by side, in slices that fit between two polls: it says which of them goes on, which waits, and which partitions may
-deliver.
+Terms: *low* and *high* (the watermark) bound the range that is completed without a gap. The *tail* is the part of the
+log from the end of the marks to the committed offset. *Coverage*: the part of the window in which no mark is missing.
+
+`recover` is a generator whose steps take a few milliseconds each, so that it runs between polls and no rebalance waits
+for it. A step yields None to continue at once, or a `Wait`. `RecoveryLoop` runs several recoveries side by side, and
+decides which continue, which wait, and which partitions may deliver.
 """
 
 from __future__ import annotations
@@ -59,7 +63,7 @@ from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commit_text import CommitMetadata, CompletedAbove, Void, log_name
 from dedup_sdk.kafka.commits import Beginning, Commits
 from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.log_check import bears_witness, start_in_the_log, until_where_it_is_the_same
+from dedup_sdk.kafka.log_check import ask_same_until, check_witness, start_in_the_log
 from dedup_sdk.kafka.reader import Readers, TailReader
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, Hindrance, PartitionEvent
@@ -70,46 +74,47 @@ from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
 
-LOCK_NEWS_S = 1.0
-"""Seconds after which it is news that a partition waits for its store: a hand-over takes less."""
-LOCK_LOOK_S = 0.01
-"""Seconds between two looks whether another process has let a store go, at first."""
-MAX_LOCK_LOOK_S = 1.0
+LOCK_LOG_AFTER_S = 1.0
+"""Seconds after which the log says that a partition waits for the lock of its store: a hand-over takes less."""
+LOCK_RETRY_S = 0.01
+"""Seconds between two attempts to open a locked store, at first."""
+MAX_LOCK_RETRY_S = 1.0
 """The same after a long wait."""
 SILENT_S = 1.0
-"""Seconds without a record after which a replay lets others go first."""
-SILENT_LOOK_S = 0.1
-"""Seconds between two looks of such a replay."""
-ROOM_LOOK_S = 0.2
-"""Seconds between two looks whether a full disk has room again."""
+"""Seconds without a record after which a replay lets other recoveries go first."""
+SILENT_RETRY_S = 0.1
+"""Seconds between two attempts of such a replay to read."""
+DISK_RETRY_S = 0.2
+"""Seconds between two checks whether a full disk has room again."""
 TELL_EVERY_S = 5.0
-"""Seconds between two lines in the log that say how far a replay is."""
+"""Seconds between two log lines about the progress of a replay."""
 
 History = Literal["none", "assume-processed"]
 OnFullDisk = Literal["pause", "unverified"]
 SameUntil = Callable[[int, int], Generator[None, None, int | None]]
 
-_OF_THE_RULE = ("format", "id_spec", "digest", "isolation", "window")
-"""Fields of a store's identity that say by which rule, or in which format, it was made."""
+_RULE_FIELDS = ("format", "id_spec", "digest", "isolation", "window")
+"""Fields of a store's identity that name the rule and the format it was made with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoverySettings:
-    """The user's choices: where snapshots are, and whether an unknown past counts as processed."""
+    """The user's settings for recovery."""
 
     snapshot: tuple[str, ...]
-    """Folders, folders of several snapshots, and URLs."""
+    """Folders of one snapshot or of several, and URLs."""
     history: History
+    """Whether records before a committed offset without valid metadata count as processed ("assume-processed")."""
     on_full_disk: OnFullDisk = "pause"
     store_folder: Path | None = None
-    """Next to it a remote snapshot is fetched to; None: where temporary files go."""
+    """Remote snapshots are downloaded next to this folder; None: to the folder for temporary files."""
     timeout_s: float | None = None
-    """Seconds after which a partition starts without the rest of its past; None: never."""
+    """Seconds after which a partition starts without the rest of its history; None: never."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """The state that the rungs of one recovery share, and its news for the log and for observers."""
+    """The shared state of the steps of one recovery, and its events for observers."""
 
     assigned: Assigned
     engine: Deduplicator
@@ -119,12 +124,12 @@ class Recovery:
     cluster: str
     topic_id: str
     until: float | None = None
-    """When (monotonic seconds) the partition starts without the rest of its past; None: never."""
-    set_aside: bool = False
-    """Whether its store was damaged, so that recovery began with an empty one."""
+    """When (monotonic seconds) the partition starts without the rest of its history; None: never."""
+    store_was_damaged: bool = False
+    """Whether its store was damaged and set aside, so that recovery began with an empty store."""
     notes: list[str] = field(default_factory=list)
-    told: bool = False
-    """Whether observers know of it; there are no events where nothing is read or installed, because the store knows all."""
+    start_reported: bool = False
+    """Whether the event ``recovery-started`` was sent; there are no events where nothing is replayed or installed."""
 
     def out_of_time(self) -> bool:
         """Whether `until` has come."""
@@ -142,14 +147,14 @@ class Recovery:
         return PartitionEvent(name, self.assigned.topic, self.assigned.partition, offset, detail)
 
     def begin(self, detail: str) -> None:
-        """Something is going to be replayed or installed; observers hear of the first."""
+        """Note that a replay or installation begins; the first one sends the event ``recovery-started``."""
         self.assigned.replay(detail)
-        if not self.told:
-            self.told = True
+        if not self.start_reported:
+            self.start_reported = True
             self.engine.inform(self.event("recovery-started", detail))
 
     def progress(self, offset: int, detail: str) -> None:
-        """A replay has come to an offset."""
+        """Note that a replay has reached an offset; send the event ``recovery-progress``."""
         self.assigned.replay(detail)
         self.engine.inform(self.event("recovery-progress", detail, offset))
 
@@ -161,197 +166,217 @@ def recover(
     settings: ClientSettings,
     chosen: RecoverySettings,
 ) -> Steps[None]:
-    """Bring one partition up to date; when the generator ends, ``assigned.held`` may be fed from its start on.
+    """Recover one partition; when the generator ends, ``assigned.held`` accepts records from the start offset on.
 
-    Raises `StoreError`, `SnapshotError` or `RecoveryError`; nothing is delivered then.
+    Raises `StoreError`, `SnapshotError`, `RecoveryError` or `KafkaException`; nothing is delivered then.
     """
     began = time.monotonic()
     start = assigned.start
     if start is None:
-        raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start")
-    at = Recovery(
+        raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start offset")
+    recovery = Recovery(
         assigned, engine, client, settings, chosen,
         cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
     )  # fmt: skip
-    assigned.identify(log_name(at.cluster, at.topic_id))
-    at.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
-    held = yield from _open_store(at)
-    start, told_epoch = yield from _as_far_as_believed(at, start, held)
+    assigned.identify(log_name(recovery.cluster, recovery.topic_id))
+    recovery.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
+    held = yield from _open_store(recovery)
+    start, done_epoch = yield from _validate_history(recovery, start, held)
     while True:
         plan = _plan(held, start, client, chosen)
         cut: LogChange | None = None
         if plan.replay_to > plan.replay_from and start.log_change is None:
-            # Nobody has handled the records that the log has now in the place of those to be folded.
-            cut = yield from _cut_before(start, held, client)
+            # The log may have other records at the offsets to replay, which were never handled.
+            cut = yield from _find_log_cut(start, held, client)
         if cut is None:
             if start is not assigned.start:
                 assigned.begin_at(start)
-            plan = yield from _from_store_or_snapshot(at, start, held, plan)
-            cut = yield from _replay_tail(at, start, held, plan)
+            plan = yield from _from_store_or_snapshot(recovery, start, held, plan)
+            cut = yield from _replay_tail(recovery, start, held, plan)
             if cut is None:
                 break
-            # It was cut meanwhile: among the replayed records may be some that nobody has handled.
+            # The log was cut during the replay: some of the replayed records may never have been handled.
             held.begin_with(None)
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
-        start = yield from _in_the_log(at, replace(start, log_change=change), held)
+        start = yield from _check_log_if_needed(recovery, replace(start, log_change=change), held)
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
     if done is not None:
-        # Records that the group completed elsewhere above its committed offset are hidden.
-        held.tell_completed(done.ranges, told_epoch)
+        # Records above the committed offset that the group has completed already must be hidden.
+        held.tell_completed(done.ranges, done_epoch)
     held.read_from(start.offset)
     if start.metadata is not None and held.flight.high == start.offset:
         held.flight.learn_epoch(start.metadata.epoch)
     new = start.new and plan.progress.since_ms is None
-    note, seconds = ", ".join(at.notes), time.monotonic() - began
+    note, seconds = ", ".join(recovery.notes), time.monotonic() - began
     complete = new if start.metadata is None else start.metadata.complete
-    assigned.be_ready(held, complete=complete, told=done, note=note, seconds=seconds)
-    if at.told:
-        engine.inform(at.event("recovery-ended", f"{note}, {seconds:.2f} s"))
+    assigned.be_ready(held, complete=complete, completed_above=done, note=note, seconds=seconds)
+    if recovery.start_reported:
+        engine.inform(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
 
 
-# --- the first rung: the local store ------------------------------------------------------------------------------------
+# --- step 1: the local store ----------------------------------------------------------------------------------------
 
 
-def _open_store(at: Recovery) -> Steps[Partition]:
-    """Open the partition's store, once whoever has it lets it go; one that is damaged, or means nothing here, is set aside."""
-    assigned, engine = at.assigned, at.engine
+def _open_store(recovery: Recovery) -> Steps[Partition]:
+    """Open the partition's store; wait while it is locked, and set it aside if damaged or of another topic or rule."""
+    assigned, engine = recovery.assigned, recovery.engine
     began, waited_s = time.monotonic(), -1.0
     while True:
         try:
-            return engine.attach(assigned.topic, assigned.partition, topic_id=at.topic_id, cluster=at.cluster)
+            return engine.attach(
+                assigned.topic, assigned.partition, topic_id=recovery.topic_id, cluster=recovery.cluster
+            )
         except StoreLockedError as error:
             before_s, waited_s = waited_s, time.monotonic() - began
-            _tell_of_the_lock(at, error, waited_s, before_s)
-            yield Wait(min(MAX_LOCK_LOOK_S, max(LOCK_LOOK_S, waited_s / 10)), "lock")
+            _report_lock_wait(recovery, error, waited_s, before_s)
+            yield Wait(min(MAX_LOCK_RETRY_S, max(LOCK_RETRY_S, waited_s / 10)), "lock")
         except StoreCorruptError as damage:
-            _set_damaged_aside(at, damage)
+            _quarantine_damaged_store(recovery, damage)
             yield None
         except ForeignStoreError as error:
-            recreated = error.field == "topic_id" and bool(at.topic_id)
-            if not recreated and error.field not in _OF_THE_RULE:
+            recreated = error.field == "topic_id" and bool(recovery.topic_id)
+            if not recreated and error.field not in _RULE_FIELDS:
                 raise
-            kept = _set_aside(at)
+            kept = _quarantine_store(recovery)
             if kept is not None:
                 name: EventName = "topic-recreated" if recreated else "rule-changed"
-                engine.tell(at.event(name, f"{error}; it is kept as {kept}"))
+                engine.tell(recovery.event(name, f"{error}; it is kept as {kept}"))
             yield None
 
 
-def _set_damaged_aside(at: Recovery, damage: StoreCorruptError) -> None:
-    """Have recovery begin with an empty store, and say so once: the marks of the damaged one are rebuilt from the topic."""
+def _quarantine_damaged_store(recovery: Recovery, damage: StoreCorruptError) -> None:
+    """Set the damaged store aside and report it; its marks are rebuilt from a snapshot or the topic."""
     try:
-        kept = _set_aside(at)
+        kept = _quarantine_store(recovery)
     except StoreError as error:
         raise RecoveryError(str(error)) from damage
     if kept is not None:
-        at.set_aside = True
-        at.engine.inform(at.event("store-damaged", f"{damage}; it is kept as {kept}"))
+        recovery.store_was_damaged = True
+        recovery.engine.inform(recovery.event("store-damaged", f"{damage}; it is kept as {kept}"))
         logger.error(
             "%s[%d]: its damaged store is kept as %s, and recovery begins with an empty one: %s",
-            at.assigned.topic, at.assigned.partition, kept, damage,
+            recovery.assigned.topic, recovery.assigned.partition, kept, damage,
         )  # fmt: skip
 
 
-def _set_aside(at: Recovery) -> str | None:
-    """Move the partition's store out of the way; None where another process opened it meanwhile: the next look waits for that one."""
-    topic, partition = at.assigned.topic, at.assigned.partition
+def _quarantine_store(recovery: Recovery) -> str | None:
+    """Set the partition's store aside and return its new path; None where another process has opened it meanwhile."""
+    topic, partition = recovery.assigned.topic, recovery.assigned.partition
     try:
-        return at.engine.set_aside(topic, partition, topic_id=at.topic_id, cluster=at.cluster)
+        return recovery.engine.set_aside(
+            topic, partition, topic_id=recovery.topic_id, cluster=recovery.cluster
+        )
     except StoreLockedError:
         return None
 
 
-def _tell_of_the_lock(at: Recovery, error: StoreLockedError, waited_s: float, before_s: float) -> None:
-    """Say once that a partition waits for its store, where that takes longer than a hand-over, and once more, as a warning, later.
+def _report_lock_wait(recovery: Recovery, error: StoreLockedError, waited_s: float, before_s: float) -> None:
+    """Log that a partition waits for its store's lock: after `LOCK_LOG_AFTER_S` at INFO, after ``lock_wait`` a warning.
 
-    ``before_s``: how long it had waited at the last look.
+    ``waited_s`` and ``before_s``: the seconds waited so far, now and at the previous attempt.
     """
-    topic, partition, limit_s = at.assigned.topic, at.assigned.partition, at.engine.lock_wait_s
+    topic, partition = recovery.assigned.topic, recovery.assigned.partition
+    limit_s = recovery.engine.lock_wait_s
     if before_s < limit_s <= waited_s:
         detail = f"waited {limit_s:g} s and goes on waiting; nothing is delivered meanwhile: {error}"
         logger.warning("%s[%d]: store-locked: %s", topic, partition, detail)
-        at.engine.count(at.event("store-locked", detail))
-    elif before_s < LOCK_NEWS_S <= waited_s < limit_s:
+        recovery.engine.count(recovery.event("store-locked", detail))
+    elif before_s < LOCK_LOG_AFTER_S <= waited_s < limit_s:
         logger.info("%s[%d] waits for its store: %s", topic, partition, error)
 
 
-# --- the second rung: whether history is of this log and this rule (see also log_check) ----------------------------------
+# --- step 2: whether the history belongs to this log and this rule (see also log_check) -----------------------------
 
 
-def _as_far_as_believed(at: Recovery, start: Start, held: Partition) -> Steps[tuple[Start, int | None]]:
-    """Return where to start, with as much of the group's history as is of this log and this rule.
+def _validate_history(recovery: Recovery, start: Start, held: Partition) -> Steps[tuple[Start, int | None]]:
+    """Return where to start, with the part of the group's history that is valid for this log and this rule.
 
-    Also the leader epoch of the last record that the commit's text calls completed above its offset; None without one.
+    Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
     """
-    assigned = at.assigned
+    assigned = recovery.assigned
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
-        start = _without_another_log(assigned, start, start.metadata)
+        start = _discard_other_log(assigned, start, start.metadata)
     if start.rule not in (None, held.terms.rule):
-        start = _without_another_rule(assigned, start, held)
+        start = _discard_other_rule(assigned, start, held)
     if start.void is not None:
-        _tell_why_void(assigned, start, start.void, at.chosen)
-    start = yield from _in_the_log(at, start, held)
+        _log_void_reason(assigned, start, start.void, recovery.chosen)
+    start = yield from _check_log_if_needed(recovery, start, held)
     if start.metadata is None or start.metadata.done is None:
         return start, None
-    return (yield from _checked(start, start.metadata, start.metadata.done, held, at.engine, at.client))
+    return (
+        yield from _verify_completed_above(
+            start, start.metadata, start.metadata.done, held, recovery.engine, recovery.client
+        )
+    )
 
 
-def _in_the_log(at: Recovery, start: Start, held: Partition) -> Steps[Start]:
-    """Return where to start in the log as it is now: asked only where store and group do not agree on all that is completed."""
+def _check_log_if_needed(recovery: Recovery, start: Start, held: Partition) -> Steps[Start]:
+    """Return where to start in the present log; no check where store and group have completed the same records."""
     if start.new or (
         held.loaded is not None
         and held.loaded.progress.high == start.offset
         and start.log_change is None
         and (start.reopened or not held.loaded.progress.done)
     ):
-        # Asking takes a while, for each partition; the client tells where the log ends below the next offset to read.
+        # The check takes time for each partition. The client reports a log that ends below the next offset anyway.
         return start
-    return (yield from start_in_the_log(start, held, at.engine, at.client, at.settings, until=at.until))
+    return (
+        yield from start_in_the_log(
+            start, held, recovery.engine, recovery.client, recovery.settings, until=recovery.until
+        )
+    )
 
 
-def _without_another_log(assigned: Assigned, start: Start, metadata: CommitMetadata) -> Start:
-    """Leave out a commit's text about another log: a tool that copies groups translates offsets, not the text beside them."""
+def _discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata) -> Start:
+    """Discard a commit's text about another log: tools that copy groups translate the offsets, but not the texts."""
     if metadata.is_of_one_before(assigned.log):
-        # A topic takes its group's offsets along when it is deleted: this one is of a consumer that did not hear of it.
+        # Deleting a topic deletes its offsets: a consumer that had not noticed the deletion committed this one later.
         return replace(
             start,
             metadata=None,
             void=Void.TOPIC_BEFORE,
             void_rule=start.rule,
-            at_once=True,
+            must_commit_first=True,
             log_change=LogChange(),
         )
     logger.warning(
-        "%s[%d]: the text beside the committed offset %d is of another log (%s, this one is %s): was the group copied from another "
-        "cluster? What came before is unverified", assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log,
+        "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the group "
+        "copied from another cluster? IDs that are not found are delivered as unverified until the window has filled",
+        assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log,
     )  # fmt: skip
-    # The broker's answer about its epochs compares this log with itself.
+    # The broker's answer about the leader epoch compares this log only with itself.
     change = None if start.log_change is None else start.log_change._replace(same_until=None)
     return replace(
-        start, metadata=None, void=Void.OTHER_LOG, void_rule=start.rule, at_once=True, log_change=change
+        start,
+        metadata=None,
+        void=Void.OTHER_LOG,
+        void_rule=start.rule,
+        must_commit_first=True,
+        log_change=change,
     )
 
 
-def _without_another_rule(assigned: Assigned, start: Start, held: Partition) -> Start:
-    """Let the history begin where the group stands, where marks were made by another rule than now.
+def _discard_other_rule(assigned: Assigned, start: Start, held: Partition) -> Start:
+    """Discard a history made under another rule: it begins anew at the committed offset.
 
-    Records that another ID spec or strategy hid were never handled: folded by this one, they would count as handled. Marks that are there stay: they
-    were made by this rule.
+    Records that another ID spec or strategy hid were never handled; a replay under this rule would count them as
+    handled. Marks in the store stay: they were made under this rule.
 
-    During a rolling deploy members with the old rule and with the new one void each other's texts at each hand-over:
-    more is delivered as unverified, nothing is lost.
+    During a rolling deployment, members with the old and the new rule void each other's texts at each hand-over: more
+    records are delivered as unverified, none is lost.
     """
     logger.warning(
-        "%s[%d]: up to offset %d the group went by another rule (%s, now %s): was the ID spec, the strategy, the kind of window or "
-        "isolation.level changed? Nothing before it counts as handled; what depends on it is unverified until the window has filled",
+        "%s[%d]: up to offset %d the group used another rule (%s, now %s): was the ID spec, the strategy, the kind of "
+        "window or isolation.level changed? No earlier record counts as handled; IDs that are not found are delivered "
+        "as unverified until the window has filled",
         assigned.topic, assigned.partition, start.offset, start.rule, held.terms.rule,
     )  # fmt: skip
-    # Nor may the user vouch for it: what the other rule hid was handled by nobody.
-    return replace(start, metadata=None, void=Void.OTHER_RULE, at_once=True)
+    # The user cannot vouch for it either: records that the other rule hid were never handled.
+    return replace(start, metadata=None, void=Void.OTHER_RULE, must_commit_first=True)
 
 
-def _tell_why_void(assigned: Assigned, start: Start, void: Void, chosen: RecoverySettings) -> None:
-    """Say why nothing is known of the group's history; another log, or another rule, was told by then."""
+def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: RecoverySettings) -> None:
+    """Log why the commit's text is void, except for the reasons that are logged elsewhere: another log or rule."""
     if void in (Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
         return
     vouched = chosen.history == "assume-processed"
@@ -359,11 +384,12 @@ def _tell_why_void(assigned: Assigned, start: Start, void: Void, chosen: Recover
         logging.INFO if vouched or void is Void.NO_TEXT else logging.WARNING,
         "%s[%d]: the group has committed %d, and %s: %s",
         assigned.topic, assigned.partition, start.offset, void.value,
-        "history='assume-processed' vouches for what came before" if vouched else "what came before is unverified until the window has filled",
+        "earlier records count as processed (history='assume-processed')" if vouched
+        else "IDs that are not found are delivered as unverified until the window has filled",
     )  # fmt: skip
 
 
-def _checked(
+def _verify_completed_above(
     start: Start,
     metadata: CommitMetadata,
     done: CompletedAbove,
@@ -371,37 +397,39 @@ def _checked(
     engine: Deduplicator,
     client: Client,
 ) -> Steps[tuple[Start, int | None]]:
-    """Believe a commit's text about offsets completed above it only where the log has the last of these records.
+    """Keep the commit's completions above its offset only where the log has the last of these records.
 
-    Return its leader epoch, too: the log may be cut before the partition has read up to there.
+    Return that record's leader epoch, too: the log may be cut before the partition has read up to it.
     """
-    there = yield from bears_witness(done.witness, held, engine, client)
-    if there.same:
-        return start, there.epoch
+    found = yield from check_witness(done.witness, held, engine, client)
+    if found.same:
+        return start, found.epoch
     logger.warning(
-        "%s[%d]: the text beside offset %d names a record at %d as completed which the log does not have: what is completed above "
-        "that offset is not known, and is handed out again", held.topic, held.partition, start.offset, done.witness.offset,
+        "%s[%d]: the metadata of the committed offset %d names a completed record at %d which the log does not have: "
+        "records completed above the committed offset are delivered again",
+        held.topic, held.partition, start.offset, done.witness.offset,
     )  # fmt: skip
-    return replace(start, metadata=replace(metadata, done=None), at_once=True), None
+    return replace(start, metadata=replace(metadata, done=None), must_commit_first=True), None
 
 
-def _cut_before(start: Start, held: Partition, client: Client) -> Steps[LogChange | None]:
-    """Return how the log parts from the one that the group committed, None where it does not, or nobody can say."""
-    same_until = yield from until_where_it_is_the_same(start, held.topic, held.partition, client)
+def _find_log_cut(start: Start, held: Partition, client: Client) -> Steps[LogChange | None]:
+    """Return how the log differs from the one that the group committed in; None if it does not, or is not known to."""
+    same_until = yield from ask_same_until(start, held.topic, held.partition, client)
     return LogChange(same_until) if same_until is not None and same_until < start.offset else None
 
 
-# --- the plan: how much the rungs above leave to do ---------------------------------------------------------------------
+# --- the plan for steps 3 to 5 --------------------------------------------------------------------------------------
 
 
 def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:
-    """Say how the partition starts, from what its store holds and the group has committed."""
+    """Return how the partition starts, from the progress of its store and the group's commit."""
     stored = held.loaded.progress if held.loaded else None
     where = held.topic, held.partition
     if start.new and stored is not None and stored.begun:
         logger.warning(
-            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d: were its commits deleted, or did they "
-            "expire? It begins anew at %d; what came before is unverified", *where, stored.low, stored.high, start.offset,
+            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d: were its commits deleted, "
+            "or did they expire? It begins anew at %d; IDs that are not found are delivered as unverified until the "
+            "window has filled", *where, stored.low, stored.high, start.offset,
         )  # fmt: skip
     low, era, complete = start.offset, stored.era if stored else "", False
     if start.metadata is not None:
@@ -418,60 +446,69 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
         vouched=start.metadata is not None,
     )
     if start.is_unvouched and (stored is None or stored.committed is None or start.offset < stored.committed):
-        # As far as is known here the group was set back: a new era tells it to hosts whose stores know more, whatever is committed meanwhile.
+        # The group may have been set back. A new era shows that to hosts whose stores know more, whatever they commit.
         plan = replace(plan, progress=replace(plan.progress, era=secrets.token_hex(4)))
     if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
         logger.warning(
-            "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing is handled "
-            "again", *where, start.offset, stored.committed,
+            "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing "
+            "is handled again", *where, start.offset, stored.committed,
         )  # fmt: skip
     unknown = stored is not None and stored.committed is None and not start.reopened
     if plan.keep and unknown and plan.progress.high > start.offset:
         logger.warning(
-            "%s[%d]: its store takes offsets up to %d for processed, and the group has committed %d: those between were completed "
-            "here, or a restored snapshot vouches for them, and are not delivered; if nobody processed them, remove the store",
+            "%s[%d]: its store has offsets up to %d as processed, and the group has committed %d: those between were "
+            "completed here, or come from a restored snapshot, and are not delivered; if they were never processed, "
+            "remove the store",
             *where, plan.progress.high, start.offset,
         )  # fmt: skip
     if start.reopened:
-        # Offsets that were not committed yet must not look committed: after a crash the group's offset would seem to be set back.
+        # Uncommitted offsets must not count as committed: after a crash the group's offset would look like a rewind.
         plan = replace(plan, progress=replace(plan.progress, committed=start.acknowledged))
     return plan
 
 
-def _from_store_or_snapshot(at: Recovery, start: Start, held: Partition, plan: StartPlan) -> Steps[StartPlan]:
-    """Begin with the marks of the store, of a snapshot, or with none; return the rest of the plan."""
-    assigned = at.assigned
+def _from_store_or_snapshot(
+    recovery: Recovery, start: Start, held: Partition, plan: StartPlan
+) -> Steps[StartPlan]:
+    """Start with the marks of the store, of a snapshot, or with none; return the remaining plan."""
+    assigned = recovery.assigned
     if plan.beginning == "rewound":
-        detail = "the group's offsets were set back below what this store knows to be committed"
-        at.engine.inform(at.event("rewound", detail, start.offset))
-        if at.engine.gatekeeper is not None:
-            at.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
-    at.notes = [plan.beginning]
-    if plan.whole and not held.forgets and at.chosen.snapshot and not at.out_of_time():
+        detail = "the group's offset was set back below the offset that this store has as committed"
+        recovery.engine.inform(recovery.event("rewound", detail, start.offset))
+        if recovery.engine.gatekeeper is not None:
+            recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
+    recovery.notes = [plan.beginning]
+    if plan.whole and not held.forgets and recovery.chosen.snapshot and not recovery.out_of_time():
         identity = Identity(
-            cluster=at.cluster, group=at.settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=at.topic_id, id_spec=held.terms.id_spec, isolation=at.settings.isolation,
+            cluster=recovery.cluster, group=recovery.settings.group, topic=assigned.topic, partition=assigned.partition,
+            topic_id=recovery.topic_id, id_spec=held.terms.id_spec, isolation=recovery.settings.isolation,
         )  # fmt: skip
-        with at.reader() as reader:
+        with recovery.reader() as reader:
             plan, note = yield from start_from_snapshot(
-                held, plan, at.chosen.snapshot, identity, at.chosen.store_folder, at.begin, reader.same_until
+                held,
+                plan,
+                recovery.chosen.snapshot,
+                identity,
+                recovery.chosen.store_folder,
+                recovery.begin,
+                reader.same_until,
             )
-        at.notes.append(note)
+        recovery.notes.append(note)
     else:
         held.start(plan)
-    if at.set_aside:
-        at.notes.append("damaged store set aside")
+    if recovery.store_was_damaged:
+        recovery.notes.append("damaged store set aside")
         if plan.beginning == "new" and not held.forgets:
-            # Nothing was committed, and yet there was a store, which may have had marks.
+            # The group has committed nothing, but the damaged store may have had marks.
             held.memory.forget_all()
     return plan
 
 
-# --- the third rung: a snapshot -----------------------------------------------------------------------------------------
+# --- step 3: a snapshot ---------------------------------------------------------------------------------------------
 
 
-class _Fit(NamedTuple):
-    """A snapshot that fits: its part for the partition, and the plan once it is in."""
+class _Candidate(NamedTuple):
+    """A snapshot that fits: its part for the partition, and the plan after its installation."""
 
     source: Source
     part: PartitionManifest
@@ -491,47 +528,62 @@ def start_from_snapshot(
     begin: Callable[[str], object] = lambda _: None,
     same_until: SameUntil | None = None,
 ) -> Steps[tuple[StartPlan, str]]:
-    """Start a partition from the snapshot that fits best, else as planned; return the rest of the plan, and a note.
+    """Start a partition from the best snapshot, else as planned; return the remaining plan and a note.
 
-    The best is the one that leaves the least to be replayed, and of these the newest. One line in the log says why others were
-    passed over. ``beside``: the store's folder, next to which a remote one is fetched to. ``begin`` gets a line about the one that is going to be
-    installed. ``same_until(offset, epoch)`` asks the broker up to where its log before an offset is that of a leader epoch.
+    The best snapshot fits and leaves the shortest tail to replay; of equals the newest. One log line says why others
+    were passed over.
+
+    Args:
+        held: the partition.
+        plan: how it starts without a snapshot.
+        places: folders of one snapshot or of several, and URLs.
+        identity: the identity of the partition's store, which a snapshot must match.
+        beside: the store's folder; a remote snapshot is downloaded next to it.
+        begin: is called with a line of text before a snapshot is installed.
+        same_until: ``same_until(offset, epoch)`` asks the broker up to where the log before ``offset`` is the one of
+            that leader epoch; None: the log is not checked.
 
     Raises `SnapshotError` where no snapshot can be read, or every one that fits is damaged.
     """
     found, passed_over = find_snapshots(places)
     yield None
-    fits: list[_Fit] = []
+    candidates: list[_Candidate] = []
     for source in found:
         try:
-            part = _fitting(source.place, source.manifest, held, plan, identity)
+            part = _fitting_part(source.place, source.manifest, held, plan, identity)
             yield from _check_log(source.place, part, same_until)
         except SnapshotError as misfit:
             passed_over.append(str(misfit))
         else:
-            after = _after(part, plan)
-            fits.append(
-                _Fit(source, part, _resharded(part, after) if source.manifest.resharded_from else after)
+            after = _plan_after_snapshot(part, plan)
+            candidates.append(
+                _Candidate(
+                    source,
+                    part,
+                    _plan_after_resharding(part, after) if source.manifest.resharded_from else after,
+                )
             )
-    fits.sort(key=lambda fit: (fit.tail, -fit.source.manifest.created_ms))
+    candidates.sort(key=lambda candidate: (candidate.tail, -candidate.source.manifest.created_ms))
     damage: SnapshotError | None = None
-    for rank, fit in enumerate(fits):
-        begin(f"installing snapshot {fit.source.place}, then {fit.tail} offsets to replay")
+    for rank, candidate in enumerate(candidates):
+        begin(f"installing snapshot {candidate.source.place}, then {candidate.tail} offsets to replay")
         try:
             with scratch(beside) as folder:
-                here = yield from fetched(fit.source, (fit.part,), folder)
-                yield from held.install(here, fit.plan, move=fit.source.remote is not None)
+                here = yield from fetched(candidate.source, (candidate.part,), folder)
+                yield from held.install(here, candidate.plan, move=candidate.source.remote is not None)
         except SnapshotError as error:
             damage = error
             passed_over.append(str(error))
             continue
-        passed_over += [f"{other.source.place} leaves {other.tail} offsets" for other in fits[rank + 1 :]]
+        passed_over += [
+            f"{other.source.place} leaves {other.tail} offsets" for other in candidates[rank + 1 :]
+        ]
         if passed_over:
             logger.info(
                 "%s[%d]: snapshot %s taken, which leaves %d offsets; passed over: %s",
-                held.topic, held.partition, fit.source.place, fit.tail, "; ".join(passed_over),
+                held.topic, held.partition, candidate.source.place, candidate.tail, "; ".join(passed_over),
             )  # fmt: skip
-        return fit.plan, f"snapshot of {fit.part.marks} marks"
+        return candidate.plan, f"snapshot of {candidate.part.marks} marks"
     if damage is not None:
         raise damage
     logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, "; ".join(passed_over))
@@ -539,19 +591,20 @@ def start_from_snapshot(
     return plan, "snapshot not taken"
 
 
-def _fitting(
+def _fitting_part(
     folder: str | Path, manifest: Manifest, held: Partition, plan: StartPlan, identity: Identity
 ) -> PartitionManifest:
-    """Return the snapshot's part for this partition; raises `SnapshotError` that says why it must not be taken.
+    """Return the snapshot's part for this partition; raises `SnapshotError` with the reason if it does not fit.
 
-    A cut beyond the committed offset would make duplicates of records that this group never handled; so would the
-    history of another group, unless the user vouches for it by giving a snapshot that was made without one.
+    A snapshot that reaches beyond the committed offset would hide records that this group never handled. So would the
+    history of another group, unless the user vouches for it with a snapshot that was made without a group.
     """
     lacked = lacked_fallback(manifest.id_spec, identity.id_spec)
     if lacked is not None:
         message = (
-            f"snapshot {folder} has the sources, and nothing of what otherwise= looks up; the topic is read instead. "
-            f"Make it with dedup backfill --otherwise {lacked} and the --otherwise-window of the consumer's Lookup"
+            f"snapshot {folder} has the marks of the sources, but none of the IDs that otherwise= looks up; the topic "
+            f"is read instead. Make it with dedup backfill --otherwise {lacked} and the --otherwise-window of the "
+            "consumer's Lookup"
         )
         raise SnapshotError(message)
     part = fitting_partition(
@@ -560,33 +613,35 @@ def _fitting(
     ours, theirs = held.window, Window.parse(manifest.window)
     if (ours.count or 0) > (theirs.count or 0) or (ours.count is None and theirs.count is not None):
         raise SnapshotError(
-            f"its window is {theirs}, here it is {ours}, and ranks cannot be made up; make one with this window"
+            f"its window is {theirs}, the consumer's is {ours}, and a snapshot lacks the ranks for that; make one with "
+            "the consumer's window"
         )
     claims_history = part.low < part.high
     if not manifest.vouched and claims_history and part.low < plan.progress.low:
         raise SnapshotError(
-            f"it begins at offset {part.low}, before this group's own history at {plan.progress.low}; make one with --group"
+            f"it begins at offset {part.low}, before this group's own history at {plan.progress.low}; make one with "
+            "--group"
         )
     return part
 
 
 def _check_log(folder: str | Path, part: PartitionManifest, same_until: SameUntil | None) -> Steps[None]:
-    """Refuse a snapshot of records that the log no longer has; where nobody knows that, it is taken."""
+    """Raise `SnapshotError` for a snapshot of records that the log no longer has, as far as the broker can tell."""
     if same_until is None or part.epoch is None or part.low == part.high:
         return
     end = yield from same_until(part.high, part.epoch)
     if end is not None and end < part.high:
         raise SnapshotError(
-            f"snapshot {folder} reaches offset {part.high} of leader epoch {part.epoch}, which ends at {end} in the log now: "
-            "the log was cut since; make a new one"
+            f"snapshot {folder} reaches offset {part.high} of leader epoch {part.epoch}, which ends at {end} in the "
+            "log now: the log was cut since; make a new one"
         )
 
 
-def _after(part: PartitionManifest, plan: StartPlan) -> StartPlan:
-    """Return the plan once the snapshot is in: offsets between its cut and the committed offset are replayed."""
+def _plan_after_snapshot(part: PartitionManifest, plan: StartPlan) -> StartPlan:
+    """Return the plan after the installation: offsets from the snapshot's end to the committed offset are replayed."""
     progress = plan.progress
     if part.high < progress.low:
-        # Nobody vouches for the offsets between its cut and the group's own beginning.
+        # Offsets between the snapshot's end and the group's own beginning are not known to be handled.
         progress = replace(progress, high=progress.low, newest_ms=part.newest_ms, accepted=part.accepted)
         if progress.since_ms is not None:
             progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
@@ -595,13 +650,13 @@ def _after(part: PartitionManifest, plan: StartPlan) -> StartPlan:
         if plan.beginning != "new":
             progress = replace(progress, since_ms=part.since_ms, since_number=part.since_number)
         if part.low > progress.low and part.since_ms is None:
-            # It knows all from its own beginning on, which is later than the group's.
+            # The snapshot covers its own range, which begins later than the group's history.
             progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=part.accepted)
     return replace(plan, progress=progress, replay_from=progress.high, whole=False)
 
 
-def _resharded(part: PartitionManifest, plan: StartPlan) -> StartPlan:
-    """Return the plan where marks of other partitions came in: also in one that is new they are known only since then."""
+def _plan_after_resharding(part: PartitionManifest, plan: StartPlan) -> StartPlan:
+    """Return the plan after a resharded snapshot: coverage begins at its ``since_ms``, also in a new partition."""
     since_ms = part.since_ms
     if since_ms is None:
         return plan
@@ -612,21 +667,28 @@ def _resharded(part: PartitionManifest, plan: StartPlan) -> StartPlan:
     )
 
 
-# --- the fourth rung: a replay, from where history is not gone (the fifth) -------------------------------------------------
+# --- steps 4 and 5: the replay, and its beginning -------------------------------------------------------------------
 
 
-def _replay_tail(at: Recovery, start: Start, held: Partition, plan: StartPlan) -> Steps[LogChange | None]:
-    """Fold the missing tail, if any; return how the log was cut meanwhile, if it was."""
+def _replay_tail(
+    recovery: Recovery, start: Start, held: Partition, plan: StartPlan
+) -> Steps[LogChange | None]:
+    """Replay the missing tail, if any; return how the log was cut meanwhile, or None."""
     if plan.replay_to <= plan.replay_from:
         return None
-    with at.reader() as reader:
-        cut = yield from replay(at, held, plan, reader)
-    at.notes.append(f"replayed {at.assigned.replayed} records")
-    return cut or (yield from _cut_before(start, held, at.client))
+    with recovery.reader() as reader:
+        cut = yield from replay(recovery, held, plan, reader)
+    recovery.notes.append(f"replayed {recovery.assigned.replayed} records")
+    return cut or (yield from _find_log_cut(start, held, recovery.client))
 
 
-def replay(at: Recovery, held: Partition, plan: StartPlan, reader: TailReader) -> Steps[LogChange | None]:
-    """Fold the IDs of the tail into the marks; return how the log was cut if it no longer goes as far, or has records of a later epoch there."""
+def replay(
+    recovery: Recovery, held: Partition, plan: StartPlan, reader: TailReader
+) -> Steps[LogChange | None]:
+    """Fold the IDs of the tail into the marks.
+
+    Return how the log was cut if it ends below the tail's end, or has records of a later leader epoch in it; else None.
+    """
     first, decided = reader.bounds()
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
@@ -634,40 +696,42 @@ def replay(at: Recovery, held: Partition, plan: StartPlan, reader: TailReader) -
     if held.forgets:
         held.skip_to(plan.replay_to)
         return None
-    if at.out_of_time() or plan.replay_to > decided:
-        _give_up_waiting(at, held, plan)
+    if recovery.out_of_time() or plan.replay_to > decided:
+        _start_without_replay(recovery, held, plan)
         return None
-    begin = yield from _where_to_begin(held, plan, reader, first)
-    at.begin(f"replaying offsets {begin} to {plan.replay_to}")
-    return (yield from _fold(at, held, plan, reader, begin))
+    begin = yield from _replay_begin(held, plan, reader, first)
+    recovery.begin(f"replaying offsets {begin} to {plan.replay_to}")
+    return (yield from _fold(recovery, held, plan, reader, begin))
 
 
 def _fold(
-    at: Recovery, held: Partition, plan: StartPlan, reader: TailReader, begin: int
+    recovery: Recovery, held: Partition, plan: StartPlan, reader: TailReader, begin: int
 ) -> Steps[LogChange | None]:
-    watch = ReplayWatch(f"{held.topic}[{held.partition}]", begin, plan.replay_to, at.until, at.progress)
-    epoch = None if at.assigned.start is None else at.assigned.start.leader_epoch
+    watch = ReplayWatch(
+        f"{held.topic}[{held.partition}]", begin, plan.replay_to, recovery.until, recovery.progress
+    )
+    epoch = None if recovery.assigned.start is None else recovery.assigned.start.leader_epoch
     reached, heard = begin, time.monotonic()
-    for piece in reader.slices(begin, plan.replay_to, at.engine.keys):
+    for batch in reader.slices(begin, plan.replay_to, recovery.engine.keys):
         if watch.is_over:
-            _give_up_waiting(at, held, plan)
+            _start_without_replay(recovery, held, plan)
             return None
-        if piece is None:
-            # The broker is away, or has much that is left out: others go first.
-            yield Wait(SILENT_LOOK_S, "broker") if time.monotonic() - heard >= SILENT_S else None
+        if batch is None:
+            # The broker is away, or the log has many aborted records here: other recoveries go first.
+            yield Wait(SILENT_RETRY_S, "broker") if time.monotonic() - heard >= SILENT_S else None
             continue
-        if epoch is not None and piece.epoch is not None and piece.epoch > epoch:
-            # Before it is written: later nobody could tell it from records that were handled.
-            return LogChange(piece.offsets[0])
-        held.fold(piece.offsets, piece.timestamps, piece.digests, piece.end)
-        reached, heard = piece.end, time.monotonic()
-        at.assigned.replay(at.assigned.note, len(piece.offsets))
-        watch.note(piece.end)
-        at.engine.trim()
+        if epoch is not None and batch.epoch is not None and batch.epoch > epoch:
+            # Stop before this batch is folded: later its records could not be told from handled ones.
+            return LogChange(batch.offsets[0])
+        held.fold(batch.offsets, batch.timestamps, batch.digests, batch.end)
+        reached, heard = batch.end, time.monotonic()
+        recovery.assigned.replay(recovery.assigned.note, len(batch.offsets))
+        watch.note(batch.end)
+        recovery.engine.trim()
         yield None
-        while held.writer.disk_full and at.chosen.on_full_disk == "pause":
-            # Marks that are folded now could not be kept.
-            yield Wait(ROOM_LOOK_S, "store")
+        while held.writer.disk_full and recovery.chosen.on_full_disk == "pause":
+            # Marks folded now could not be written.
+            yield Wait(DISK_RETRY_S, "store")
     if reached < plan.replay_to:
         return LogChange()
     if held.flight.high < plan.replay_to:
@@ -675,26 +739,27 @@ def _fold(
     return None
 
 
-def _give_up_waiting(at: Recovery, held: Partition, plan: StartPlan) -> None:
-    """Start without the records that were not replayed in time."""
+def _start_without_replay(recovery: Recovery, held: Partition, plan: StartPlan) -> None:
+    """Start without the records that were not replayed within ``recovery_timeout``."""
     held.skip_to(plan.replay_to)
-    detail = "recovery_timeout is over; what hangs on the rest is unverified until the window has filled"
-    at.engine.tell(at.event("recovery-timeout", detail, plan.replay_to))
+    detail = "recovery_timeout passed; IDs that are not found are delivered as unverified until the window has filled"
+    recovery.engine.tell(recovery.event("recovery-timeout", detail, plan.replay_to))
 
 
-def _where_to_begin(held: Partition, plan: StartPlan, reader: TailReader, first: int) -> Steps[int]:
-    """Return the offset of the first record to fold; coverage begins later where records that could matter are gone from the log."""
-    begin = there = min(max(plan.replay_from, first), plan.replay_to)
+def _replay_begin(held: Partition, plan: StartPlan, reader: TailReader, first: int) -> Steps[int]:
+    """Return the first offset to replay; where relevant records are gone from the log, coverage begins later."""
+    begin = earliest = min(max(plan.replay_from, first), plan.replay_to)
     if plan.whole and held.window.time_ms is not None and not held.hangs_on_order:
-        begin = yield from _one_window_back(held, reader, there, plan.replay_to)
-        # Asked again, because retention may have taken records since: then the window seems to begin where the log does.
+        begin = yield from _one_window_back(held, reader, earliest, plan.replay_to)
+        # Retention may have deleted records meanwhile: then the window seems to begin at the first record of the log.
         first = max(first, reader.bounds()[0])
-        there = min(max(plan.replay_from, first), plan.replay_to)
-        begin = max(begin, there)
-    if first > plan.replay_from and begin == there:
-        # Had the window begun behind it, nothing that is gone could matter.
+        earliest = min(max(plan.replay_from, first), plan.replay_to)
+        begin = max(begin, earliest)
+    if first > plan.replay_from and begin == earliest:
+        # Deleted records matter only where the window does not begin after them.
         logger.warning(
-            "%s[%d]: offsets %d to %d are gone from the log; what hangs on them is unverified until the window has filled",
+            "%s[%d]: offsets %d to %d are gone from the log; IDs that are not found are delivered as unverified until "
+            "the window has filled",
             held.topic, held.partition, plan.replay_from, first,
         )  # fmt: skip
         held.memory.pass_uncounted(first - plan.replay_from)
@@ -703,11 +768,11 @@ def _where_to_begin(held: Partition, plan: StartPlan, reader: TailReader, first:
 
 
 def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) -> Steps[int]:
-    """Return where a fold may begin that gives every mark alive at ``end``, and note from when the marks are known."""
+    """Return where a replay must begin to rebuild all marks inside the window at ``end``; set when coverage begins."""
     newest_ms = yield from reader.newest_before(end, low)
     if newest_ms is None:
         return low
-    # A record from the future counts as now: from its own timestamp the window would reach too little.
+    # A record from the future counts as now: from its own timestamp the window would not reach back far enough.
     since_ms = held.memory.reach.horizon_ms(min(newest_ms, int(time.time() * 1000)))
     first = reader.first_at(since_ms)
     if first is None or first <= low:
@@ -717,9 +782,9 @@ def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) ->
 
 
 class ReplayWatch:
-    """Follows one partition's replay of offsets ``[start, end)``; ``until`` (seconds of ``clock``) is when it has to be over.
+    """Reports the progress of one partition's replay of offsets ``[start, end)``.
 
-    ``tell`` gets each line, with the offset that is reached.
+    ``until`` (seconds of ``clock``) is its deadline. ``tell`` is called with the offset reached and each log line.
     """
 
     def __init__(
@@ -732,25 +797,25 @@ class ReplayWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._start, self._end, self._until, self._clock = name, start, end, until, clock
-        self._tell = tell
-        self._began = self._told = clock()
+        self._report = tell
+        self._began = self._last_logged = clock()
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is up."""
+        """Whether the deadline has passed."""
         return self._until is not None and self._clock() >= self._until
 
     def note(self, offset: int) -> None:
-        """Write a line now and then, and tell it: how far it is, at which rate, and for how long still."""
+        """Report every `TELL_EVERY_S` seconds: the offset reached, the rate and the remaining time."""
         now = self._clock()
-        if now - self._told < TELL_EVERY_S:
+        if now - self._last_logged < TELL_EVERY_S:
             return
-        self._told = now
+        self._last_logged = now
         rate = (offset - self._start) / (now - self._began)
         left = f"{(self._end - offset) / rate:.0f} s to go" if rate > 0 else "nothing has come yet"
         line = f"replayed up to offset {offset} of {self._end}, {rate:.0f} offsets a second, {left}"
         logger.info("%s: %s", self._name, line)
-        self._tell(offset, line)
+        self._report(offset, line)
 
 
 SLICE_S = 0.05
@@ -758,39 +823,41 @@ SLICE_S = 0.05
 AT_ONCE = 2
 """Partitions that recover at the same time."""
 TOGETHER_S = 0.5
-"""Seconds that a partition which is up to date waits, at most, for others whose recovery goes on, to begin with them."""
+"""Seconds that a recovered partition waits, at most, for running recoveries, so that they start together."""
 ASK_AGAIN_S = 0.5
-"""Seconds between two attempts to commit where a history begins, or to repeat a step that failed here."""
+"""Seconds between two commits of the beginning of a history, and before a failed step is repeated."""
 UNKNOWN_S = 10.0
-"""Seconds after which a topic or partition that the client, or a broker, has not heard of does not exist."""
+"""Seconds after which a topic or partition that is unknown to the client or the broker counts as missing."""
 _UNKNOWN_PARTITION: Final = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 (that is its public name)
 
 MOST_ANSWER_S: Final = 4.0
-"""The most of it, for a broker that takes long."""
+"""The longest timeout in seconds of a request to a slow broker."""
 BACKOFF_S: Final = 60.0
-"""Seconds for which brokers are asked with care after one has not answered."""
+"""Seconds of backoff after a broker has not answered."""
 AGAIN_S: Final = 0.5
-"""Seconds until a partition asks again after its first failure; each further one doubles them."""
+"""Seconds before a partition repeats a failed request; doubled by each further failure."""
 MOST_AGAIN_S: Final = 8.0
-"""The most of it."""
+"""The longest such pause."""
 LOOK_S: Final = 0.02
-"""Seconds between two looks for an answer that nobody waits for."""
-_TIMES: Final = 4.0
-"""How many times as long as the last one a question may take."""
-_LONG_S: Final = 0.1
-_REST_TIMES: Final = 3.0
-_MOST_REST_S: Final = 2.0
+"""Seconds between two checks for the answer of a probe, which no poll waits for."""
+_ANSWER_FACTOR: Final = 4.0
+"""A request may take so many times as long as the last probe."""
+_SLOW_STEP_S: Final = 0.1
+"""A recovery step that took longer is followed by a rest."""
+_REST_FACTOR: Final = 3.0
+"""The rest lasts so many times as long as the step, at most `_MAX_REST_S`."""
+_MAX_REST_S: Final = 2.0
 Clock = Callable[[], float]
 
 _state, _failures = attrgetter("state"), attrgetter("failures")
 
 
 class Backoff:
-    """Says how long a poll may wait for a broker, and which recoveries may have it wait.
+    """Limits how long polls wait for brokers, and decides which recoveries may send requests.
 
-    Recovery asks brokers, and a poll waits for the answers. Where one was not given in time, the next recoveries begin only when
-    the leader of their partition has answered a question that nobody waits for: a broker that hangs costs the others one short wait,
-    and a slow one is given the time that it needs.
+    A poll waits for the answers to a recovery's requests. After a request was not answered in time, a recovery starts
+    only when the leader of its partition has answered a probe, for which no poll waits. A hanging broker thus costs the
+    other partitions one short wait, and a slow one gets the time that it needs.
     """
 
     def __init__(self, questions: MetadataRequests, readers: Readers, clock: Clock = time.monotonic) -> None:
@@ -801,20 +868,20 @@ class Backoff:
 
     @property
     def is_active(self) -> bool:
-        """Whether some broker did not answer lately."""
+        """Whether a broker did not answer within the last `BACKOFF_S` seconds."""
         return self._clock() < self._active_until
 
     def note_silence(self) -> None:
-        """Note that some broker did not answer."""
+        """Record that a broker did not answer."""
         self._active_until = self._clock() + BACKOFF_S
 
     @property
     def rests(self) -> bool:
-        """Whether polls have waited enough for now, so that active partitions have their turn."""
+        """Whether recoveries must rest, because polls have waited long for them: active partitions have their turn."""
         return self._clock() < self._rest_until
 
     def may_begin(self, assigned: Assigned) -> bool:
-        """Whether a recovery may ask brokers now, and how long for; false while its leader does not answer."""
+        """Whether a recovery may send requests now, with its timeout set; false while its leader does not answer."""
         now = self._clock()
         if self._readers.timeout_s != (answer_s := assigned.answer_s or ANSWER_S):
             self._readers.set_timeout(answer_s)
@@ -832,30 +899,30 @@ class Backoff:
             self._put_off(assigned, now, "broker")
             return False
         assigned.wait_until(assigned.ask_at, None)
-        assigned.give_time(min(max(ANSWER_S, _TIMES * (probe.took_s or 0.0)), MOST_ANSWER_S))
+        assigned.set_answer_time(min(max(ANSWER_S, _ANSWER_FACTOR * (probe.took_s or 0.0)), MOST_ANSWER_S))
         self._readers.set_timeout(assigned.answer_s)
         return True
 
     def took(self, seconds: float) -> None:
-        """Note how long a step of a recovery took: while brokers are slow, others have several times as much."""
+        """Record how long a recovery step took; while brokers are slow, a rest of several times that follows."""
         if self._readers.timeout_s != ANSWER_S:
             self._readers.set_timeout(ANSWER_S)
-        if seconds > _LONG_S and self.is_active:
-            self._rest_until = self._clock() + min(_REST_TIMES * seconds, _MOST_REST_S)
+        if seconds > _SLOW_STEP_S and self.is_active:
+            self._rest_until = self._clock() + min(_REST_FACTOR * seconds, _MAX_REST_S)
 
     def failed(self, assigned: Assigned) -> None:
-        """Note that a question was not answered."""
+        """Record that a request of a partition was not answered."""
         self.note_silence()
         self._put_off(assigned, self._clock(), assigned.waits_for)
 
     def put_off(self, partitions: Iterable[Assigned]) -> None:
-        """Have these not ask before a while, because the same question was not answered to another."""
+        """Delay these partitions, because the same request of another one was not answered."""
         again = self._clock() + AGAIN_S
         for assigned in partitions:
             assigned.wait_until(max(assigned.ask_at, again), assigned.waits_for)
 
     def forget(self, topic: str, partition: int) -> None:
-        """Take no answer any more for a partition that went."""
+        """Drop the probe of a partition that was closed."""
         self._probes.pop((topic, partition), None)
 
     def _put_off(self, assigned: Assigned, now: float, hindrance: Hindrance | None) -> None:
@@ -865,7 +932,10 @@ class Backoff:
 
 
 class RecoveryLoop:
-    """Brings the partitions in ``assigned`` that recover a little further, poll by poll. Errors are kept in ``callback_errors``, for `poll` to raise."""
+    """Runs the recoveries of the partitions in ``assigned``, a slice per poll.
+
+    Errors are kept in ``callback_errors``, and `poll` raises them.
+    """
 
     def __init__(
         self,
@@ -890,12 +960,12 @@ class RecoveryLoop:
         )
         self._begin_by = 0.0
         self.hurried = False
-        """Whether some recovery could go on at once."""
+        """Whether a recovery can make progress at once, so that the poll must not wait."""
 
     def work(self) -> list[Assigned]:
-        """Go on with the recoveries, for at most `SLICE_S`; return the partitions that may deliver now.
+        """Continue the recoveries for at most `SLICE_S`; return the partitions that may deliver now.
 
-        The readers of the topics' tails are closed where nothing recovers any more.
+        The tail readers are closed when no partition recovers.
         """
         if not any(map(RECOVERING.__contains__, map(_state, self._assigned.values()))):
             self.hurried = False
@@ -904,23 +974,23 @@ class RecoveryLoop:
         until = time.monotonic() + SLICE_S
         while True:
             now = time.monotonic()
-            # Those that are through make room for the next: many short recoveries fit into one poll.
-            busy = [
+            # Finished ones make room for others: many short recoveries fit into one poll.
+            runnable = [
                 each for each in self._assigned.values() if each.state in CATCHING_UP and each.ask_at <= now
             ]
-            self.hurried = bool(busy) and not self._backoff.rests
+            self.hurried = bool(runnable) and not self._backoff.rests
             if now >= until or not self.hurried:
                 break
-            # Those that failed ask last: a broker that does not answer holds up no others.
-            for assigned in sorted(busy, key=_failures)[:AT_ONCE]:
+            # Partitions that failed come last: a broker that does not answer must not delay the others.
+            for assigned in sorted(runnable, key=_failures)[:AT_ONCE]:
                 self._step(assigned)
                 if time.monotonic() >= until:
                     break
         finished = [each for each in self._assigned.values() if each.state is State.ANNOUNCING]
         if not finished:
             return []
-        begun, now = self._announced(finished), time.monotonic()
-        # They begin in few groups: a fetch that waits for records of the first group holds up the fetch of the next.
+        begun, now = self._with_known_beginning(finished), time.monotonic()
+        # Start them in few groups: a fetch that waits for records of one group delays the fetch of the next.
         self._begin_by = self._begin_by or now + TOGETHER_S
         if not begun or (self.hurried and now < self._begin_by):
             return []
@@ -928,7 +998,7 @@ class RecoveryLoop:
         return begun
 
     def _step(self, assigned: Assigned) -> None:
-        """Bring a partition a little further."""
+        """Run one step of a partition's recovery."""
         began = time.monotonic()
         try:
             if not self._backoff.may_begin(assigned):
@@ -958,14 +1028,14 @@ class RecoveryLoop:
             self._engine.lose(assigned.topic, assigned.partition)
             if not isinstance(error, DedupError | KafkaException):
                 if isinstance(error, Exception) and assigned.start is not None:
-                    assigned.blame(assigned.start.offset)
+                    assigned.note_unexpected_error(assigned.start.offset)
                 raise
             self._note_failure(assigned, error)
         finally:
             self._backoff.took(time.monotonic() - began)
 
     def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
-        """Have a recovery begin again later, or the error raised."""
+        """Schedule a retry of the recovery, or keep the error for `poll` to raise."""
         now = time.monotonic()
         hindrance: Hindrance | None = assigned.waits_for
         if isinstance(error, StoreUnavailableError):
@@ -979,15 +1049,17 @@ class RecoveryLoop:
             is_retriable(error) or (_is_unknown_topic(error) and assigned.silent_s(now) <= UNKNOWN_S)
         ):
             self._backoff.failed(assigned)
-            logger.warning("%s[%d]: recovery goes on later: %s", assigned.topic, assigned.partition, error)
+            logger.warning(
+                "%s[%d]: recovery is repeated later: %s", assigned.topic, assigned.partition, error
+            )
         elif isinstance(error, KafkaException) and _is_unknown_topic(error):
-            what = f"topic {assigned.topic!r} is unknown to the broker: {error}"
-            self._callback_errors.keep(RecoveryError(f"{what}; does it exist, and may the group read it?"))
+            event = f"topic {assigned.topic!r} is unknown to the broker: {error}"
+            self._callback_errors.keep(RecoveryError(f"{event}; does it exist, and may the group read it?"))
         else:
             self._callback_errors.keep(error)
 
     def _find_start(self, assigned: Assigned) -> None:
-        """Ask where the group stands; a broker that does not answer now is asked again later."""
+        """Request the group's committed offset and set the start; a failed request is repeated later."""
         wanted = TopicPartition(assigned.topic, assigned.partition, assigned.wanted)
         try:
             [committed] = self._client.committed([wanted], self._client.readers.timeout_s).values()
@@ -999,7 +1071,7 @@ class RecoveryLoop:
             now = time.monotonic()
             if assigned.silent_s(now) > UNKNOWN_S and error.args[0].code() == _UNKNOWN_PARTITION:
                 if self._client.knows_of(assigned.topic, assigned.partition):
-                    # It has no leader for now, so that there is nobody to ask.
+                    # The partition exists, but has no leader at present.
                     assigned.note_answer(now)
                     return
                 raise RecoveryError(
@@ -1008,18 +1080,18 @@ class RecoveryLoop:
             if not is_retriable(error):
                 raise
             logger.warning(
-                "%s[%d]: the group's offsets are not known yet (%s)",
+                "%s[%d]: the group's offsets are not known yet (%s); the request is repeated",
                 assigned.topic, assigned.partition, error,
             )  # fmt: skip
 
-    def _announced(self, finished: list[Assigned]) -> list[Assigned]:
-        """Return the partitions of which the group knows where their history begins; of others that is committed, again and again."""
+    def _with_known_beginning(self, finished: list[Assigned]) -> list[Assigned]:
+        """Return the partitions whose beginning is committed; commit that of the others, repeatedly."""
         now = time.monotonic()
         known, due = [], []
         for assigned in finished:
             if (
                 assigned.start is None
-                or not assigned.start.at_once
+                or not assigned.start.must_commit_first
                 or assigned.commits.beginning is Beginning.KNOWN
             ):
                 known.append(assigned)
@@ -1030,10 +1102,10 @@ class RecoveryLoop:
             try:
                 self._commits.beginnings(due)
             except KafkaException as error:
-                logger.warning("the beginning of the history cannot be committed (%s); asking again", error)
+                logger.warning("commit of where the history begins failed (%s); it is repeated", error)
         return known
 
 
 def _is_unknown_topic(error: KafkaException) -> bool:
-    """Whether a broker does not know the topic; it may just not have heard of it yet."""
+    """Whether the broker does not know the topic, which may be new to it."""
     return bool(error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART)

@@ -1,7 +1,10 @@
-"""The partitions that a consumer holds: taken, moved, read again, given back, lost; and their work beside the poll loop.
+"""The assigned partitions of a consumer, from assignment to revocation or loss, and their work between polls.
 
-Everything here runs on the thread that polls, or under the consumer's lock. Nothing in a rebalance callback waits for a recovery. An error that
-no caller waits for is kept in ``callback_errors``, for `poll` to raise.
+Invariants:
+
+- All code runs on the polling thread, or with the consumer's lock.
+- No rebalance callback waits for a recovery.
+- An error without a waiting caller is kept in ``callback_errors``, and `poll` raises it.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from dedup_sdk.kafka.assignment import (
     Start,
     Starts,
     State,
-    hangs_on_the_log,
     hindrances_of,
+    needs_leader,
     note_uncompleted,
     set_back,
 )
@@ -50,29 +53,29 @@ from dedup_sdk.observe import PartitionEvent
 logger = logging.getLogger("dedup_sdk")
 
 TAKE_S = 1.0
-"""Seconds in which brokers are asked, inside a rebalance, where partitions start; later the recoveries ask."""
+"""Seconds for requests about start offsets inside a rebalance; the recoveries do the remaining ones later."""
 WRITE_AGAIN_S = 1.0
 """Seconds between two attempts to write marks that a full disk refused."""
 MOST_WAITING = 100_000
-"""Records of a partition that may be in memory, because one before them is not completed; then it is paused."""
+"""Records of a partition that may be in memory behind one that is not completed; above that it is paused."""
 PATIENCE_S: Final = 10.0
-"""Seconds that a member which leaves waits for a rebalance, at most, and not longer than the revoke deadline."""
+"""Seconds that a leaving member waits for a rebalance, at most, and not longer than the revoke deadline."""
 _ANSWER_S: Final = 1.0
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 _REBALANCING: Final = frozenset({
     KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
     KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH,
 })  # fmt: skip
-"""The group's answers to a commit of a member that must join again first."""
+"""Errors of a commit by a member that must rejoin the group first."""
 
-_MOST_OFFSET: Final = 2**63 - 1
+_MAX_OFFSET: Final = 2**63 - 1
 _coordinates: Callable[[TopicPartition], Coordinates] = attrgetter("topic", "partition")
 _state, _is_fetched = attrgetter("state"), attrgetter("is_fetched")
 
 
 class Session:
-    """Partitions in hand, by coordinates, and the parts that work on them."""
+    """The assigned partitions by coordinates, and the parts that recover, commit and read them."""
 
     def __init__(
         self,
@@ -88,9 +91,9 @@ class Session:
         self.reading = Reading(self.assigned, client)
         self.log = RebalanceLog(engine)
         self.placed = False
-        """Whether the group, or the user, ever said which partitions are ours; none is an answer too."""
-        self._commits_end = False
-        """Whether the client is on its way out: it answers no questions any more, and nothing is committed."""
+        """Whether the group or the user ever made an assignment, be it an empty one."""
+        self._commits_stopped = False
+        """Whether the client is closing: it answers no requests any more, and nothing is committed."""
         self._client = client
         self._settings = settings
         self._chosen = chosen
@@ -98,7 +101,7 @@ class Session:
         self._backoff = Backoff(client.requests, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
         self._begun: list[Assigned] = []
-        """Partitions that have begun to deliver, and whose windows are not checked yet."""
+        """Partitions that became active, and whose windows are not checked yet."""
         self._topic_watch = TopicWatch(client)
         self._recoveries = RecoveryLoop(
             self.assigned, engine, client, settings, chosen, callback_errors=callback_errors, starts=self._starts,
@@ -107,13 +110,13 @@ class Session:
         self.next_commit_at = time.monotonic() + settings.commit_interval_s
         """When (monotonic seconds) the next commit is due."""
         self.hurried = False
-        """Whether some recovery could go on at once."""
+        """Whether a recovery can make progress at once, so that the poll must not wait."""
         self.put_off: dict[Coordinates, Any] = {}
-        """Events of the client that hang on an answer of their partition's leader, which does not come now."""
+        """Client events that need an answer of their partition's leader, which was not available."""
         self._completed_by_user = not settings.completes_on_next_call
         self._write_again_at = 0.0
         self.waking: list[TopicPartition] = []
-        """Partitions that deliver and are not fetched from yet; see `wake`."""
+        """Active partitions that the client does not fetch yet; `wake` makes it fetch them."""
 
     @property
     def of_group(self) -> set[Coordinates]:
@@ -122,15 +125,15 @@ class Session:
 
     @property
     def recovering(self) -> bool:
-        """Whether some partition does not deliver yet, and is going to."""
+        """Whether some partition does not deliver yet, but will."""
         return any(map(RECOVERING.__contains__, map(_state, self.assigned.values())))
 
-    # --- taking and moving -------------------------------------------------------------------------------------------
+    # --- assigning and moving ----------------------------------------------------------------------------------------
 
     def take(
         self, partitions: list[TopicPartition], *, incremental: bool | None = None, by_hand: bool = False
     ) -> None:
-        """Take partitions over: paused, at the place where the group stands; recovery follows in `work`.
+        """Assign partitions in the client, paused, at their start offsets; `work` recovers them afterwards.
 
         ``by_hand``: see `Assigned`.
         """
@@ -140,9 +143,9 @@ class Session:
             self._find_starts(partitions, starts)
         except (KafkaException, DedupError) as error:
             self._backoff.note_silence()
-            logger.warning("the group's offsets are not known yet (%s); asking again", error)
+            logger.warning("the group's offsets are not known yet (%s); the request is repeated", error)
         finally:
-            # Also when interrupted: a partition that the client assigned by itself would be read and dropped for ever.
+            # Also when interrupted: the client would assign them itself, and their messages would be dropped for ever.
             at = [
                 TopicPartition(p.topic, p.partition, s.offset if s else 0)
                 for p, s in zip(partitions, starts, strict=True)
@@ -161,31 +164,34 @@ class Session:
                 if start is not None:
                     assigned.starts_at(start)
                 self.assigned[tp.topic, tp.partition] = assigned
-        self.log.came(partitions)
+        self.log.assigned(partitions)
 
     def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
-        """Fill in where partitions start, as far as brokers say it at once: a rebalance waits for us."""
+        """Fill in the starts that brokers give within `TAKE_S`: a rebalance waits for this call."""
         if not partitions:
             return
         until = 0.0 if self._backoff.is_active else time.monotonic() + TAKE_S
-        stand = self._client.committed(partitions, ANSWER_S)
+        committed_offsets = self._client.committed(partitions, ANSWER_S)
         for row, tp in enumerate(partitions):
-            committed = stand[tp.topic, tp.partition]
-            if time.monotonic() < until or not hangs_on_the_log(tp, committed):
+            committed = committed_offsets[tp.topic, tp.partition]
+            if time.monotonic() < until or not needs_leader(tp, committed):
                 try:
                     starts[row] = self._starts.start(tp, committed)
                 except KafkaException as error:
                     until = 0.0
                     self._backoff.note_silence()
-                    # No warning yet: a slow broker has answered when it is asked again, or else that is told.
-                    logger.info("%s[%d]: where it starts is asked again (%s)", tp.topic, tp.partition, error)
+                    # No warning: a slow broker answers the repeated request, or else the recovery warns.
+                    logger.info(
+                        "%s[%d]: the start offset is not known yet (%s); the recovery repeats the request",
+                        tp.topic, tp.partition, error,
+                    )  # fmt: skip
 
     def resolve(self, wanted: TopicPartition) -> int:
-        """Return the offset that a logical one (beginning, end, so many before the end) means now."""
+        """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
         return self._starts.resolve(wanted)
 
     def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
-        """Start a partition anew elsewhere: a jump that the user made, or that a log made which has lost the offset."""
+        """Restart a partition at another offset, by the user's seek or because the log no longer has its offset."""
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
         metadata = None
@@ -197,21 +203,21 @@ class Session:
                 metadata = set_back(history, offset)
                 if log_changed:
                     metadata = replace(metadata, low=offset, complete=False)
-        # As with the plain client, a seek is no commit: the next progress is, also below the committed offset.
-        # But a new group must know where it begins, wherever that is: else its store would look foreign to it.
+        # As in the plain client, a seek commits nothing. Later progress is committed, also below the committed offset.
+        # Only a new group must commit where it begins: else its store would look as if it belonged to another group.
         new = assigned.start is not None and assigned.start.new and assigned.recovers
         start = Start(
             offset=offset,
             metadata=metadata,
             new=new,
-            at_once=log_changed or new,
+            must_commit_first=log_changed or new,
         )
         self._begin_again(assigned, start, moved_to=offset)
         if not log_changed:
             self.commits.hand_on(assigned, self.assigned[topic, partition])
 
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
-        """Return the range that the group has processed without a gap: the metadata with its beginning, and the offset after its end."""
+        """Return the range processed without a gap: its metadata (with ``low``) and the offset after its end."""
         if assigned.held is not None:
             high = assigned.held.flight.high
             return assigned.metadata(assigned.held, high), high
@@ -221,10 +227,10 @@ class Session:
         return start.metadata, start.offset
 
     def _begin_again(
-        self, assigned: Assigned, start: Start | None, *, moved_to: int = _MOST_OFFSET, write: bool = True
+        self, assigned: Assigned, start: Start | None, *, moved_to: int = _MAX_OFFSET, write: bool = True
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
-        self._leave(assigned)
+        self._detach(assigned)
         self.assigned[assigned.coordinates] = Assigned(
             assigned.topic,
             assigned.partition,
@@ -237,12 +243,12 @@ class Session:
             commits=assigned.commits.moved(moved_to),
             failed_at=assigned.failed_at,
         )
-        self._end(assigned, write=write and assigned.held is not None)
+        self._close(assigned, write=write and assigned.held is not None)
 
     # --- after an interruption --------------------------------------------------------------------------------------
 
     def reconcile(self, actual: Iterable[Coordinates]) -> None:
-        """Hold exactly the partitions that the client says are ours: a rebalance may have been interrupted half way."""
+        """Make ``assigned`` match the client's assignment after a rebalance that was interrupted half way."""
         ours, theirs = set(self.assigned), set(actual)
         self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
         if theirs <= ours:
@@ -258,27 +264,29 @@ class Session:
         self.take(missing, incremental=incremental, by_hand=by_hand)
 
     def reopen_all(self) -> None:
-        """Forget records in flight and read every partition again from its watermark: its state may be half-changed.
+        """Drop the records in flight and restart every partition from its watermark: its state may be half-changed.
 
-        A partition that caused it a second time, with no progress in between, stays closed: the others go on.
+        A partition that failed a second time without progress in between enters `State.FAILED`; the others go on.
         """
         self.commits.await_nothing()
         for assigned in list(self.assigned.values()):
             if assigned.state is State.FAILED:
                 continue
             held, known = assigned.held, self._history(assigned)
-            start = assigned.start if held is None or known is None else self._where_it_stood(assigned, known)
+            start = (
+                assigned.start if held is None or known is None else self._start_to_reopen(assigned, known)
+            )
             self._begin_again(assigned, start, write=False)
             if held is not None and held.has_failed and start is not None:
-                self.assigned[assigned.coordinates].blame(start.offset)
+                self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
-    def _where_it_stood(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
+    def _start_to_reopen(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
         history, high = known
-        # State in memory may be half-changed: only the store, and the group's commit, say which records are completed.
-        history = replace(history, done=assigned.told)
+        # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
+        history = replace(history, done=assigned.completed_above)
         start = assigned.start
         if assigned.held is not None:
-            # Records that were not read yet are still to be compared with the marks.
+            # Records that were not read yet must still be compared with the marks.
             high = assigned.held.committable
             acknowledged = assigned.held.flight.committed
         elif start is not None:
@@ -288,87 +296,91 @@ class Session:
         return Start(offset=high, metadata=history, reopened=True, acknowledged=acknowledged)
 
     def refetch(self, partitions: Iterable[Coordinates]) -> None:
-        """Read these partitions again from where judging stands."""
+        """Seek these partitions back to their positions, the next offsets to judge."""
         for coordinates in partitions:
             if coordinates in self.assigned:
                 self.reading.again(self.assigned[coordinates])
 
     def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write, commit and close: the partitions go to another member in order.
+        """Write, commit and close revoked partitions.
 
-        All of it within one deadline, or the group would put this member out. Work that does not fit is abandoned: the next owner
-        sees records again that were neither written nor committed. Partitions that belong to others already are lost, as by `lose`.
+        All of it takes place within the revoke deadline, or the group would remove this member. Work that does not fit
+        is abandoned: the next owner gets records again that were neither written nor committed. Partitions that are
+        lost already are closed as by `lose`.
         """
         until = time.monotonic() + self._settings.revoke_deadline_s
-        held = self._mine(partitions)
-        mine = [assigned for assigned in held if assigned.state is not State.LOST]
-        self._drop([assigned for assigned in held if assigned.state is State.LOST])
-        for assigned in mine:
+        known = self._assigned_of(partitions)
+        owned = [assigned for assigned in known if assigned.state is not State.LOST]
+        self._close_lost([assigned for assigned in known if assigned.state is State.LOST])
+        for assigned in owned:
             assigned.enter(State.REVOKING)
         try:
-            # On its way out the client answers no questions: there a commit could not be bounded. All that was ours was given back before.
-            if not self._commits_end:
+            # A closing client answers no requests: a commit could block. Owned partitions were given back before.
+            if not self._commits_stopped:
                 if self._settings.only_user_commits:
                     self.commits.send_pending(asynchronous=False, until=until)
-                self.commits.completed(mine, asynchronous=False, until=until)
+                self.commits.completed(owned, asynchronous=False, until=until)
         except (KafkaException, DedupError) as error:
             logger.warning(
-                "commit on revoke failed (%s): the next owner sees again what was not committed", error
+                "commit on revoke failed (%s): the next owner gets uncommitted records again", error
             )
-        self.engine.counters.left_out += sum(map(_left_out, mine))
-        for assigned in mine:
+        self.engine.counters.left_out += sum(map(_count_left_out, owned))
+        for assigned in owned:
             in_time = time.monotonic() < until
             if not in_time:
                 logger.warning(
-                    "%s[%d]: abandoned after the revoke deadline of %.1f s; what was not written comes again",
+                    "%s[%d]: abandoned after the revoke deadline of %.1f s; unwritten records are delivered again",
                     assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
                 )  # fmt: skip
-            self._let_go(assigned, write=in_time)
-        if mine:
-            self.log.went("revoked", mine)
+            self._close_or_warn(assigned, write=in_time)
+        if owned:
+            self.log.gone("revoked", owned)
 
     def commit_no_more(self) -> None:
-        """Take note that the client is on its way out."""
-        self._commits_end = True
+        """Stop all commits, because the client is closing."""
+        self._commits_stopped = True
 
     def mark_lost(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
-        """Have partitions that belong to others already take no marks and commit nothing from here on; return them."""
-        mine = self._mine(partitions)
+        """Fence lost partitions: they write no marks and commit nothing from now on; return them."""
+        mine = self._assigned_of(partitions)
         for assigned in mine:
             if assigned.state is not State.LOST:
                 assigned.enter(State.LOST)
         return mine
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Close without writing or committing: the partitions belong to others already."""
-        self._drop(self.mark_lost(partitions))
+        """Close lost partitions without writing or committing: other members may own them already."""
+        self._close_lost(self.mark_lost(partitions))
 
-    def _drop(self, lost: list[Assigned]) -> None:
+    def _close_lost(self, lost: list[Assigned]) -> None:
         for assigned in lost:
-            self._let_go(assigned, write=False)
+            self._close_or_warn(assigned, write=False)
         if lost:
-            self.log.went("lost", lost)
+            self.log.gone("lost", lost)
 
-    def _mine(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
-        held = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)
-        return [assigned for assigned in held if assigned is not None]
+    def _assigned_of(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        found = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)
+        return [assigned for assigned in found if assigned is not None]
 
-    def _let_go(self, assigned: Assigned, *, write: bool) -> None:
-        self._leave(assigned)
+    def _close_or_warn(self, assigned: Assigned, *, write: bool) -> None:
+        self._detach(assigned)
         try:
-            self._end(assigned, write=write)
+            self._close(assigned, write=write)
         except DedupError as error:
-            logger.warning("%s[%d] was not closed in order: %s", assigned.topic, assigned.partition, error)
+            logger.warning(
+                "%s[%d]: closing failed (%s); unwritten records are delivered again",
+                assigned.topic, assigned.partition, error,
+            )  # fmt: skip
 
-    def _leave(self, assigned: Assigned) -> None:
+    def _detach(self, assigned: Assigned) -> None:
         if assigned.recovery is not None:
             assigned.recovery.close()
         self._backoff.forget(assigned.topic, assigned.partition)
         self.put_off.pop(assigned.coordinates, None)
         self.assigned.pop(assigned.coordinates, None)
 
-    def _end(self, assigned: Assigned, *, write: bool) -> None:
-        """End an epoch: nothing that still refers to it writes or commits from here on."""
+    def _close(self, assigned: Assigned, *, write: bool) -> None:
+        """Close an `Assigned`: objects that still refer to it can no longer write or commit."""
         if not write and assigned.state is not State.LOST:
             assigned.enter(State.LOST)
         elif assigned.state not in (State.REVOKING, State.LOST):
@@ -379,12 +391,12 @@ class Session:
         finally:
             assigned.enter(State.CLOSED)
 
-    # --- events of the client -------------------------------------------------------------------------------------------
+    # --- client events -----------------------------------------------------------------------------------------------
 
     def absorbs(self, event: Any) -> bool:
-        """Apply the user's reset policy where the log no longer has the offset that was asked for.
+        """Apply ``auto.offset.reset`` where the log does not have the requested offset.
 
-        True when the event is dealt with; any other event is the application's.
+        Return whether the event is handled; the application gets any other event.
         """
         coordinates = event.topic(), event.partition()
         assigned = self.assigned.get(coordinates)
@@ -406,14 +418,14 @@ class Session:
         return True
 
     def answer_later(self, event: Any) -> None:
-        """Keep an event of the client until its partition's leader may answer: the other partitions go on."""
+        """Keep a client event until its partition's leader may answer again; the other partitions go on."""
         assigned = self.assigned.get((event.topic(), event.partition()))
         if assigned is not None:
             self._backoff.failed(assigned)
             self.put_off[assigned.coordinates] = event
 
     def due_events(self) -> list[Any]:
-        """Return, once, the events that were put off and may be answered now."""
+        """Return and remove the kept events that may be handled now."""
         now = time.monotonic()
         waiting = [self.assigned[coordinates] for coordinates in self.put_off]
         due = [each for each in waiting if each.ask_at <= now and self._backoff.may_begin(each)]
@@ -422,21 +434,21 @@ class Session:
     def doubt(
         self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
     ) -> None:
-        """Recover an active partition anew: its log has other records than those that were completed there.
+        """Recover an active partition again: its log differs from the one in which its records were completed.
 
-        ``same_until``: up to where it is, as far as the broker says. ``contradicted_at``: from where on it is not, as the marks say.
+        ``same_until`` and ``contradicted_at``: see `LogChange`.
         """
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
         if known is not None:
-            # Of a topic that was made anew the broker has the same leader epochs, and says that its log is the old one.
+            # A recreated topic has the same leader epochs: by them the broker takes its log for the old one.
             self._client.forget_topic_ids()
-            start = self._where_it_stood(assigned, known)
+            start = self._start_to_reopen(assigned, known)
             self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
 
     def _topics_made_anew(self) -> list[Coordinates]:
-        """Recover the partitions of topics that were deleted and made again, from their beginning; return these partitions."""
-        # A recovery asks by itself.
+        """Recover the partitions of topics that were deleted and recreated, from their beginning; return them."""
+        # A running recovery checks the topic ID itself.
         delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
         changed = self._topic_watch.look(delivering)
         for assigned in changed:
@@ -444,9 +456,10 @@ class Session:
         return [assigned.coordinates for assigned in changed]
 
     def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
-        """Recover anew where the log is not the one that was completed, or ends below it.
+        """Recover again where the log has other records than the completed ones, or ends below them.
 
-        The policy ``auto.offset.reset`` would skip the records that came instead. ``same_until``: up to where it is the same, if the broker says so.
+        Return whether it does; ``auto.offset.reset`` would skip the records that replaced them. ``same_until``: see
+        `LogChange`.
         """
         known = self._history(assigned)
         if known is None:
@@ -457,21 +470,22 @@ class Session:
         return True
 
     def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
-        """Remember whose pause it is: a recovery that ends does not undo the user's."""
+        """Record a pause or resume by the user, which the end of a recovery must not undo."""
         for coordinates in partitions:
             if coordinates in self.assigned:
                 assigned = self.assigned[coordinates]
                 (assigned.pause if paused else assigned.lift)(Pause.USER)
 
     def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Return those that may deliver now."""
+        """Return the partitions that may deliver now."""
         held_up = {c for c, assigned in self.assigned.items() if not assigned.is_fetched}
         return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
 
     def gave(self, message: Any) -> bool:
-        """Whether a message in flight was handed out since the partition was taken last.
+        """Whether a message was delivered since the last assignment of its partition.
 
-        A handler that outlived a rebalance, or its consumer, must not end the record that is in flight now, at the same offset.
+        A handler that outlived a rebalance, or its consumer, must not complete the record that is in flight now at the
+        same offset.
         """
         assigned = self.assigned.get((message.topic(), message.partition()))
         if assigned is None or assigned.held is None or not assigned.held.started:
@@ -482,14 +496,14 @@ class Session:
     # --- a poll ------------------------------------------------------------------------------------------------------
 
     def work(self) -> list[Coordinates]:
-        """Do the work that is due, for at most some 50 ms: recovery, commits, a pause where too much waits.
+        """Do the work that is due, for about 50 ms at most: recoveries, commits, pauses because of a backlog.
 
-        Return the partitions that begin anew, because their topic was made anew.
+        Return the partitions that are recovered again because their topic was recreated.
         """
         if begun := self._recoveries.work():
             self._begin_to_deliver(begun)
         elif self._begun or self._window_check.asked:
-            # Not in the turn in which a partition begins: its first message does not wait for this.
+            # Not in the call in which a partition becomes active: its first message must not wait for this.
             self._window_check.look(self._begun)
             self._begun.clear()
         self.hurried = self._recoveries.hurried
@@ -507,11 +521,11 @@ class Session:
                 self.next_commit_at = now + self._settings.commit_interval_s
                 self.commits.completed(self.assigned.values(), asynchronous=True)
         except KafkaException as error:
-            logger.warning("commit failed (%s); it is repeated with the next one", error)
+            logger.warning("commit failed (%s); it is repeated with the next commit", error)
         return self._topics_made_anew() if now >= self._topic_watch.due_at else []
 
     def _begin_to_deliver(self, finished: list[Assigned]) -> None:
-        """Let partitions that are up to date deliver."""
+        """Activate partitions whose recovery has ended."""
         fetching = any(map(_is_fetched, self.assigned.values()))
         for assigned in finished:
             start = assigned.start
@@ -520,7 +534,7 @@ class Session:
             assigned.enter(State.ACTIVE)
             epoch = start.leader_epoch
             if start.offset != assigned.reads_from or assigned.stopped or epoch is not None:
-                # With the epoch the client asks the broker whether the log still has the records before.
+                # With the epoch the client has the broker check that the log still has the records before the offset.
                 self.reading.begin(assigned, start.offset, epoch)
             if assigned.is_fetched:
                 self._client.resume(assigned.topic, assigned.partition)
@@ -535,21 +549,21 @@ class Session:
         self.waking.append(TopicPartition(topic, partition))
 
     def wake(self) -> None:
-        """Have the client fetch at once from partitions that have begun to deliver."""
+        """Make the client fetch at once from partitions that became active."""
         waking, self.waking = self.waking, []
         self._client.wake(waking)
 
     def _throttle(self, assigned: Assigned, held: Partition) -> None:
-        """Pause a partition of which too much waits, or that has nowhere to write; let it go on when that is over."""
+        """Pause a partition with a backlog, a full disk or a silent shared store; resume it afterwards."""
         flight, pauses = held.flight, assigned.pauses
         if self._completed_by_user:
             note_uncompleted(assigned, flight, MOST_WAITING)
         full = held.writer.disk_full and self._chosen.on_full_disk == "pause"
         if full != (Pause.DISK in pauses):
             self._pause_while(assigned, Pause.DISK, full)
-        silent = held.stands_still
-        if silent != (Pause.ELSEWHERE in pauses):
-            self._pause_while(assigned, Pause.ELSEWHERE, silent)
+        waits_elsewhere = held.stands_still
+        if waits_elsewhere != (Pause.ELSEWHERE in pauses):
+            self._pause_while(assigned, Pause.ELSEWHERE, waits_elsewhere)
         if Pause.BACKLOG in pauses:
             if flight.kept <= MOST_WAITING // 2 or held.needs_more:
                 self._pause_while(assigned, Pause.BACKLOG, False)
@@ -560,44 +574,45 @@ class Session:
         ):
             self._pause_while(assigned, Pause.BACKLOG, True)
             logger.warning(
-                "%s[%d]: %d records wait for the one at %d; paused until it is completed",
+                "%s[%d]: paused: %d records wait for the one at offset %d; it resumes when that one is completed "
+                "(does a handler hang?)",
                 assigned.topic, assigned.partition, flight.kept, flight.high,
             )  # fmt: skip
 
-    def _pause_while(self, assigned: Assigned, why: Pause, there: bool) -> None:  # noqa: FBT001 (it reads as a sentence)
-        if there and assigned.pause(why):
+    def _pause_while(self, assigned: Assigned, why: Pause, applies: bool) -> None:  # noqa: FBT001 (a state)
+        if applies and assigned.pause(why):
             self._client.pause(assigned.topic, assigned.partition)
-        elif not there and assigned.lift(why):
+        elif not applies and assigned.lift(why):
             self._client.resume(assigned.topic, assigned.partition)
 
 
-def _left_out(assigned: Assigned) -> int:
-    """Return how many completions the commit of a partition has no room for."""
+def _count_left_out(assigned: Assigned) -> int:
+    """Return how many completed offsets do not fit into the commit of a partition."""
     held = assigned.held
     return 0 if held is None or not held.started else assigned.left_out(held, held.committable)
 
 
 def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: float) -> None:
-    """Commit completed records, if need be after the rebalance under way; a commit refused for another reason is left to the end.
+    """Commit completed records before leaving the group, if necessary after the current rebalance.
 
-    Nothing is delivered any more from here on.
+    All partitions are paused first: nothing is delivered from here on. A commit refused for a reason other than a
+    rebalance is not repeated here; the revocation commits again.
 
-    A client on its way out does not join its group again, and in the middle of a cooperative rebalance the group
-    accepts commits only from members that have joined. So the client is polled through the rebalance until the commit
-    is accepted. A commit on revoke alone came too late in two of three such cases, and what it should have committed
-    was handled twice.
+    A closing client does not rejoin its group, and during a cooperative rebalance the group accepts commits only from
+    members that have rejoined. So the client is polled through the rebalance until the commit is accepted. The
+    commit on revoke alone came too late in two of three such cases, and its records were handled twice.
     """
     until = time.monotonic() + min(PATIENCE_S, patience_s)
     with lock:
         for assigned in session.assigned.values():
             client.pause(assigned.topic, assigned.partition)
-    while not _committed(session, lock, until) and time.monotonic() < until:
-        # The client joins again while it is polled, and says so to the callbacks.
-        client.listen(_LOOK_S)
+    while not _try_commit(session, lock, until) and time.monotonic() < until:
+        # Polling makes the client rejoin the group and run the rebalance callbacks.
+        client.listen(_POLL_S)
 
 
-def _committed(session: Session, lock: RLock, until: float) -> bool:
-    """Try once; False when another try makes sense."""
+def _try_commit(session: Session, lock: RLock, until: float) -> bool:
+    """Try to commit once; return False where a retry can succeed."""
     with lock:
         answer_by = min(until, time.monotonic() + _ANSWER_S)
         try:
@@ -612,43 +627,43 @@ def _committed(session: Session, lock: RLock, until: float) -> bool:
 
 
 class RebalanceLog:
-    """Writes the lines, and counts the verdicts between them; nothing is put together for a log that nobody keeps."""
+    """Writes the log lines of rebalances with the verdicts in between; builds no text while level INFO is off."""
 
     def __init__(self, engine: Deduplicator) -> None:
         self._engine = engine
         self._counted: Counter[str] = Counter()
 
-    def came(self, partitions: list[TopicPartition]) -> None:
-        """Partitions were assigned; each delivers when it is up to date."""
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """Log partitions that were assigned; each delivers when its recovery has ended."""
         if logger.isEnabledFor(logging.INFO):
-            names = _in_short(sorted(map(_coordinates, partitions)))
+            names = _summarise(sorted(map(_coordinates, partitions)))
             self._write("assigned", len(partitions), ", ".join(names))
 
     def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
-        """Partitions begin to deliver, while those ``behind`` still recover."""
+        """Log partitions that became active, and those that still recover (``behind``)."""
         if not logger.isEnabledFor(logging.INFO):
             return
         line = "ready %d partitions: %s"
-        arguments = [len(partitions), "; ".join(map(self._told, partitions))]
+        arguments = [len(partitions), "; ".join(map(self._describe, partitions))]
         if behind:
             line += "; %d still recover: %s"
-            arguments += [len(behind), "; ".join(map(self._told, behind))]
+            arguments += [len(behind), "; ".join(map(self._describe, behind))]
         logger.info(line, *arguments)
 
-    def went(self, how: str, partitions: list[Assigned]) -> None:
-        """Partitions have another owner, or none."""
+    def gone(self, how: str, partitions: list[Assigned]) -> None:
+        """Log partitions that were closed; ``how`` is "revoked" or "lost"."""
         if logger.isEnabledFor(logging.INFO):
-            self._write(how, len(partitions), "; ".join(map(self._told, partitions)))
+            self._write(how, len(partitions), "; ".join(map(self._describe, partitions)))
 
-    def _write(self, what: str, count: int, names: str) -> None:
+    def _write(self, event: str, count: int, names: str) -> None:
         counted = Counter(self._engine.counters.as_dict())
         since = dict(counted - self._counted)
         self._counted = counted
         logger.info(
-            "%s %d partitions: %s; verdicts since the last rebalance: %s", what, count, names or "-", since or "none"
+            "%s %d partitions: %s; verdicts since the last rebalance: %s", event, count, names or "-", since or "none"
         )  # fmt: skip
 
-    def _told(self, assigned: Assigned) -> str:
+    def _describe(self, assigned: Assigned) -> str:
         name = f"{assigned.topic}[{assigned.partition}]"
         if assigned.start is not None:
             name += f"@{assigned.start.offset}"
@@ -661,8 +676,8 @@ class RebalanceLog:
         return f"{name} ({', '.join(notes)})"
 
 
-def _in_short(partitions: list[Coordinates]) -> list[str]:
-    """Name partitions, in ascending order, by topic and ranges: ``orders[0-63]``, ``pairs[1,3-4]``."""
+def _summarise(partitions: list[Coordinates]) -> list[str]:
+    """Return sorted partitions as one text per topic, with ranges: ``orders[0-63]``, ``pairs[1,3-4]``."""
     texts: dict[str, list[str]] = {}
     first, last = "", -2
     for topic, number in partitions:

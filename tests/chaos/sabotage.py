@@ -164,7 +164,7 @@ def _believe_another_rule() -> None:
 
         return believed
 
-    _replace(recovery, "_without_another_rule", make)
+    _replace(recovery, "_discard_other_rule", make)
 
 
 def _believe_the_old_log() -> None:
@@ -174,7 +174,7 @@ def _believe_the_old_log() -> None:
         yield from ()
         return False
 
-    _replace(log_check, "_is_another", lambda _: same)
+    _replace(log_check, "_is_other_log", lambda _: same)
     _replace(Partition, "contradiction", lambda _: lambda *_: None)
 
 

@@ -99,7 +99,7 @@ def test_offsets_that_go_elsewhere_are_said(
     assert only(consumer).hindrances == ("uncompleted",)
     [line] = [line for line in caplog.messages if "nothing was completed" in line]
     assert line.startswith("orders[0]: 20 records are in flight, and nothing was completed since offset 0: ")
-    assert "call store_offsets() for what is handled" in line
+    assert "call store_offsets() for handled messages" in line
 
     consumer.store_offsets(messages[9])
     poll_quiet(consumer)

@@ -74,7 +74,7 @@ def test_another_rule_and_a_lost_store(
         send("x")
         assert values(poll_some(elsewhere, 1)) == ["x"]
     assert elsewhere.counters.verdicts["unverified"] == 1
-    assert "went by another rule" in caplog.text
+    assert "used another rule" in caplog.text
     elsewhere.commit(asynchronous=False)
     told = told_by(kafka)
     assert (told.low, told.complete) == (5, False)

@@ -106,7 +106,7 @@ class EngineHost:
         begin = self._one_window_back(plan) if plan.whole else plan.replay_from
         self._fold(begin, plan.replay_to)
         done = None if metadata is None or plan.beginning == "rewound" else metadata.done
-        self._assigned.told = done
+        self._assigned.completed_above = done
         if done is not None:
             self._held.tell_completed(done.ranges)
 

@@ -56,12 +56,12 @@ def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
 def take_marks_beyond_the_commit(patch: pytest.MonkeyPatch) -> None:
     """The same, but only its marks are believed: nothing beyond the commit counts as completed."""
     take_any_snapshot(patch)
-    after = recovery._after
+    after = recovery._plan_after_snapshot
 
     def limited(part: Any, plan: Any) -> Any:
         return after(replace(part, high=min(part.high, plan.replay_to)), plan)
 
-    patch.setattr(recovery, "_after", limited)
+    patch.setattr(recovery, "_plan_after_snapshot", limited)
 
 
 def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:

@@ -247,7 +247,7 @@ def test_the_same_error_twice_without_progress_ends_a_recovery() -> None:
     assigned = Assigned("t", 0, Start(offset=5))
     states = []
     for at in (5, 6, 6):
-        assigned.blame(at)
+        assigned.note_unexpected_error(at)
         states.append(assigned.state)
     assert states == [State.OPENING, State.OPENING, State.FAILED]
     assert TRANSITIONS[State.FAILED] == {State.REVOKING, State.LOST}

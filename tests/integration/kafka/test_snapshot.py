@@ -54,7 +54,7 @@ def test_a_store_that_is_there_is_not_replaced(past: World, tmp_path: Path) -> N
         ({"isolation": "read_uncommitted"}, "isolation='read_uncommitted'"),
         ({"topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}, "topic_id='AAAAAAAAAAAAAAAAAAAAAA'"),
         ({"cluster": "elsewhere"}, "cluster='elsewhere'"),
-        ({"window": "7d+5n"}, "ranks cannot be made up"),
+        ({"window": "7d+5n"}, "lacks the ranks"),
     ],
 )
 def test_a_snapshot_of_another_history_is_not_taken(

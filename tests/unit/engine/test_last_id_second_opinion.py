@@ -97,7 +97,7 @@ def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.Log
     held, snapshot = taker.attach("t", 0), str(tmp_path / "snapshot")
     _, note = outcome_of(start_from_snapshot(held, plan, [snapshot], identity, None))
     assert note == "snapshot not taken"
-    assert "nothing of what otherwise= looks up" in caplog.text
+    assert "none of the IDs that otherwise= looks up" in caplog.text
     assert "dedup backfill --otherwise header:other and the --otherwise-window of" in caplog.text
 
 

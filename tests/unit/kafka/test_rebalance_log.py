@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.kafka.session import _in_short
+from dedup_sdk.kafka.session import _summarise
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from dedup_sdk.kafka.session import _in_short
 )
 def test_many_partitions_are_named_in_short(partitions: list[tuple[str, int]], expected: list[str]) -> None:
     """Partitions in a row are a range, so that the line about 64 of them can be read."""
-    assert list(_in_short(partitions)) == expected
+    assert list(_summarise(partitions)) == expected

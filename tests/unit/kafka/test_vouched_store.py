@@ -34,7 +34,7 @@ def test_what_it_hides_beyond_the_commit_is_told(caplog: pytest.LogCaptureFixtur
     """One line says which offsets are not delivered; where the group got as far, or the store knows its commits, there is none."""
     (line,) = lines_at_start(caplog, committed=4, known=None)
     assert line.startswith(
-        "orders[3]: its store takes offsets up to 10 for processed, and the group has committed 4: those between"
+        "orders[3]: its store has offsets up to 10 as processed, and the group has committed 4: those between"
     )
     assert "are not delivered" in line
     assert lines_at_start(caplog, committed=10, known=None) == []
