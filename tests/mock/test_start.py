@@ -141,7 +141,7 @@ def test_an_offset_that_is_no_place_is_refused(make: Make, send: Send) -> None:
     consumer = make()
     consumer.subscribe(["orders"], on_assign=begin_at(-5))
 
-    with pytest.raises(ConfigurationError, match="offset -5 is no place"):
+    with pytest.raises(ConfigurationError, match="offset -5 is not valid"):
         poll_quiet(consumer)
 
 
