@@ -40,14 +40,14 @@ def protocol(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(params=[MOCK, REAL])
 def world(request: pytest.FixtureRequest, group: str, tmp_path: Path) -> Iterator[World]:
-    """A fresh topic of one partition, a fresh group, empty disks."""
+    """A fresh topic of one partition, a fresh group that has one member at a time, empty disks."""
     with _made(request, group, tmp_path, partitions=1) as found:
         yield found
 
 
 @pytest.fixture(params=[MOCK, REAL])
 def pair_world(request: pytest.FixtureRequest, group: str, tmp_path: Path) -> Iterator[World]:
-    """The same with a topic of two partitions."""
+    """The same with a topic of two partitions, and any number of members."""
     with _made(request, group, tmp_path, partitions=2) as found:
         yield found
 
@@ -58,7 +58,7 @@ def _made(request: pytest.FixtureRequest, group: str, disks: Path, *, partitions
         if request.param == MOCK:
             mock = stack.enter_context(MockKafka())
             topic = mock.create_topic("orders", partitions=partitions)
-            yield World(mock.bootstrap, topic, group, disks, stack, mock=mock)
+            yield World(mock.bootstrap, topic, group, disks, stack, mock=mock, alone=partitions == 1)
         else:
             topic = request.getfixturevalue("make_topic")(partitions=partitions)
             yield World(request.getfixturevalue("broker").bootstrap, topic, group, disks, stack)

@@ -399,9 +399,10 @@ def test_it_tells_how_it_goes(kafka: MockKafka, there: MockKafka) -> None:
 
 def test_of_partitions_that_go_to_another_nothing_is_passed_over(kafka: MockKafka, there: MockKafka) -> None:
     """A second bridge joins while there is work: whose commit comes too late, its batch comes again under the same IDs."""
+    how: dict[str, Any] = {"batch_records": 50, "session_ms": 2_000}
     with (
-        Running(bridge(kafka.bootstrap, there.bootstrap, "pairs", batch_records=50)) as one,
-        Running(bridge(kafka.bootstrap, there.bootstrap, "pairs", batch_records=50)) as two,
+        Running(bridge(kafka.bootstrap, there.bootstrap, "pairs", **how)) as one,
+        Running(bridge(kafka.bootstrap, there.bootstrap, "pairs", **how)) as two,
     ):
         for first in range(0, 2_000, 100):
             produce(

@@ -24,7 +24,7 @@ KILLED = """
     bootstrap, store, durability = sys.argv[1:]
     consumer = DedupConsumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
-         "session.timeout.ms": 2000, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 60000, "log_level": 0},
+         "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 60000, "log_level": 0},
         dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=store, durability=durability,
     )
     consumer.subscribe(["orders"])

@@ -121,7 +121,7 @@ def test_a_child_that_ends_as_programs_end_leaves_the_store_alone(
 import os, signal, sys
 from tests.support.consuming import make_consumer, poll_quiet, poll_some, values
 def consumer():
-    return make_consumer({kafka.bootstrap!r}, "g", {str(tmp_path / "store")!r}, {{"session.timeout.ms": 2000}})
+    return make_consumer({kafka.bootstrap!r}, "g", {str(tmp_path / "store")!r}, {{"session.timeout.ms": 1200}})
 first = consumer()
 first.subscribe(["orders"])
 assert values(poll_some(first, 1)) == ["a"]

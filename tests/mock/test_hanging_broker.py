@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make, Send
 
 HUNG_MS = 30_000
-ANSWERED_MS = 4_000
+ANSWERED_MS = 1_500
 HUNG = 4
 """Partitions whose leader hangs: 1 to 4; 0 is led by the other broker."""
 RECORDS = 2_000

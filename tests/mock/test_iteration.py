@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from tests.support.consuming import committed, values
+from tests.support.consuming import committed, iterate_all, values
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -22,7 +22,7 @@ def test_the_loop_of_the_readme(make: Make, send: Send) -> None:
     send("a", "b", "a")
     consumer = make("orders", idle_timeout=IDLE_S)
 
-    assert values(consumer) == ["a", "b"]
+    assert values(iterate_all(consumer)) == ["a", "b"]
     send("b", "c")
     assert values(consumer) == ["c"]
 
@@ -46,11 +46,11 @@ def test_stop_ends_after_the_message_in_hand(make: Make, send: Send, kafka: Mock
 def test_stop_before_the_loop_ends_it_at_once(make: Make, send: Send) -> None:
     """A signal that comes while the program still prepares is not forgotten; a later loop runs again."""
     send("a")
-    consumer = make("orders", idle_timeout=IDLE_S)
+    consumer = make("orders")
     consumer.stop()
 
     assert list(consumer) == []
-    assert values(consumer) == ["a"]
+    assert values(iterate_all(consumer)) == ["a"]
 
 
 def test_fatal_errors_are_raised(make: Make, send: Send, kafka: MockKafka) -> None:
@@ -70,8 +70,8 @@ def test_fatal_errors_are_raised(make: Make, send: Send, kafka: MockKafka) -> No
 def test_other_errors_are_logged(make: Make, send: Send, caplog: pytest.LogCaptureFixture) -> None:
     """What the plain client would hand out as an event is a line in the log, and the loop goes on."""
     send("a")
-    consumer = make("orders", config={"enable.partition.eof": True}, idle_timeout=IDLE_S)
+    consumer = make("orders", config={"enable.partition.eof": True})
 
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
-        assert values(consumer) == ["a"]
+        assert values(iterate_all(consumer)) == ["a"]
     assert any("_PARTITION_EOF" in record.getMessage() for record in caplog.records)

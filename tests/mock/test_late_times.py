@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from confluent_kafka import Producer
 
 from tests.support.consuming import poll_quiet, values
@@ -28,10 +27,7 @@ def send(kafka: MockKafka, *rows: tuple[str, int]) -> None:
     assert producer.flush(30) == 0
 
 
-@pytest.mark.parametrize("lives", [2, 3])
-def test_a_late_time_makes_no_other_log_of_it(
-    make: Make, kafka: MockKafka, tmp_path: Path, lives: int
-) -> None:
+def test_a_late_time_makes_no_other_log_of_it(make: Make, kafka: MockKafka, tmp_path: Path) -> None:
     """Completed, flushed and not committed, because the first message keeps failing: at each start only that one comes again."""
     now_ms = int(time.time() * 1000)
     rows = [("head", now_ms), ("x", now_ms), ("x", now_ms - MONTH_MS)]
@@ -42,6 +38,6 @@ def test_a_late_time_makes_no_other_log_of_it(
         for message in got[1:]:
             consumer.complete(message)
         assert len(got) == COUNT + 2
-    for _ in range(lives):
+    for _ in range(3):
         with make("orders", **options) as again:
             assert values(poll_quiet(again)) == ["head"]

@@ -36,7 +36,7 @@ OWNER = textwrap.dedent(
     import sys
     from dedup_sdk import DedupConsumer, Lookup, Window, header
     config = {"bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 50,
-              "session.timeout.ms": 2000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50, "log_level": 0}
+              "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50, "log_level": 0}
     with DedupConsumer(config, dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=sys.argv[2]) as consumer:
         consumer.subscribe(["orders"])
         while not sys.stdin.closed:

@@ -17,6 +17,8 @@ from tests.support.consuming import PATIENCE_S, poll_quiet
 from tests.support.outboxes import Seen, make_producer, records
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
 
@@ -27,10 +29,9 @@ _MOST_LIFE_S = 0.4
 _TRIES = 3
 
 
-def live(kafka: MockKafka, folder: Path, source: random.Random, *, broken: bool) -> set[bytes]:
-    """Have workers produce and be killed, one after the other; return the values for which persist() had returned."""
+def lives(kafka: MockKafka, folder: Path, source: random.Random, *, broken: bool) -> Iterator[set[bytes]]:
+    """Have workers produce and be killed, one after the other; of each the values for which persist() had returned."""
     outbox_worker.audit(folder)
-    persisted: set[bytes] = set()
     for life in range(_LIVES):
         journal, first = folder / f"journal-{life}", 1_000_000 * life
         command = [
@@ -51,8 +52,7 @@ def live(kafka: MockKafka, folder: Path, source: random.Random, *, broken: bool)
         worker.kill()
         worker.wait()
         lines = journal.read_bytes().split(b"\n")[:-1]
-        persisted |= {b"%d" % number for number in range(first, int(lines[-1]))}
-    return persisted
+        yield {b"%d" % number for number in range(first, int(lines[-1]))}
 
 
 def wrong(folder: Path, log: list[Seen], persisted: set[bytes], handled: Counter[str]) -> dict[str, int]:
@@ -81,7 +81,7 @@ def test_a_killed_producer_loses_nothing_and_doubles_nothing(
     kafka: MockKafka, tmp_path: Path, make: Make
 ) -> None:
     """Each message that was ever on disk is handled once, none is sent that was not, and order is kept within a key."""
-    persisted = live(kafka, tmp_path, random.Random(1), broken=False)
+    persisted = set[bytes]().union(*lives(kafka, tmp_path, random.Random(1), broken=False))
     log, handled = finished(kafka, tmp_path, make)
     found = wrong(tmp_path, log, persisted, handled)
     assert found == dict.fromkeys(found, 0)
@@ -99,9 +99,9 @@ def test_a_producer_that_sends_before_it_persists_is_found_out(kafka: MockKafka,
     """The check above can fail: a key that was sent and is not on disk is one that no resend will bear."""
     for attempt in range(_TRIES):
         folder = tmp_path / f"{attempt}"
-        live(kafka, folder, random.Random(attempt), broken=True)
-        sent = {each.dedup_id for each in records(kafka.bootstrap, outbox_worker.TOPIC, 2)}
-        ever = {key for each in range(attempt + 1) for key in outbox_worker.audited(tmp_path / f"{each}")}
-        if sent - ever:
-            return
+        for _ in lives(kafka, folder, random.Random(attempt), broken=True):
+            sent = {each.dedup_id for each in records(kafka.bootstrap, outbox_worker.TOPIC, 2)}
+            ever = {key for each in range(attempt + 1) for key in outbox_worker.audited(tmp_path / f"{each}")}
+            if sent - ever:
+                return
     pytest.fail("no kill came between sending and persisting")

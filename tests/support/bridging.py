@@ -13,7 +13,8 @@ from tests.support.topic_records import topic_records
 if TYPE_CHECKING:
     from dedup_sdk import BridgeCounters
 
-QUICK = {"log_level": 0, "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "fetch.wait.max.ms": 20}
+QUICK = {"log_level": 0, "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 20}
+"""For a bridge that is the only member of its group: on the mock cluster who joins after it waits for a second less than its session."""
 
 
 class Lies(NamedTuple):
@@ -33,11 +34,16 @@ class Lies(NamedTuple):
 
 
 def bridge(
-    source: str, target: str, *topics: str, config: dict[str, Any] | None = None, **options: Any
+    source: str,
+    target: str,
+    *topics: str,
+    config: dict[str, Any] | None = None,
+    session_ms: int = 1_200,
+    **options: Any,
 ) -> Bridge:
     """A bridge between two addresses that says nothing to stderr; ``config`` is more of the target's settings."""
     return Bridge(
-        {"bootstrap.servers": source, **QUICK},
+        {"bootstrap.servers": source, **QUICK, "session.timeout.ms": session_ms},
         {"bootstrap.servers": target, "log_level": 0, "linger.ms": 0, **(config or {})},
         **{"topics": topics or ["orders"], **options},
     )  # fmt: skip

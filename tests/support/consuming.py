@@ -26,6 +26,8 @@ PATIENCE_S = 60.0
 """Seconds after which something that has to come is taken for lost."""
 QUIET_S = 0.4
 """Seconds in which something that must not come would have come."""
+DONE_S = 0.2
+"""The same where all that lies in the log is completed: only a fetch that nobody needs could still bring something."""
 SILENT_S = 4.0
 """The same where nobody can tell that the client has had all there is: a log that ends in holes, a place that is not known yet."""
 _LOOK_S = 0.1
@@ -93,7 +95,11 @@ def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
             got.append(message)
         if message is not None or consumer._session.recovering or not consumer._session.assigned:
             silent_s = 0.0
-        elif silent_s >= max(seconds, SILENT_S) or (silent_s >= seconds and _read_to_the_end(consumer)):
+        elif (
+            silent_s >= max(seconds, SILENT_S)
+            or (silent_s >= seconds and _read_to_the_end(consumer))
+            or (seconds == QUIET_S and silent_s >= DONE_S and _is_completed(consumer, _ANSWER_S))
+        ):
             return got
         if message is not None:
             until = time.monotonic() + PATIENCE_S
@@ -170,7 +176,7 @@ def ending_with_the_log(consumer: Any) -> Iterator[None]:
 
     def poll_and_look(timeout: float) -> Any:
         message = poll(timeout)
-        if message is None and _is_completed(consumer):
+        if message is None and _is_completed(consumer, PATIENCE_S):
             consumer.stop()
         return message
 
@@ -181,17 +187,20 @@ def ending_with_the_log(consumer: Any) -> Iterator[None]:
         del consumer.poll
 
 
-def _is_completed(consumer: Any) -> bool:
+def _is_completed(consumer: Any, answer_s: float) -> bool:
     ours = [TopicPartition(*each) for each in consumer._session.assigned]
-    return (
-        bool(ours)
-        and not consumer._session.recovering
-        and all(
-            (consumer._engine.next_offset(at.topic, at.partition) or 0)
-            >= Consumer.get_watermark_offsets(consumer, at, timeout=PATIENCE_S)[1]
-            for at in ours
-        )
-    )
+    if not ours or consumer._session.recovering:
+        return False
+    # First by the end that the client has heard of last: that asks no broker.
+    for known in (True, False):
+        for at in ours:
+            try:
+                _, end = Consumer.get_watermark_offsets(consumer, at, timeout=answer_s, cached=known)
+            except KafkaException:
+                return False
+            if (consumer._engine.next_offset(at.topic, at.partition) or 0) < end:
+                return False
+    return True
 
 
 def wait_for(consumer: Any, condition: Callable[[], bool], what: str) -> list[Any]:

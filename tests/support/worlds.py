@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 QUICK_GROUP = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 200}
 MOCK_GROUP = {"session.timeout.ms": 4_000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
 """The mock cluster wakes no fetch that waits, and rebalances a second before a session is over: who joins waits for that."""
+MOCK_ALONE = {**MOCK_GROUP, "session.timeout.ms": 1_200}
+"""The same where a group has one member at a time: nobody has to join again before that, and the next one waits 0.2 s."""
 
 
 class World:
     """A topic, a group, and the disks of its machines; consumers that were made are closed at the end.
 
-    ``mock``: the cluster, where that is librdkafka's own.
+    ``mock``: the cluster, where that is librdkafka's own. ``alone``: the group never has two members at a time.
     """
 
     def __init__(
@@ -41,11 +43,14 @@ class World:
         stack: ExitStack,
         *,
         mock: MockKafka | None = None,
+        alone: bool = False,
     ) -> None:
         self.bootstrap, self.topic, self.group = bootstrap, topic, group
         self._disks, self._stack, self._mock = disks, stack, mock
+        on_mock = MOCK_ALONE if alone else MOCK_GROUP
+        self._settings: dict[str, Any] = dict(QUICK_GROUP if mock is None else on_mock)
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0, "enable.idempotence": True}
+            {"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0, "max.in.flight": 1}
         )
 
     @property
@@ -96,7 +101,7 @@ class World:
     ) -> DedupConsumer:
         """A consumer that is not subscribed yet."""
         group = options.pop("group", self.group)
-        settings = {**(QUICK_GROUP if self._mock is None else MOCK_GROUP), **(config or {})}
+        settings = {**self._settings, **(config or {})}
         if settings.get("group.protocol") == "consumer":
             for name in QUICK_GROUP:
                 del settings[name]

@@ -70,14 +70,15 @@ def test_a_member_that_was_overtaken_writes_nothing(broker: Broker, make_topic: 
         slow.append(threading.get_ident())
         first.run(until_end=True)
 
-    first = bridge(broker.bootstrap, broker.bootstrap, source, rename=target, group=f"{source}-g")
+    how: dict[str, Any] = {"rename": target, "group": f"{source}-g", "session_ms": 2_000}
+    first = bridge(broker.bootstrap, broker.bootstrap, source, **how)
     first._source_config["max.poll.interval.ms"] = 2_000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Target, "write", gated)
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         assert in_hand.wait(PATIENCE_S)
-        second = copy_all(broker.bootstrap, broker.bootstrap, source, rename=target, group=f"{source}-g")
+        second = copy_all(broker.bootstrap, broker.bootstrap, source, **how)
         overtaken.set()
         thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -182,6 +182,21 @@ def test_the_nearest_ranges_stay_where_not_all_have_room() -> None:
     assert fitting([], 0, 200, witness_of) is None
 
 
+def test_fifty_thousand_completions_fit() -> None:
+    """With 2,000 unfinished ones at random among them the text is short enough for a broker."""
+    count = 52_000
+    open_ = set(Random(7).sample(range(count), 2_000))
+    at = min(open_)
+    ranges = merged((offset, offset + 1) for offset in range(at, count) if offset not in open_)
+    metadata = CommitMetadata(low=0, era="5f0c9a", complete=True, epoch=7, log=log_name("c", "t"), rule=RULE)
+    found = fitting(ranges, at, metadata.room(at), lambda offset: Witness.of(offset, 1, None))
+    assert found is not None
+    assert found.ranges == tuple(ranges)
+    text = replace(metadata, done=found).text(at)
+    assert len(sealed(text, "g", "t", 0)) <= MOST_CHARACTERS
+    assert parse_metadata(text, committed=at) == replace(metadata, done=found)
+
+
 def assert_void(text: str) -> None:
     """Nothing is believed of a text but by which rule the group went."""
     assert parse_metadata(text, committed=9) is None
