@@ -1,6 +1,7 @@
 """Move a queue from Apache ActiveMQ Artemis to Kafka, with the broker's own settings for duplicates.
 
-The topic, the consumer and its restart are real, on librdkafka's mock cluster inside this process; nothing has to be installed or started:
+The topic, the consumer and its restart are real, on librdkafka's mock cluster inside this process; nothing has to be
+installed or started:
 
     python examples/artemis_migration.py
 

@@ -1,10 +1,11 @@
-"""Persist before send: a producer dies before its messages are confirmed, and the next one sends them again with the same keys.
+"""Persist before send: a producer dies before its messages are confirmed; the next one sends them with the same keys.
 
 Runs against librdkafka's mock cluster inside this process, so that nothing has to be installed or started:
 
     python examples/cmq_producer.py
 
-The scheme is that of Tencent CMQ's guide: the key is made of the producer's address, its process and thread, the time and an increment.
+The scheme is that of Tencent CMQ's guide: the key is made of the producer's address, its process and thread, the time
+and an increment.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handle orders on worker threads; one that fails for good becomes a dead letter, and is handled when that is sent back.
+"""Handle orders on worker threads; one that fails for good becomes a dead letter, and is handled when sent back.
 
 Runs against librdkafka's mock cluster inside this process:
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def send_back(bootstrap: str) -> None:
-    """Send dead letters back with their headers, which is what `dedup redrive` does; without them they would be duplicates."""
+    """Send dead letters back with their headers, as `dedup redrive` does; without them they would be duplicates."""
     producer = Producer({"bootstrap.servers": bootstrap})
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "re-drive"})
     reader.assign([TopicPartition("given-up", 0, OFFSET_BEGINNING)])

@@ -1,10 +1,12 @@
-"""Move a queue from HornetQ to Kafka, with the transactions of its producers: one duplicate rejects all of a transaction.
+"""Move a queue from HornetQ to Kafka, with its producers' transactions: one duplicate rejects a whole transaction.
 
-The topic, the consumer and its restart are real, on librdkafka's mock cluster inside this process; nothing has to be installed or started:
+The topic, the consumer and its restart are real, on librdkafka's mock cluster inside this process; nothing has to be
+installed or started:
 
     python examples/hornetq_transactions.py
 
-With the broker's file: ``dedup=hornetq.from_configuration_xml("hornetq-configuration.xml", unit="header:tx").lookup`` (extra ``[artemis]``).
+With the broker's file: ``dedup=hornetq.from_configuration_xml("hornetq-configuration.xml", unit="header:tx").lookup``
+(extra ``[artemis]``).
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def run(bootstrap: str, store: str) -> None:
 
 
 def send(bootstrap: str, transaction: str, *ids: str, whole: bool = True) -> None:
-    """Send messages as a bridge from the broker does: ID and transaction are headers, and the last message of one says so."""
+    """Send messages as a bridge does: ID and transaction are headers, and the last message of one says so."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for place, dedup_id in enumerate(ids, start=1):
         headers: list[tuple[str, str | bytes | None]] = [

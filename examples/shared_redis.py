@@ -1,7 +1,7 @@
 """Two consumers of two groups divide the work by one memory in Redis: each order is shipped once, by whoever is first.
 
-Runs against librdkafka's mock cluster inside this process, and a Redis that it starts itself where ``redis-server`` is installed; elsewhere
-with the same memory inside this process, so that nothing has to be installed:
+Runs against librdkafka's mock cluster inside this process, and a Redis that it starts itself where ``redis-server`` is
+installed; elsewhere with the same memory inside this process, so that nothing has to be installed:
 
     python examples/shared_redis.py
 

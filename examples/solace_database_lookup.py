@@ -1,10 +1,11 @@
-"""Solace's technique 1: the message's ID is looked up in the database of the work, and stored there by the transaction that does it.
+"""Solace's technique 1: the ID is looked up in the database of the work, and stored there by the same transaction.
 
-The guide "Detecting Duplicate Messages" of Solace PubSub+ has it: look the ID up; if it is there acknowledge without work, else do the work and
-store the ID with it. Here the look-up and the storing are one statement, and the drop-in consumer in front knows most duplicates without a query.
+The guide "Detecting Duplicate Messages" of Solace PubSub+ has it: look the ID up; if it is there acknowledge without
+work, else do the work and store the ID with it. Here the look-up and the storing are one statement, and the drop-in
+consumer in front knows most duplicates without a query.
 
-The topic and the consumer are real, on librdkafka's mock cluster inside this process, and the database is SQLite in a file; nothing has to be
-installed or started but the extra ``[sql]``:
+The topic and the consumer are real, on librdkafka's mock cluster inside this process, and the database is SQLite in a
+file; nothing has to be installed or started but the extra ``[sql]``:
 
     python examples/solace_database_lookup.py
 """

@@ -1,6 +1,7 @@
 """Handle a queue of Solace PubSub+ that a connector brings to Kafka, by comparing each message's ID with the last one.
 
-The topic, the consumer and its restart are real, on librdkafka's mock cluster inside this process; nothing has to be installed or started:
+The topic, the consumer and its restart are real, on librdkafka's mock cluster inside this process; nothing has to be
+installed or started:
 
     python examples/solace_last_id.py
 """
@@ -20,7 +21,7 @@ BROKER, MATE = 0x3B20225D86A922C7, 0x24C78197D007757C
 
 
 def main() -> None:
-    """Handle what the queue delivered, end, and go on: after a restart, and after a fail-over to the replication mate."""
+    """Handle messages of the queue, end, and go on: after a restart, and after a fail-over to the replication mate."""
     with MockKafka() as kafka, TemporaryDirectory() as store:
         kafka.create_topic("orders")
         print("the connector lost an acknowledgement: the queue delivered 1 and 2 twice, and 3 came late")
@@ -30,7 +31,8 @@ def main() -> None:
         send(kafka.bootstrap, BROKER, 3, 4, 5)
         run(kafka.bootstrap, store)
         print(
-            "the mate counts by itself: its first ID is uncomparable, so that it is handled, and the next ones go on from there"
+            "the mate counts by itself: its first ID is uncomparable, so that it is handled, "
+            "and the next ones go on from there"
         )
         send(kafka.bootstrap, MATE, 1, 2, 2)
         run(kafka.bootstrap, store)

@@ -17,10 +17,10 @@ the second record would pass for the first. The timestamp does not tell the two 
 - a hash of key, value and headers (64 bits). It tells records apart where neither the topic ID nor the epoch does: a
   topic created again by brokers without topic IDs begins with epoch 0 again.
 
-Records share an ID only where all of this is equal, content included. A mirrored topic has other IDs than its
-original (cluster, topic ID and offsets differ): a bridge that changes from one to the other gives new IDs. A broker that
-changes the epoch of stored batches (Apache Kafka does not) makes records that are copied again have new IDs: they are seen
-twice, and none is lost.
+Records share an ID only where all of this is equal, content included. A mirrored topic has other IDs than its original
+(cluster, topic ID and offsets differ): a bridge that changes from one to the other gives new IDs. A broker that
+changes the epoch of stored batches (Apache Kafka does not) makes records that are copied again have new IDs: they are
+seen twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -90,13 +90,14 @@ class RecordIds:
                 self.header = argument
         if adds and self.header is None:
             raise ConfigurationError(
-                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or use_duplicate_detection=False (--no-duplicate-detection) to add none"
+                f"id={str(spec)!r}: an ID is added as a header; give header:NAME, or use_duplicate_detection=False "
+                "(--no-duplicate-detection) to add none"
             )
 
     def read(
         self, messages: Sequence[Any]
     ) -> tuple[list[Headers | None], list[bytes | None], list[tuple[Any, int]]]:
-        """Return the messages' headers, the digest of each ID (16 bytes, None without an ID), and messages with unreadable headers.
+        """Return headers, the digest of each ID (16 bytes, None without one), and messages with unreadable headers.
 
         The last are pairs of a message and its number of headers whose names are not UTF-8.
         """

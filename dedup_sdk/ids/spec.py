@@ -408,9 +408,9 @@ class IdSpec:
 def id_spec(text_or_spec: str | IdSpec, *, imports: bool = True) -> IdSpec:
     """Return the spec that a text such as ``header:dedup-id`` or ``json:/tenant+json:/order/id`` means.
 
-    A spec is returned as it is. `dedup_sdk.ids.spec` has the grammar. A text with ``py:`` imports code: take it from the user's
-    configuration only. Compare a spec found in a file as text, or read it with ``imports=False``, which refuses ``py:`` and
-    imports nothing. Raises `IdSpecError` in one line.
+    A spec is returned as it is. `dedup_sdk.ids.spec` has the grammar. A text with ``py:`` imports code: take it from
+    the user's configuration only. Compare a spec found in a file as text, or read it with ``imports=False``, which
+    refuses ``py:`` and imports nothing. Raises `IdSpecError` in one line.
     """
     if isinstance(text_or_spec, IdSpec):
         return text_or_spec

@@ -790,7 +790,8 @@ def _same(message: Any, other: Any) -> bool:
 def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Do a step of a partition; an unexpected error, which may leave it half changed, is noted as its failure.
 
-    A second failure of a partition without progress closes it (`dedup_sdk.kafka.assignment.Assigned.note_unexpected_error`).
+    A second failure of a partition without progress closes it
+    (`dedup_sdk.kafka.assignment.Assigned.note_unexpected_error`).
     """
     try:
         return step(*arguments, **named)

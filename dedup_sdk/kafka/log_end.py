@@ -9,8 +9,8 @@ nothing has come for `HOLES_S`; or it has reached an end that the leader told a 
 transactions some are always open, so the end that a fetch tells is never reached).
 
 None of that is enough to give something up for good. While a broker is away, or the client's queue is full of other
-partitions, nothing is fetched, and the missing records may be in the log. So the leader is asked first (`LogEnds.late`).
-The answer is not waited for. Nothing is given up without an answer, or before that offset is read.
+partitions, nothing is fetched, and the missing records may be in the log. So the leader is asked first
+(`LogEnds.late`). The answer is not waited for. Nothing is given up without an answer, or before that offset is read.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ class _Look:
     """The last look at one partition.
 
     Times are monotonic seconds: ``looked`` (the last look), ``since`` (``position`` is unchanged since), ``dry_since``
-    (the client has had no message ready since). Offsets: ``position`` of the last look. ``probe`` is the question to the
-    leader on which the names in ``overdue`` depend; ``stands`` is the position and the leader's answer when it was last
-    looked at, unchanged since ``stood``; ``again``: the question was repeated. ``mark`` is the question that shows
-    whether the partition keeps up, asked at ``marked``; ``kept_up``: when the last such end was asked that is reached.
+    (the client has had no message ready since). Offsets: ``position`` of the last look. ``probe`` is the question to
+    the leader on which the names in ``overdue`` depend; ``stands`` is the position and the leader's answer when it was
+    last looked at, unchanged since ``stood``; ``again``: the question was repeated. ``mark`` is the question that
+    shows whether the partition keeps up, asked at ``marked``; ``kept_up``: when the last such end was asked that is
+    reached.
     """
 
     assigned: ref[Assigned]

@@ -72,8 +72,8 @@ class MissingIds:
         names = list(islice(looked_at.headers, _MOST_NAMES))
         more = ", ..." if len(looked_at.headers) > len(names) else ""
         logger.warning(
-            "%s: %d of %d records have no ID by %s (%s), so their duplicates are not recognised; these records have %s: "
-            "correct the ID spec, or the producer",
+            "%s: %d of %d records have no ID by %s (%s), so their duplicates are not recognised; these records have "
+            "%s: correct the ID spec, or the producer",
             topic, looked_at.reasons.total(), looked_at.seen, self._id_spec,
             ", ".join(f"{reason}: {count}" for reason, count in looked_at.reasons.most_common()),
             f"the headers {', '.join(map(repr, names))}{more}" if names else "no headers",

@@ -1,6 +1,7 @@
 """A worker session: messages for other threads, each of which ends by its own call.
 
-`DedupConsumer.run` is written over it, and another pool of workers could be. One thread polls, and it alone makes changes:
+`DedupConsumer.run` is written over it, and another pool of workers could be. One thread polls, and it alone makes
+changes:
 
     poll            the next message
     complete        messages are handled, or dead-lettered
@@ -45,8 +46,8 @@ class InFlight(NamedTuple):
 class WorkerSession:
     """One session, from `begin` to `end`.
 
-    ``counters`` are the consumer's. ``deadline_s``: seconds that handlers may be waited for when their partitions go. No context manager: an exception
-    of a signal could leave that half entered, for as long as its traceback is kept.
+    ``counters`` are the consumer's. ``deadline_s``: seconds that handlers may be waited for when their partitions go.
+    No context manager: an exception of a signal could leave that half entered, for as long as its traceback is kept.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class WorkerSession:
         self._explicit = ExitStack()
 
     def begin(self, listener: Handlers) -> None:
-        """Begin: messages of earlier calls are completed, if asking for more does so; from here on it completes nothing.
+        """Begin: complete messages of earlier calls, if asking for more does so; from here on it completes nothing.
 
         ``listener`` hears of partitions that go.
         """
@@ -83,7 +84,7 @@ class WorkerSession:
             self._assignment.attach(listener)
 
     def note_interruption(self) -> None:
-        """Have all partitions opened again, from their stores and completed offsets: messages may be between two places."""
+        """Have all partitions opened again, from stores and completed offsets: messages may be between two places."""
         self._interruption.note()
 
     def end(self) -> None:

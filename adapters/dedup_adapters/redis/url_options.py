@@ -90,8 +90,9 @@ _KNOWN: Final[Mapping[str, Mapping[str, Check]]] = {
 def check_options(url: str, *, is_cluster: bool) -> None:
     """Check the options of a URL of redis-py, and the number of its database, of which a cluster has one only.
 
-    Raises `ConfigurationError`, in one line that names the option and its value; `ValueError` where it is no URL. Of an unknown option the
-    value is not shown, because it may be a password behind a misspelt name; nor is a name that may be a part of one.
+    Raises `ConfigurationError`, in one line that names the option and its value; `ValueError` where it is no URL. Of
+    an unknown option the value is not shown, because it may be a password behind a misspelt name; nor is a name that
+    may be a part of one.
     """
     parts = urlsplit(url)
     known = _KNOWN.get(parts.scheme)
@@ -105,7 +106,8 @@ def check_options(url: str, *, is_cluster: bool) -> None:
             shown = name if _NAME.fullmatch(name) and name not in secrets else _MASK
             elsewhere = ", but rediss:// does" if name in _OF_TLS else ""
             raise ConfigurationError(
-                f"the URL of the shared store in Redis has the option {shown}={_MASK}, which {parts.scheme}:// does not have{elsewhere}; leave it out, "
+                f"the URL of the shared store in Redis has the option {shown}={_MASK}, which {parts.scheme}:// does "
+                f"not have{elsewhere}; leave it out, "
                 f"or give one of {', '.join(sorted(known))}; give any other with a client of redis-py"
             )
         is_value, wanted = known[name]
@@ -121,7 +123,8 @@ def check_options(url: str, *, is_cluster: bool) -> None:
 def _check_database(option: str, path: str, *, is_cluster: bool) -> None:
     if path and not _is_whole(path):
         raise ConfigurationError(
-            f"the URL of the shared store in Redis has a path ({_MASK}) that is no number of a database; give e.g. redis://localhost:6379/0, and "
+            f"the URL of the shared store in Redis has a path ({_MASK}) that is no number of a database; give e.g. "
+            "redis://localhost:6379/0, and "
             "write a slash in a user or password as %2F"
         )
     database = option or path

@@ -63,7 +63,7 @@ class _Name(TypeDecorator[str]):
     impl = VARBINARY
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 (SQLAlchemy gives it)
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002
         """Return the bytes of a name."""
         return None if value is None else value.encode()
 
@@ -159,7 +159,8 @@ def check(connection: Connection, table: Table) -> None:
         columns = _names_with_collation(connection, table)
         if columns:
             raise InboxError(
-                f"table {table.fullname} was made by an earlier version, and compares names by a collation, which can take two groups for one; run: "
+                f"table {table.fullname} was made by an earlier version, and compares names by a collation, which can "
+                "take two groups for one; run: "
                 f"{_migration(connection.dialect, table, columns)}"
             )
         raise InboxError(
