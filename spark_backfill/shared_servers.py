@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -68,7 +68,7 @@ class SharedServer(Protocol):
 class RedisServer:
     """``keys`` and ``buckets`` are ``prefix`` and ``buckets`` of `RedisStore`."""
 
-    url: str
+    url: str = field(repr=False)
     keys: str | None
     buckets: int
 
@@ -109,7 +109,7 @@ class RedisServer:
 class SqlServer:
     """``table`` and ``schema`` are those of `SharedStore`, None: its own ones."""
 
-    url: str
+    url: str = field(repr=False)
     table: str | None
     schema: str | None
 

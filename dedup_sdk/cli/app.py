@@ -18,6 +18,7 @@ from dedup_sdk.cli.snapshots import snapshots_app
 from dedup_sdk.cli.stores import dump, lookup, restore, snapshot, stats
 from dedup_sdk.cli.window_check import window_check
 from dedup_sdk.errors import ConfigurationError, DedupError
+from dedup_sdk.kafka.error_text import masked_urls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,8 @@ def _explain(error: typer.TyperException | DedupError | OSError) -> int:
 
 
 def _fail(message: str, status: int) -> int:
-    typer.echo(f"dedup: {printable(' '.join(message.split()))}", err=True)
+    # A URL of yours may be in the text of a library.
+    typer.echo(f"dedup: {printable(masked_urls(' '.join(message.split())))}", err=True)
     return status
 
 

@@ -21,6 +21,7 @@ from dedup_sdk.store.snapshot_source import (
     newest_first,
     removable_snapshots,
     remove_snapshot,
+    shown_location,
     snapshot_locations,
     snapshots_of_one_group,
 )
@@ -64,7 +65,9 @@ def only_one(place: str) -> Source:
     found, _ = found_in(place)
     if len(found) > 1:
         names = ", ".join(each.place for each in found[:3])
-        raise SnapshotError(f"{place} holds {len(found)} snapshots ({names}, ...): name one of them")
+        raise SnapshotError(
+            f"{shown_location(place)} holds {len(found)} snapshots ({names}, ...): name one of them"
+        )
     return found[0]
 
 

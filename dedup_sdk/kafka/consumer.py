@@ -50,7 +50,7 @@ from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot_source import SnapshotLocations, snapshot_locations
+from dedup_sdk.store.snapshot_source import SnapshotLocations, shown_location, snapshot_locations
 from dedup_sdk.strategy import LastId, Lookup, Strategy
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ class DedupConsumer(Consumer):
             completion=completion, mode=mode, durability=durability, history=history, on_full_disk=on_full_disk,
         )  # fmt: skip
         places = snapshot_locations(snapshot)
-        _refuse_strategy(dedup, mode, places, snapshot)
+        _refuse_strategy(dedup, mode, places)
         _refuse_dead_letters(dead_letters)
         refuse_unknown(client_arguments, _OURS, _OF_STRATEGIES)
         settings = client_settings(config, client_arguments)
@@ -804,7 +804,7 @@ def _refuse_other(message: object) -> None:
         )
 
 
-def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapshot: object) -> None:
+def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[str]) -> None:
     """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
     if not isinstance(dedup, Lookup | LastId):
         raise ConfigurationError(
@@ -817,8 +817,8 @@ def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[Any], snapsho
         )
     if places and isinstance(dedup, Lookup) and not dedup.persist:
         raise ConfigurationError(
-            f"snapshot={snapshot!r} would never be installed: with persist=False a partition begins without IDs; leave "
-            "snapshot out, or choose persist=True"
+            f"snapshot={', '.join(map(shown_location, places))!r} would never be installed: with persist=False a "
+            "partition begins without IDs; leave snapshot out, or choose persist=True"
         )
 
 

@@ -36,7 +36,7 @@ from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.read_only import ReadOnlyPartition, read_partition
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
-from dedup_sdk.store.snapshot_source import open_newest, scratch
+from dedup_sdk.store.snapshot_source import open_newest, scratch, shown_location
 from dedup_sdk.window import Window
 
 _ATTEMPTS: Final = 100
@@ -216,7 +216,9 @@ def restore_snapshot(
     """
     _check_target(store)
     with open_newest(str(snapshot), group, store) as (folder, is_own):
-        return _restore(folder, str(snapshot), store, group, assume_processed=assume_processed, move=is_own)
+        return _restore(
+            folder, shown_location(snapshot), store, group, assume_processed=assume_processed, move=is_own
+        )
 
 
 def _restore(

@@ -37,6 +37,7 @@ _PREFIX_BYTES: Final = 180
 MAX_PARTITIONS: Final = 2**31
 _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 PRIVATE: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 
@@ -86,8 +87,18 @@ def why_unusable(path: str | Path) -> str | None:
     return None
 
 
+def scheme_of_url(path: str | Path) -> str:
+    """Return the scheme of a URL, "" for a path; the `Path` of a URL, which lacks a slash, counts as one."""
+    found = _URL.match(str(path))
+    return "" if found is None else found[1]
+
+
 def checked_store_path(path: str | Path) -> Path:
-    """Return a store's path; raises `ConfigurationError` when RocksDB cannot use it."""
+    """Return a store's path; raises `ConfigurationError` for a URL, and for a path that RocksDB cannot use."""
+    if scheme := scheme_of_url(path):
+        raise ConfigurationError(
+            f"store={scheme}://*** is a URL, and a key store must be a folder of this machine; give e.g. 'var/dedup'"
+        )
     why = "is empty" if not str(path) else why_unusable(path)
     if why:
         message = f"store={str(path)!r} {why}; give e.g. 'var/dedup'"
@@ -224,6 +235,10 @@ def new_snapshot(output: Path) -> Generator[Path, None, None]:
     Raises `ConfigurationError` for an invalid path, `SnapshotError` when something exists there already or
     it cannot be written.
     """
+    if scheme := scheme_of_url(output):
+        raise ConfigurationError(
+            f"output {scheme}://*** is a URL; make a folder, and copy it there with dedup snapshots copy"
+        )
     if not output.name or output.name == ".." or (why := why_unusable(output)):
         why = "names no new folder" if not output.name or output.name == ".." else why
         raise ConfigurationError(f"output {str(output)!r} {why}; give e.g. 'snapshot'")

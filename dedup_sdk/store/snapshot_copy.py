@@ -201,8 +201,14 @@ class UrlTarget:
             try:
                 self._filesystem.pipe_file(place, self._manifest, mode="create")
             # A server may not support it, and each driver raises errors of its own.
-            except Exception:
-                logger.debug("%s: no exclusive write of %s", self.place, MANIFEST_NAME, exc_info=True)
+            except Exception as error:  # noqa: BLE001
+                # No traceback: the driver's texts in it may contain a secret of the URL.
+                logger.debug(
+                    "%s: no exclusive write of %s: %s",
+                    self.place,
+                    MANIFEST_NAME,
+                    driver_message(error, self._url),
+                )
             else:
                 return
         if self._found_manifest() is None:

@@ -86,6 +86,11 @@ def redacted_url(url: str) -> str:
     return "::".join(map(_without_secrets, url.split("::")))
 
 
+def shown_location(location: str | Path) -> str:
+    """Return a folder, or a URL without its secrets, for messages."""
+    return redacted_url(str(location)) if is_url(str(location)) else str(location)
+
+
 def _without_secrets(part: str) -> str:
     scheme, found, rest = part.partition("://")
     if not found:
