@@ -143,11 +143,11 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "no marks in a file": (lambda c: file(c).update(marks=0), r"files\[0\]\.marks=0"),
     "sorted file larger than its marks can be": (
         lambda c: file(c).update(bytes=2**40),
-        r"bytes=1099511627776: a whole number from 1 to 1052416 is wanted",
+        r"bytes=1099511627776: must be a 64-bit integer, at least 1, at most 1052416",
     ),
     "filter words larger than its marks need": (
         lambda c: file(c).update(filter_bytes=2**40),
-        r"filter_bytes=1099511627776: a whole number from 106 to 390 is wanted",
+        r"filter_bytes=1099511627776: must be a 64-bit integer, at least 106, at most 390",
     ),
     "filter words smaller than its marks need": (
         lambda c: file(c).update(filter_bytes=105),
@@ -155,7 +155,7 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     ),
     "more payloads than marks": (
         lambda c: file(c).update(payloads=16),
-        r"payloads=16: a whole number from 0 to 15",
+        r"payloads=16: must be a 64-bit integer, at least 0, at most 15",
     ),
     "checksum not hexadecimal": (lambda c: file(c).update(sha256="z" * 64), r"sha256='zzz"),
     "digest too short": (lambda c: file(c).update(smallest="00"), r"smallest='00'"),
