@@ -11,24 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.unit.demo.test_result import KEYS
+
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
-KEYS = [
-    "broker",
-    "records",
-    "distinct_ids",
-    "duplicates_in_topic",
-    "handled",
-    "lost",
-    "doubled",
-    "doubled_bound",
-    "resent",
-    "resent_handled",
-    "rebuild_records_per_second",
-    "marks",
-    "stores_equal",
-    "seconds",
-]
 FLIGHTS = 5_000
 PATIENCE_S = 120
 BROKER, WORKER, SPARK = "kafka.Kafka", "dedup_sdk.demo.worker", "org.apache.spark.deploy.SparkSubmit"

@@ -340,7 +340,7 @@ def test_a_lease_shorter_than_a_session_is_told(
     make: Make, store: Watched, caplog: pytest.LogCaptureFixture, lease: float, *, warned: bool
 ) -> None:
     """A process that stands still for a moment would keep its partitions and lose its claims."""
-    make(shared=Shared(store, lease=lease))
+    make(shared=Shared(store, lease=lease), config={"session.timeout.ms": 2000})
     told = [record.getMessage() for record in caplog.records if "session.timeout.ms" in record.getMessage()]
     assert bool(told) == warned
     if warned:

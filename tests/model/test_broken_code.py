@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from tests.model.design import Rules
 
 _SEEDS = 400
+_FIRST = {
+    frozenset({"a_text_is_not_bound_to_its_offset"}): 40,
+    frozenset({"a_text_is_not_bound_to_its_rule"}): 200,
+}
+"""Where to begin: some histories are rare."""
 _LIVES = 60
 
 
@@ -288,4 +293,5 @@ def test_a_broken_rule_does_its_harm(
     harm, breakings = _HISTORIES[rules]
     for breaking in breakings:
         breaking(monkeypatch)
-    assert any(_outcome(seed, tmp_path) == harm for seed in range(_SEEDS))
+    first = _FIRST.get(rules, 0)
+    assert any(_outcome(seed, tmp_path) == harm for seed in range(first, first + _SEEDS))

@@ -31,6 +31,10 @@ BROKEN = [
 ]
 
 
+_FIRST = {"told_offsets_need_no_witness": 1_400, "marks_are_not_asked_for_a_contradiction": 330}
+"""Where to begin: some histories are rare."""
+
+
 def _name(rules: Rules) -> str:
     return "+".join(name for name in Rules.__slots__ if getattr(rules, name))
 
@@ -47,4 +51,5 @@ def test_the_design_neither_loses_nor_leaks_nor_doubles() -> None:
 @pytest.mark.parametrize("rules", BROKEN, ids=_name)
 def test_a_broken_rule_is_caught(rules: Rules) -> None:
     """Each way of breaking the design does harm that the oracle sees."""
-    assert any(_outcome(seed, rules) != "ok" for seed in range(3000))
+    first = _FIRST.get(_name(rules), 0)
+    assert any(_outcome(seed, rules) != "ok" for seed in range(first, first + 3000))

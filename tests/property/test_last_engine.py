@@ -102,7 +102,7 @@ class Living:
 def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
     """Through any order of crashes, whatever is dropped was handled, and what is remembered is what the log says."""
 
-    @settings(max_examples=150 if in_memory else 40, deadline=None)
+    @settings(max_examples=150 if in_memory else 15, deadline=None)
     @given(
         actions=ACTIONS,
         depth=st.integers(0, 4),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,34 +9,12 @@ import pytest
 from dedup_adapters import solace
 from dedup_sdk import LastId, header
 from tests.support.consuming import poll_quiet, values
+from tests.support.killed_member import completed_before_a_kill
 
 if TYPE_CHECKING:
     from tests.support.worlds import World
 
 BROKER, MATE = 0x3B20225D86A922C7, 0x24C78197D007757C
-
-KILLED = """
-    import os, signal, sys
-    from dedup_adapters import solace
-    from dedup_sdk import DedupConsumer, LastId, header
-
-    bootstrap, group, topic, store, count, commits = sys.argv[1:]
-    consumer = DedupConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-         "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
-        dedup=LastId(id=header("dedup-id"), order=solace.order()), store=store, completion="explicit",
-    )
-    consumer.subscribe([topic])
-    for _ in range(int(count)):
-        message = None
-        while message is None or message.error() is not None:
-            message = consumer.poll(1)
-        consumer.complete(message)
-        print(message.value().decode(), flush=True)
-    if commits == "yes":
-        consumer.commit(asynchronous=False)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def rgmid(message_id: int, spooler_id: int = BROKER) -> str:
@@ -54,13 +29,9 @@ def test_the_last_id_outlives_a_kill(world: World, disk: str, commits: str) -> N
     Without its disk the group replays what it had committed; where that is nothing but its beginning it handles everything again, and each message once.
     """
     world.send(*map(rgmid, [1, 2, 1, 4]))
-    arguments = [world.bootstrap, world.group, world.topic, str(world.disk("same")), "3", commits]
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments],
-        check=False, timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
     before = [rgmid(1), rgmid(2), rgmid(4)]
-    assert (ended.stdout.split(), ended.returncode) == (before, -9), ended.stderr
+    strategy = "LastId(id=header('dedup-id'), order=solace.order())"
+    assert completed_before_a_kill(world, strategy, 3, commits=commits) == before
 
     world.send(*map(rgmid, [4, 3, 3, 5, 2]))
     world.send(rgmid(1, MATE), rgmid(1, MATE), rgmid(2, MATE))
