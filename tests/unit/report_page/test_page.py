@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 FIGURES = {"window-adviser", "lateness-time", "lateness-offsets", "over-time", "by-partition", "by-producer"}
 
 
-def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the sample findings, in a folder of its own; drawing it takes seconds."""
+    return write_page(sample_document(sample_findings()), tmp_path_factory.mktemp("page") / "deep" / "report")
+
+
+def test_the_page_needs_nothing_else(page: Path) -> None:
     """One page, a PNG a figure and the JSON; the page names no other file, and no address that would be fetched."""
-    page = write_page(sample_document(sample_findings()), tmp_path / "deep" / "report")
     assert {path.name for path in page.parent.iterdir()} == {"report.html", FINDINGS_NAME} | {
         f"{name}.png" for name in FIGURES
     }
@@ -35,18 +40,17 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
         assert (page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_report_is_drawn_again_from_its_json(tmp_path: Path) -> None:
+def test_a_report_is_drawn_again_from_its_json(page: Path, tmp_path: Path) -> None:
     """Reading what was written, from the file or from its folder, and drawing that gives the same page, byte by byte."""
-    page = write_page(sample_document(sample_findings()), tmp_path / "once")
-    for source in (tmp_path / "once", tmp_path / "once" / FINDINGS_NAME):
+    for source in (page.parent, page.parent / FINDINGS_NAME):
         again = write_page(read_document(source), tmp_path / "again")
         assert again.read_bytes() == page.read_bytes()
 
 
-def test_the_figures_of_the_findings_stand_on_the_page(tmp_path: Path) -> None:
+def test_the_figures_of_the_findings_stand_on_the_page(page: Path) -> None:
     """Counts, the advised window, repeaters and IDs of several partitions are readable in the text."""
     findings = sample_findings()
-    html = write_page(sample_document(findings), tmp_path).read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8")
     for text in (
         f"<dd>{findings.records:,}<", f"<dd>{findings.duplicates:,}<", findings.repeaters[0].digest, "shop-eu-2",
         next(iter(findings.sample.several())).hex(), f"{findings.unkeyed:,} records", "nothing is known of longer windows",
@@ -119,10 +123,9 @@ def test_a_snapshot_without_findings_says_how_to_get_them(tmp_path: Path) -> Non
         read_document(tmp_path)
 
 
-def test_the_json_holds_no_more_than_is_shown(tmp_path: Path) -> None:
+def test_the_json_holds_no_more_than_is_shown(page: Path) -> None:
     """The document is small, whatever was read, and has no place or setting of the machine that made it."""
-    write_page(sample_document(sample_findings()), tmp_path)
-    text = (tmp_path / FINDINGS_NAME).read_text()
+    text = (page.parent / FINDINGS_NAME).read_text()
     assert len(text) < 200_000
     assert set(json.loads(text)) == {"format", "facts", "findings", "producer_header"}
-    assert str(tmp_path) not in text
+    assert str(page.parent) not in text
