@@ -27,8 +27,10 @@ export PATH := $(BIN):$(PATH)
 # The suite in parts that can run side by side. The last part is all the rest, so that no folder is forgotten.
 LOGIC := tests/unit tests/contract tests/property tests/model
 APART := tests/spark tests/mock tests/chaos $(LOGIC)
+# Tests on the mock cluster mostly wait: two halves side by side cost no processor.
+FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
 # The longest first.
-PARTS := test-jobs test-mock test-chaos test-rest test-logic test-spark
+PARTS := test-jobs test-mock-first test-mock-second test-chaos test-rest test-logic test-spark
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
@@ -75,8 +77,11 @@ test-spark: $(READY)
 test-jobs: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
 
-test-mock: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/mock tests/mock
+test-mock-first: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/mock-first $(FIRST_HALF)
+
+test-mock-second: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/mock-second tests/mock $(FIRST_HALF:%=--ignore=%)
 
 test-chaos: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/chaos tests/chaos
