@@ -174,7 +174,7 @@ class Deduplicator:
         store = self._store.open(identity, window)
         self._opened[topic, partition] = store
         try:
-            held = Partition(
+            opened = Partition(
                 topic,
                 partition,
                 EphemeralStore(store, identity, window) if terms.forgets else store,
@@ -189,8 +189,8 @@ class Deduplicator:
         except BaseException:
             store.close()
             raise
-        self.partitions[topic, partition] = held
-        return held
+        self.partitions[topic, partition] = opened
+        return opened
 
     def set_aside(self, topic: str, partition: int, *, topic_id: str = "", cluster: str | None = None) -> str:
         """Move a partition's damaged store (`StoreCorruptError`) away, and return where it is kept.
@@ -235,8 +235,8 @@ class Deduplicator:
             if offset is not None:
                 advice = "an offset is a whole number, and not negative; leave it out if it is unknown"
                 whole(name, offset, least=0, most=MOST_OFFSET, advice=advice)
-        held = self.attach(topic, partition)
-        stored = held.loaded.progress if held.loaded else None
+        opened = self.attach(topic, partition)
+        stored = opened.loaded.progress if opened.loaded else None
         told, new = committed is not None, stored is None and committed is None
         if committed is None:
             committed = low or 0 if stored is None else max(stored.high, low or 0)
@@ -248,22 +248,22 @@ class Deduplicator:
             # Nobody told a committed offset, so that records above the store's own may come again.
             known = stored.committed if stored is not None else None
             plan = replace(plan, progress=replace(plan.progress, committed=known))
-        held.start(plan, begun=begun)
+        opened.start(plan, begun=begun)
         if plan.replay_to > plan.replay_from:
-            held.skip_to(plan.replay_to)
-        return held.coverage
+            opened.skip_to(plan.replay_to)
+        return opened.coverage
 
     def close(self, topic: str, partition: int) -> None:
         """Write completed records and close the partition; records in flight are forgotten and must come again."""
-        held = self.partitions.pop((topic, partition), None)
-        if held is not None:
-            held.close()
+        opened = self.partitions.pop((topic, partition), None)
+        if opened is not None:
+            opened.close()
 
     def lose(self, topic: str, partition: int) -> None:
         """Close a partition that has another owner now, without writing."""
-        held = self.partitions.pop((topic, partition), None)
-        if held is not None:
-            held.abandon()
+        opened = self.partitions.pop((topic, partition), None)
+        if opened is not None:
+            opened.abandon()
 
     def shut(self) -> None:
         """Close all partitions, then raise the first error, if there was one.
@@ -307,16 +307,16 @@ class Deduplicator:
             batches.append((indexes, batch, ids))
         ready = [self._ready(batch, ids) for _, batch, ids in batches]
         verdicts: list[Verdict | None] = [None] * len(records)
-        for (indexes, batch, ids), (held, find) in zip(batches, ready, strict=True):
+        for (indexes, batch, ids), (partition, find) in zip(batches, ready, strict=True):
             for run in _ascending(batch):
                 missing = {i - run.start: why for i, why in ids.missing.items() if run.start <= i < run.stop}
                 judged = self._admit(
-                    held, batch[run], timestamps[indexes[run]], Ids(ids.digests[run], missing), find
+                    partition, batch[run], timestamps[indexes[run]], Ids(ids.digests[run], missing), find
                 )
                 for index, verdict in zip(indexes[run], judged, strict=True):
                     verdicts[index] = verdict
         # Duplicates complete by themselves; their marks must be in the store before a commit passes them.
-        self._late = self._written(held for held, _ in ready)
+        self._late = self._written(partition for partition, _ in ready)
         return [verdict for verdict in verdicts if verdict is not None]
 
     def _ready(self, batch: list[Record], ids: Ids) -> tuple[Partition, Find]:
@@ -324,27 +324,29 @@ class Deduplicator:
         coordinates = batch[0].topic, batch[0].partition
         if coordinates not in self.partitions:
             self.open(*coordinates)
-        held = self.partitions[coordinates]
-        if not held.begun:
-            held.begin(batch[0].offset)
-        held.persist()
-        return held, looked_up(held.store.find, held.memory.asks_for(ids.digests))
+        partition = self.partitions[coordinates]
+        if not partition.begun:
+            partition.begin(batch[0].offset)
+        partition.persist()
+        return partition, looked_up(partition.store.find, partition.memory.asks_for(ids.digests))
 
     def _admit(
-        self, held: Partition, batch: list[Record], timestamps: Int64s, ids: Ids, find: Find
+        self, partition: Partition, batch: list[Record], timestamps: Int64s, ids: Ids, find: Find
     ) -> list[Verdict]:
         offsets = [record.offset for record in batch]
-        chunks = held.admit(offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find)
+        chunks = partition.admit(
+            offsets, timestamps, ids, batch, discard_unkeyed=self._discard_unkeyed, find=find
+        )
         verdicts = [chunk.verdict(row) for chunk in chunks for row in range(len(chunk.offsets))]
         # After the verdicts were read, so that a record that this settles is not reported twice.
-        self.look_across(held)
+        self.look_across(partition)
         return verdicts
 
     def _written(self, ended: Iterable[Partition]) -> StoreError | None:
         """Write completed records; return the error, None without one."""
         try:
-            for held in ended:
-                held.persist()
+            for partition in ended:
+                partition.persist()
             self.trim()
         except StoreError as error:
             return error
@@ -368,9 +370,9 @@ class Deduplicator:
                 "spec, or choose on_missing_id='process' or 'discard'"
             )
 
-    def look_across(self, held: Partition) -> None:
+    def look_across(self, partition: Partition) -> None:
         """Have the gates of a partition look at the other partitions, after records of it came."""
-        for gate in held.gates:
+        for gate in partition.gates:
             for event in gate.look_across():
                 self.count(event)
 
@@ -383,14 +385,14 @@ class Deduplicator:
         deliver those whose verdict says ``deliver``. Raises `StoreError` if completed ones cannot be written, and there
         is no record to return; if there is one, the next `admit` raises it.
         """
-        for held in self.partitions.values():
-            for name in held.tick(at_end=at_end):
-                held.give_up(name)
-        touched = [held for held in self.partitions.values() if held.due]
+        for partition in self.partitions.values():
+            for name in partition.tick(at_end=at_end):
+                partition.give_up(name)
+        touched = [partition for partition in self.partitions.values() if partition.due]
         settled = [
             Settled(chunk.items[row], chunk.verdict(row))
-            for held in touched
-            for chunk, row in held.take_due()
+            for partition in touched
+            for chunk, row in partition.take_due()
         ]
         failed = self._written(touched)
         if failed is not None and not settled:
@@ -422,15 +424,15 @@ class Deduplicator:
             offsets.setdefault((record.topic, record.partition), []).append(record.offset)
         settled, touched = [], []
         for coordinates, ended in offsets.items():
-            held = self.partitions.get(coordinates)
-            if held is None:
+            partition = self.partitions.get(coordinates)
+            if partition is None:
                 self.counters.stale += len(ended)
                 continue
-            places = {place.offset: place for place in [*end(held, ended), *held.judged]}
+            places = {place.offset: place for place in [*end(partition, ended), *partition.judged]}
             settled += [
                 Settled(chunk.items[row], chunk.verdict(row)) for _, (chunk, row) in sorted(places.items())
             ]
-            touched.append(held)
+            touched.append(partition)
         failed = self._written(touched)
         if failed is not None and not settled:
             raise failed
@@ -443,29 +445,29 @@ class Deduplicator:
 
         None if the partition is not open, or if no record of a new group has come yet.
         """
-        held = self.partitions.get((topic, partition))
-        return held.flight.high if held is not None and held.begun else None
+        opened = self.partitions.get((topic, partition))
+        return opened.flight.high if opened is not None and opened.begun else None
 
     # --- upkeep --------------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
         """Flush partitions to sorted files if too many marks are in memory, or a journal is too long."""
-        for held in self.partitions.values():
-            if held.started and held.writer.flush_due(self._recent_marks):
-                held.flush()
+        for partition in self.partitions.values():
+            if partition.started and partition.writer.flush_due(self._recent_marks):
+                partition.flush()
         while sum(map(_recent, self.partitions.values())) > self._recent_marks:
             fullest = max(self.partitions.values(), key=_recent)
             before = fullest.writer.recent
             fullest.flush()
             if fullest.writer.recent == before:
                 break
-        for held in self.partitions.values():
+        for partition in self.partitions.values():
             if (
-                held.writer.disk_full
+                partition.writer.disk_full
                 and self._forgets_unwritten
-                and held.writer.unwritten_weight > 4 * self._recent_marks
+                and partition.writer.unwritten_weight > 4 * self._recent_marks
             ):
-                held.writer.forget_unwritten()
+                partition.writer.forget_unwritten()
         if self._store.excess_bytes():
             self._relieve()
 
@@ -476,8 +478,10 @@ class Deduplicator:
         empty a partition that lags.
         """
         while self._store.excess_bytes():
-            held = max(self.partitions.values(), key=lambda held: held.writer.reach_ms, default=None)
-            if held is None or not held.writer.evict():
+            partition = max(
+                self.partitions.values(), key=lambda partition: partition.writer.reach_ms, default=None
+            )
+            if partition is None or not partition.writer.evict():
                 return
 
     @property
@@ -491,13 +495,21 @@ class Deduplicator:
         Raises `StoreError` if a store cannot be opened again.
         """
         # All partitions, although one disk is still full: they may be on different disks.
-        written = [held.writer.write_again() for held in self.partitions.values() if held.writer.disk_full]
+        written = [
+            partition.writer.write_again()
+            for partition in self.partitions.values()
+            if partition.writer.disk_full
+        ]
         return all(written)
 
     @property
     def effective_window_ms(self) -> int | None:
         """The shortest time in ms over which marks are known, of all open partitions; None without a window by time."""
-        known = [held.writer.effective_window_ms for held in self.partitions.values() if held.started]
+        known = [
+            partition.writer.effective_window_ms
+            for partition in self.partitions.values()
+            if partition.started
+        ]
         return min((window_ms for window_ms in known if window_ms is not None), default=None)
 
     # --- events --------------------------------------------------------------------------------------------------

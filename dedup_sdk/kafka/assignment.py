@@ -196,7 +196,7 @@ class Assigned:
     taken_at: float = 0.0
     """When (monotonic seconds) it was assigned or moved; `recovery_timeout` counts from there."""
     state: State = State.ASKING
-    held: Partition | None = None
+    opened: Partition | None = None
     """The engine's partition, once recovery has ended."""
 
     recovery: Steps[None] | None = None
@@ -336,16 +336,16 @@ class Assigned:
 
     def be_ready(
         self,
-        held: Partition,
+        partition: Partition,
         *,
         complete: bool,
         completed_above: CompletedAbove | None,
         note: str,
         seconds: float,
     ) -> None:
-        """End the recovery: ``held`` accepts records from the start offset on. The other arguments set attributes."""
-        self.held, self.complete, self.completed_above, self.note, self.seconds = (
-            held,
+        """End the recovery: ``partition`` accepts records from the start offset on. The other arguments set attributes."""
+        self.opened, self.complete, self.completed_above, self.note, self.seconds = (
+            partition,
             complete,
             completed_above,
             note,
@@ -389,33 +389,33 @@ class Assigned:
         committed = -1 if start.must_commit_first else start.offset
         self.commits = CommitState(requested=committed, confirmed=-1 if self.is_placed else committed)
 
-    def commit_of(self, held: Partition, offset: int) -> TopicPartition:
+    def commit_of(self, partition: Partition, offset: int) -> TopicPartition:
         """Return the commit, with its text, of an offset that is not above the partition's watermark."""
-        text = self.metadata(held, offset).text(offset)
+        text = self.metadata(partition, offset).text(offset)
         return TopicPartition(self.topic, self.partition, offset, text)
 
-    def metadata(self, held: Partition, offset: int) -> CommitMetadata:
+    def metadata(self, partition: Partition, offset: int) -> CommitMetadata:
         """Return the metadata of a commit of an offset."""
-        flight, memory = held.flight, held.memory
+        flight, memory = partition.flight, partition.memory
         metadata = CommitMetadata(
             low=min(memory.committed_low, offset),
             era=flight.era,
             complete=self.complete and not memory.exact_from,
             epoch=flight.epoch,
             log=self.log,
-            rule=held.terms.rule,
+            rule=partition.terms.rule,
         )
-        ranges = held.completed_above(offset) if self.commits.has_room_for_done else ()
+        ranges = partition.completed_above(offset) if self.commits.has_room_for_done else ()
         return metadata.with_done(ranges, offset, partial(self._witness, flight)) if ranges else metadata
 
-    def left_out(self, held: Partition, offset: int) -> int:
+    def left_out(self, partition: Partition, offset: int) -> int:
         """Return how many completed offsets above ``offset`` do not fit into its commit.
 
         The next owner gets their records again.
         """
-        done = self.metadata(held, offset).done
+        done = self.metadata(partition, offset).done
         committed = 0 if done is None else sum(end - start for start, end in done.ranges)
-        return sum(end - start for start, end in held.completed_above(offset)) - committed
+        return sum(end - start for start, end in partition.completed_above(offset)) - committed
 
     def _witness(self, flight: Flight, offset: int) -> Witness | None:
         place = flight.place(offset)
@@ -431,8 +431,8 @@ class Assigned:
                 f"{self.topic}[{self.partition}] cannot go from {self.state.name} to {state.name}"
             )
         self.state = state
-        if state in (State.LOST, State.CLOSED) and self.held is not None:
-            self.held.fence()
+        if state in (State.LOST, State.CLOSED) and self.opened is not None:
+            self.opened.fence()
 
 
 class Reading:
@@ -471,8 +471,8 @@ class Reading:
 
         Not one that is known to have stopped: the client's event about it is handled first.
         """
-        if assigned.state is State.ACTIVE and assigned.held is not None and not assigned.stopped:
-            position = assigned.held.flight.position
+        if assigned.state is State.ACTIVE and assigned.opened is not None and not assigned.stopped:
+            position = assigned.opened.flight.position
             if not self._client.seek(assigned.topic, assigned.partition, position):
                 # It stopped, and an interrupted call lost the event: assigned again, it stops and reports once more.
                 self._reassign(assigned, position)
@@ -493,8 +493,8 @@ class Reading:
 
 
 def _next_offset(assigned: Assigned) -> int:
-    if assigned.state is State.ACTIVE and assigned.held is not None:
-        return assigned.held.flight.position
+    if assigned.state is State.ACTIVE and assigned.opened is not None:
+        return assigned.opened.flight.position
     return 0 if assigned.start is None else assigned.start.offset
 
 
@@ -584,8 +584,8 @@ def note_uncompleted(assigned: Assigned, flight: Flight, most_waiting: int) -> N
 
 def status_of(assigned: Assigned, engine: Deduplicator) -> PartitionStatus:
     """Return the status of one partition from memory, without a request to a broker or the disk."""
-    held = engine.partitions.get((assigned.topic, assigned.partition))
-    begun = held if held is not None and held.started else None
+    partition = engine.partitions.get((assigned.topic, assigned.partition))
+    begun = partition if partition is not None and partition.started else None
     return PartitionStatus(
         topic=assigned.topic,
         partition=assigned.partition,
@@ -604,20 +604,20 @@ def _recovery_hindrances(assigned: Assigned) -> list[Hindrance]:
         found.append("offsets")
     if assigned.waits_for is not None and assigned.waits_for != "store":
         found.append(assigned.waits_for)
-    if assigned.held is not None:
+    if assigned.opened is not None:
         found.append("beginning")
     return found
 
 
 def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, ...]:
     """Return the reasons why a partition does not deliver, or not as usual; see `PartitionStatus.hindrances`."""
-    held = engine.partitions.get((assigned.topic, assigned.partition))
+    partition = engine.partitions.get((assigned.topic, assigned.partition))
     found = _recovery_hindrances(assigned) if assigned.recovers else []
-    if (held is not None and held.writer.disk_full) or assigned.waits_for == "store":
+    if (partition is not None and partition.writer.disk_full) or assigned.waits_for == "store":
         found.append("store")
     if Pause.BACKLOG in assigned.pauses:
         found.append("backlog")
-    for gate in () if held is None else held.gates:
+    for gate in () if partition is None else partition.gates:
         found += gate.hindrances()
     if assigned.state is State.FAILED:
         found.append("failed")
@@ -625,6 +625,6 @@ def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, 
         found.append("uncompleted")
     if Pause.USER in assigned.pauses:
         found.append("paused")
-    if held is not None and held.started and assigned.held is not None and not held.covered:
+    if partition is not None and partition.started and assigned.opened is not None and not partition.covered:
         found.append("uncovered")
     return tuple(found)

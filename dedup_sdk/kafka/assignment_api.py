@@ -200,9 +200,9 @@ class AssignmentApi:
     def _write_completed(self, partitions: list[TopicPartition]) -> None:
         """Write the records completed before the loss was known; nothing is written for these partitions afterwards."""
         for coordinates in coordinates_in(partitions):
-            held = self._delivery.partition_of(*coordinates)
-            if held is not None:
-                held.persist()
+            partition = self._delivery.partition_of(*coordinates)
+            if partition is not None:
+                partition.persist()
 
     def forget(self, gone: Collection[Coordinates]) -> None:
         """Drop the fetched messages and noted seeks of partitions that are closed or moved."""
@@ -366,10 +366,10 @@ class AssignmentApi:
 
         Without its first records, the rest of a finished unit would wait for them, or count as the whole unit.
         """
-        held = self._delivery.partition_of(topic, partition)
-        if held is None:
+        opened = self._delivery.partition_of(topic, partition)
+        if opened is None:
             return offset
-        return held.resumes_at(offset, self._delivery.first_waiting(topic, partition))
+        return opened.resumes_at(offset, self._delivery.first_waiting(topic, partition))
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the offset after the last message delivered, per partition; hidden duplicates count as delivered."""
@@ -379,10 +379,10 @@ class AssignmentApi:
 
     def _position(self, tp: TopicPartition) -> int:
         waiting = self._delivery.first_waiting(tp.topic, tp.partition)
-        held = self._delivery.partition_of(tp.topic, tp.partition)
+        partition = self._delivery.partition_of(tp.topic, tp.partition)
         if waiting is not None:
             return waiting
-        return OFFSET_INVALID if held is None else held.flight.position
+        return OFFSET_INVALID if partition is None else partition.flight.position
 
     # --- pauses --------------------------------------------------------------------------------------------------
 

@@ -157,9 +157,9 @@ class Commits:
     @staticmethod
     def _known_offset(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
         """Return the offset that need not be committed again: requested, or for a synchronous commit acknowledged."""
-        if asynchronous or assigned.held is None or assigned.held.flight.committed is None:
+        if asynchronous or assigned.opened is None or assigned.opened.flight.committed is None:
             return assigned.commits.requested
-        return min(assigned.commits.requested, assigned.held.flight.committed)
+        return min(assigned.commits.requested, assigned.opened.flight.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
         """Commit where histories begin, also where nothing is completed yet; raises `KafkaException`.
@@ -192,17 +192,19 @@ class Commits:
         ready = []
         for coordinates, assigned in self._assigned.items():
             offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
-            if offset is None or assigned.held is None:
+            if offset is None or assigned.opened is None:
                 continue
             if ends is None and not self._is_new_to_group(offset, asynchronous=asynchronous):
                 continue
             if ends is not None:
                 known = max(
                     assigned.commits.requested,
-                    assigned.held.flight.committed or 0,
+                    assigned.opened.flight.committed or 0,
                     self._pending_up_to(assigned),
                 )
-                offset = assigned.commit_of(assigned.held, min(offset.offset, max(ends[coordinates], known)))
+                offset = assigned.commit_of(
+                    assigned.opened, min(offset.offset, max(ends[coordinates], known))
+                )
             ready.append(offset)
         return ready
 
@@ -282,14 +284,14 @@ class Commits:
         again = []
         for tp in refused:
             assigned = self._assigned[tp.topic, tp.partition]
-            if assigned.commits.has_room_for_done and assigned.held is not None and done_part(tp.metadata):
+            if assigned.commits.has_room_for_done and assigned.opened is not None and done_part(tp.metadata):
                 logger.warning(
                     "%s[%d]: the broker refused commit metadata of %d characters (offset.metadata.max.bytes): offsets "
                     "completed above the committed one are left out, and are handled again after a rebalance; raise "
                     "the broker's limit to avoid that", tp.topic, tp.partition, len(tp.metadata or ""),
                 )  # fmt: skip
                 assigned.commits.has_room_for_done = False
-                again.append(assigned.commit_of(assigned.held, tp.offset))
+                again.append(assigned.commit_of(assigned.opened, tp.offset))
         return again
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -325,9 +327,13 @@ class Commits:
                 continue
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
-            if assigned.held is not None and assigned.held.started and tp.offset <= assigned.held.flight.high:
+            if (
+                assigned.opened is not None
+                and assigned.opened.started
+                and tp.offset <= assigned.opened.flight.high
+            ):
                 # Above the watermark it is the late answer to a commit from before a seek.
-                flight = assigned.held.flight
+                flight = assigned.opened.flight
                 if flight.committed is not None and tp.offset < flight.committed <= flight.high:
                     self._repeat_commit(assigned, tp.offset, flight.committed)
                 flight.note_committed(tp.offset)
@@ -347,9 +353,9 @@ class Commits:
             offset,
             committed,
         )
-        if assigned.held is not None and assigned.commits.requested <= committed:
+        if assigned.opened is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
-            again = assigned.commit_of(assigned.held, committed)
+            again = assigned.commit_of(assigned.opened, committed)
             self.pending.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
@@ -359,23 +365,23 @@ class Commits:
 
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of a partition's contiguous completed prefix, after it was written to the store."""
-    if assigned.held is None or not assigned.is_ours:
+    if assigned.opened is None or not assigned.is_ours:
         return None
     # The store before the broker: a committed record must be in the store after a crash.
-    assigned.held.persist()
-    return assigned.commit_of(assigned.held, assigned.held.committable)
+    assigned.opened.persist()
+    return assigned.commit_of(assigned.opened, assigned.opened.committable)
 
 
 def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of the hidden records directly after the committed offset; None where there are none."""
-    start, held, confirmed = assigned.start, assigned.held, assigned.commits.confirmed
+    start, partition, confirmed = assigned.start, assigned.opened, assigned.commits.confirmed
     # Before a start that is not committed lie records that the user skipped. In observe mode every record is visible.
-    if start is None or held is None or start.offset > confirmed or held.flight.shows_duplicates:
+    if start is None or partition is None or start.offset > confirmed or partition.flight.shows_duplicates:
         return None
-    handled = held.handled_since(confirmed)
-    if held.committable <= confirmed or handled == confirmed:
+    handled = partition.handled_since(confirmed)
+    if partition.committable <= confirmed or handled == confirmed:
         return None
     prefix = _completed_prefix(assigned)
     if prefix is None or handled is None or prefix.offset <= handled:
         return prefix
-    return assigned.commit_of(held, handled)
+    return assigned.commit_of(partition, handled)

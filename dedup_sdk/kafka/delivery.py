@@ -291,34 +291,34 @@ class BatchClassifier:
         error, rest = None, []
         for run in runs:
             assigned = self._session.assigned.get((run.topic, run.partition))
-            held = assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
-            if held is None:
+            partition = assigned.opened if assigned is not None and assigned.state is State.ACTIVE else None
+            if partition is None:
                 continue
             part = columns if one else columns.cut(run.rows)
-            other = held.another_log(part.offsets, part.timestamps, part.ids, part.leader_epochs)
+            other = partition.another_log(part.offsets, part.timestamps, part.ids, part.leader_epochs)
             if other is not None:
                 self._session.doubt(run.topic, run.partition, contradicted_at=other.first_offset)
                 doubted.add((run.topic, run.partition))
                 continue
             try:
                 chunks = _guarded(
-                    held, held.admit, part.offsets, part.timestamps, part.ids, part.messages,
+                    partition, partition.admit, part.offsets, part.timestamps, part.ids, part.messages,
                     discard_unkeyed=self._discard and not self._observing, shows_duplicates=self._observing,
                 )  # fmt: skip
             except DedupError as refusal:
                 error, rest = refusal, batch[run.rows.start :]
                 break
-            if held.gates:
-                self._engine.look_across(held)
-            held.flight.note_epoch(part.messages[-1].leader_epoch())
-            admitted.append(_Admitted(held, part.messages, chunks))
+            if partition.gates:
+                self._engine.look_across(partition)
+            partition.flight.note_epoch(part.messages[-1].leader_epoch())
+            admitted.append(_Admitted(partition, part.messages, chunks))
         if self._engine.gatekeeper is not None and admitted:
             # One question for all messages that the batch would deliver.
             self._engine.gatekeeper.admit([each.partition for each in admitted])
         judged: list[PartitionBatch] = []
         messages: list[Any] = []
-        for held, of_run, chunks in admitted:
-            judged += map(PartitionBatch, repeat(held), chunks)
+        for partition, of_run, chunks in admitted:
+            judged += map(PartitionBatch, repeat(partition), chunks)
             # Late records, if there are any, are a chunk of their own.
             states = chunks[0].states if len(chunks) == 1 else b"".join([chunk.states for chunk in chunks])
             whole = self._observing or states.count(OFFERED) == len(states)
@@ -352,7 +352,7 @@ class BatchClassifier:
     def partition_of(self, topic: str, partition: int) -> Partition | None:
         """Return a partition that delivers, None if it is not assigned or recovers."""
         assigned = self._session.assigned.get((topic, partition))
-        return assigned.held if assigned is not None and assigned.state is State.ACTIVE else None
+        return assigned.opened if assigned is not None and assigned.state is State.ACTIVE else None
 
 
 class _Admitted(NamedTuple):
@@ -738,7 +738,9 @@ class Delivery:
         self._drop_individual(gone)
         self._individual_handed = _without(self._individual_handed, gone)
         self._chunks = [
-            held for held in self._chunks if (held.partition.topic, held.partition.partition) not in gone
+            partition
+            for partition in self._chunks
+            if (partition.partition.topic, partition.partition.partition) not in gone
         ]
         self._aside = {
             coordinates: aside for coordinates, aside in self._aside.items() if coordinates not in gone

@@ -41,14 +41,14 @@ UNDECIDED_LOOK_S = 0.5
 
 def start_in_the_log(
     start: Start,
-    held: Partition,
+    partition: Partition,
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
     *,
     until: float | None = None,
 ) -> Steps[Start]:
-    """Return where to start; cut back the progress loaded in ``held`` where the log lacks completed records.
+    """Return where to start; cut back the progress loaded in ``partition`` where the log lacks completed records.
 
     The progress is cut back in two cases:
 
@@ -62,37 +62,37 @@ def start_in_the_log(
     Raises `RecoveryError` where the progress would be cut back, neither the broker nor the store gives the end of the
     common prefix, and ``auto.offset.reset=error``.
     """
-    first, end = yield from _bounds_once_decided(start, held, client, until)
-    loaded = held.loaded
+    first, end = yield from _bounds_once_decided(start, partition, client, until)
+    loaded = partition.loaded
     known = start.offset if loaded is None else max(start.offset, loaded.progress.high)
     completed = known if loaded is None else max(known, loaded.progress.completed_end)
-    short = completed > end and completed > client.log_end(held.topic, held.partition)
+    short = completed > end and completed > client.log_end(partition.topic, partition.partition)
     if not short and start.log_change is None:
         if loaded is None or start.reopened or completed == start.offset:
             return start
-        if not (yield from _is_other_log(held, loaded, engine, client, decided=end)):
+        if not (yield from _is_other_log(partition, loaded, engine, client, decided=end)):
             return start
-    same_until = yield from _same_until_in_range(start, held, client, first=first, end=end)
+    same_until = yield from _same_until_in_range(start, partition, client, first=first, end=end)
     if loaded is None:
         if same_until is None and settings.reset == "error":
             reason = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
             raise RecoveryError(
-                f"{held.topic}[{held.partition}]: the group committed {start.offset}, but {reason}; the topic was "
+                f"{partition.topic}[{partition.partition}]: the group committed {start.offset}, but {reason}; the topic was "
                 "truncated or recreated. Reset the group's offsets"
             )
         common = first if same_until is None else same_until
     else:
         common = yield from _common_end(
-            held, loaded, engine, client, first=first, end=min(end, known), same_until=same_until,
+            partition, loaded, engine, client, first=first, end=min(end, known), same_until=same_until,
             contradicted_at=None if start.log_change is None else start.log_change.contradicted_at,
         )  # fmt: skip
-        held.begin_with(_cut_back(held, loaded, common))
+        partition.begin_with(_cut_back(partition, loaded, common))
     # An unknown log is read from its first record, even where that lies after the committed offset.
     offset = common if loaded is None and same_until is None else min(start.offset, common)
     detail = f"offset {known} was completed or committed, the log ends at {end}"
     if known <= end:
         detail = f"offset {known} was completed or committed in a log that the broker no longer has"
-    engine.tell(PartitionEvent("log-truncated", held.topic, held.partition, offset, detail))
+    engine.tell(PartitionEvent("log-truncated", partition.topic, partition.partition, offset, detail))
     metadata = None if start.metadata is None else replace(start.metadata, done=None)
     if metadata is not None and (metadata.low > offset or (loaded is None and same_until is None)):
         metadata = replace(metadata, low=offset, complete=False)
@@ -104,18 +104,18 @@ def start_in_the_log(
 
 
 def _bounds_once_decided(
-    start: Start, held: Partition, client: Client, until: float | None
+    start: Start, partition: Partition, client: Client, until: float | None
 ) -> Steps[tuple[int, int]]:
-    first, end = client.bounds(held.topic, held.partition)
+    first, end = client.bounds(partition.topic, partition.partition)
     if start.offset > end and start.log_change is None:
-        with closing(client.tail_reader(held.topic, held.partition)) as reader:
-            yield from wait_until_decided(held, start.offset, reader, until=until)
-        first, end = client.bounds(held.topic, held.partition)
+        with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
+            yield from wait_until_decided(partition, start.offset, reader, until=until)
+        first, end = client.bounds(partition.topic, partition.partition)
     return first, end
 
 
 def wait_until_decided(
-    held: Partition, offset: int, reader: TailReader, *, until: float | None
+    partition: Partition, offset: int, reader: TailReader, *, until: float | None
 ) -> Steps[None]:
     """Wait until no transaction is open below ``offset``, or until ``until`` (monotonic seconds).
 
@@ -135,21 +135,21 @@ def wait_until_decided(
             logger.warning(
                 "%s[%d]: the group committed %d, but a transaction that began at %d is open; recovery waits for its "
                 "end to know which records the group has passed. If it never ends, abort it (kafka-transactions.sh)",
-                held.topic, held.partition, offset, decided,
+                partition.topic, partition.partition, offset, decided,
             )  # fmt: skip
             warned = True
         yield Wait(UNDECIDED_LOOK_S, "transaction")
 
 
 def _same_until_in_range(
-    start: Start, held: Partition, client: Client, *, first: int, end: int
+    start: Start, partition: Partition, client: Client, *, first: int, end: int
 ) -> Steps[int | None]:
     """Return the offset up to which the log still has the completed records; None where the broker cannot tell."""
     same_until = None if start.log_change is None else start.log_change.same_until
     if same_until is None:
         # Above the log's end the client only reports that the offset does not exist.
         within = replace(start, offset=min(start.offset, end))
-        same_until = yield from ask_same_until(within, held.topic, held.partition, client)
+        same_until = yield from ask_same_until(within, partition.topic, partition.partition, client)
     return None if same_until is None else max(first, min(same_until, start.offset, end))
 
 
@@ -161,10 +161,10 @@ def ask_same_until(start: Start, topic: str, partition: int, client: Client) -> 
         return (yield from reader.same_until(start.offset, start.leader_epoch))
 
 
-def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
+def _cut_back(partition: Partition, loaded: Loaded, end: int) -> Loaded | None:
     """Return the loaded state without the completions from ``end`` on; None where no part of it can be kept."""
     progress = loaded.progress
-    if not held.tells_of_singles and progress.high > end:
+    if not partition.tells_of_singles and progress.high > end:
         # The last IDs of sources and the ends of units cannot be rolled back: they are rebuilt from the log.
         return None
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
@@ -179,19 +179,19 @@ def _cut_back(held: Partition, loaded: Loaded, end: int) -> Loaded | None:
         witness=None,
         delta=False,
     )
-    if held.window.count is not None and high < loaded.progress.high:
+    if partition.window.count is not None and high < loaded.progress.high:
         # The number of accepted IDs after the cut is not known. Numbering goes on, so that earlier IDs look older.
         progress = replace(progress, since_ms=NOTHING_KNOWN, since_number=progress.accepted)
     recent = loaded.recent
     if recent.count and int(recent.offsets.max()) >= end:
         # A recent mark at an offset that is read again would be mistaken for the mark of the record in flight there.
-        held.store.flush(progress, recent)
+        partition.store.flush(progress, recent)
         recent = NO_MARKS
     return replace(loaded, progress=progress, recent=recent)
 
 
 def _is_other_log(
-    held: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, decided: int
+    partition: Partition, loaded: Loaded, engine: Deduplicator, client: Client, *, decided: int
 ) -> Steps[bool]:
     """Whether the log differs from the one in which the store has completed more records than the group committed.
 
@@ -201,7 +201,7 @@ def _is_other_log(
     """
     progress = loaded.progress
     if progress.epoch is not None:
-        with closing(client.tail_reader(held.topic, held.partition)) as reader:
+        with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
             end = progress.completed_end
             same_until = yield from reader.same_until(end, progress.epoch)
         if same_until is not None and same_until < end:
@@ -212,7 +212,7 @@ def _is_other_log(
         return True
     if witness.offset >= decided:
         return False
-    return (yield from check_witness(witness, held, engine, client)).same is False
+    return (yield from check_witness(witness, partition, engine, client)).same is False
 
 
 class WitnessCheck(NamedTuple):
@@ -225,17 +225,17 @@ class WitnessCheck(NamedTuple):
 
 
 def check_witness(
-    witness: Witness, held: Partition, engine: Deduplicator, client: Client
+    witness: Witness, partition: Partition, engine: Deduplicator, client: Client
 ) -> Steps[WitnessCheck]:
     """Check whether the log still has a completed record at its offset."""
-    with closing(client.tail_reader(held.topic, held.partition)) as reader:
+    with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
         first, end = reader.bounds()
         if not first <= witness.offset < end:
             return WitnessCheck(None if witness.offset < first else False)
         for batch in reader.slices(witness.offset, witness.offset + 1, engine.keys):
             if batch is not None and batch.offsets:
                 key = batch.digests[0]
-                digest = held.keys.digest_of(key)
+                digest = partition.keys.digest_of(key)
                 found = Witness.of(batch.offsets[0], int(batch.timestamps[0]), digest)
                 # A source does not store a timestamp from the future: -1 stands for any.
                 same = found.check == witness.check and witness.timestamp_ms in (-1, found.timestamp_ms)
@@ -245,7 +245,7 @@ def check_witness(
 
 
 def _common_end(
-    held: Partition,
+    partition: Partition,
     loaded: Loaded,
     engine: Deduplicator,
     client: Client,
@@ -265,10 +265,10 @@ def _common_end(
     """
     if contradicted_at is not None:
         return min(max(contradicted_at, first), end)
-    window_ms = held.window.time_ms
+    window_ms = partition.window.time_ms
     floor = begin = min(max(first, loaded.progress.low), end) if same_until is None else same_until
-    search = _LogComparison(held, loaded)
-    with closing(client.tail_reader(held.topic, held.partition)) as reader:
+    search = _LogComparison(partition, loaded)
+    with closing(client.tail_reader(partition.topic, partition.partition)) as reader:
         if window_ms is not None:
             begin = min(max(begin, reader.first_at(loaded.progress.newest_ms - window_ms) or begin), end)
         for start, stop in ((begin, end), (floor, begin)):
@@ -290,8 +290,8 @@ class _LogComparison:
     without an ID, or whose mark has been dropped, is neither.
     """
 
-    def __init__(self, held: Partition, loaded: Loaded) -> None:
-        self._held = held
+    def __init__(self, partition: Partition, loaded: Loaded) -> None:
+        self._held = partition
         recent = loaded.recent
         rows = zip(
             cut_digests(recent.digests), recent.offsets.tolist(), recent.timestamps.tolist(), strict=True

@@ -325,10 +325,10 @@ class FetchLoop:
 
     def _offer_due(self) -> None:
         """Queue messages of earlier batches that gates let through since."""
-        for held in self._engine.partitions.values():
-            if held.due:
+        for partition in self._engine.partitions.values():
+            if partition.due:
                 self._delivery.offer(
-                    place for place in held.take_due() if place.chunk.states[place.row] == INDIVIDUAL
+                    place for place in partition.take_due() if place.chunk.states[place.row] == INDIVIDUAL
                 )
                 self._interruption.request_maintenance()
 
@@ -336,7 +336,7 @@ class FetchLoop:
         """Tell gates that wait for records the time, and whether their partition is read to its end."""
         fetcher = self._fetcher
         for coordinates, assigned in self._session.assigned.items():
-            partition = assigned.held
+            partition = assigned.opened
             if partition is not None and partition.waits:
                 position = partition.flight.position
                 if not fetcher.is_behind(coordinates):
@@ -377,7 +377,7 @@ class FetchLoop:
     def _ask(self, gatekeeper: Gatekeeper) -> None:
         """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
         gatekeeper.keep(self._delivery.take_back)
-        gatekeeper.settle([held for held in self._engine.partitions.values() if held.started])
+        gatekeeper.settle([partition for partition in self._engine.partitions.values() if partition.started])
         self._offer_due()
 
     def _write_completed(self) -> None:
@@ -387,7 +387,7 @@ class FetchLoop:
             self._write(unwritten.values())
         if self._delivery.completed_by is CompletedBy.COMMIT:
             open_ = self._engine.partitions.values()
-            self._write(held for held in open_ if held.started and held.flight.unwritten)
+            self._write(partition for partition in open_ if partition.started and partition.flight.unwritten)
 
     def _write(self, partitions: Iterable[Partition]) -> None:
         """Write completed records, unless ``durability="commit"`` leaves them to the next commit."""
@@ -493,11 +493,11 @@ class FetchLoop:
             if below is None and self._only_stored:
                 return
             for coordinates in list(self._session.assigned if below is None else below):
-                held = delivery.partition_of(*coordinates)
-                if held is not None:
-                    delivery.finish_below(held, None if below is None else below[coordinates])
+                partition = delivery.partition_of(*coordinates)
+                if partition is not None:
+                    delivery.finish_below(partition, None if below is None else below[coordinates])
                     if write:
-                        held.persist()
+                        partition.persist()
         elif below is not None:
             for (topic, number), end in below.items():
                 self._write(delivery.finish_up_to(topic, number, end - 1))
@@ -515,9 +515,9 @@ class FetchLoop:
             return None
         with self._mutex:
             place = self._delivery.place(message)
-            held = self._delivery.partition_of(message.topic(), message.partition())
-            if place is None and held is not None:
-                place = held.flight.place(message.offset())
+            partition = self._delivery.partition_of(message.topic(), message.partition())
+            if place is None and partition is not None:
+                place = partition.flight.place(message.offset())
             return None if place is None else place.chunk.verdict(place.row)
 
     # --- while no message is asked for ---------------------------------------------------------------------------

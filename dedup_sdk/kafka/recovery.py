@@ -166,7 +166,7 @@ def recover(
     settings: ClientSettings,
     chosen: RecoverySettings,
 ) -> Steps[None]:
-    """Recover one partition; when the generator ends, ``assigned.held`` accepts records from the start offset on.
+    """Recover one partition; when the generator ends, ``assigned.opened`` accepts records from the start offset on.
 
     Raises `StoreError`, `SnapshotError`, `RecoveryError` or `KafkaException`; nothing is delivered then.
     """
@@ -180,36 +180,36 @@ def recover(
     )  # fmt: skip
     assigned.identify(log_name(recovery.cluster, recovery.topic_id))
     recovery.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
-    held = yield from _open_store(recovery)
-    start, done_epoch = yield from _validate_history(recovery, start, held)
+    partition = yield from _open_store(recovery)
+    start, done_epoch = yield from _validate_history(recovery, start, partition)
     while True:
-        plan = _plan(held, start, client, chosen)
+        plan = _plan(partition, start, client, chosen)
         cut: LogChange | None = None
         if plan.replay_to > plan.replay_from and start.log_change is None:
             # The log may have other records at the offsets to replay, which were never handled.
-            cut = yield from _find_log_cut(start, held, client)
+            cut = yield from _find_log_cut(start, partition, client)
         if cut is None:
             if start is not assigned.start:
                 assigned.begin_at(start)
-            plan = yield from _from_store_or_snapshot(recovery, start, held, plan)
-            cut = yield from _replay_tail(recovery, start, held, plan)
+            plan = yield from _from_store_or_snapshot(recovery, start, partition, plan)
+            cut = yield from _replay_tail(recovery, start, partition, plan)
             if cut is None:
                 break
             # The log was cut during the replay: some of the replayed records may never have been handled.
-            held.begin_with(None)
+            partition.begin_with(None)
         change = cut if start.log_change is None else start.log_change._replace(same_until=cut.same_until)
-        start = yield from _check_log_if_needed(recovery, replace(start, log_change=change), held)
+        start = yield from _check_log_if_needed(recovery, replace(start, log_change=change), partition)
     done = None if start.metadata is None or plan.beginning == "rewound" else start.metadata.done
     if done is not None:
         # Records above the committed offset that the group has completed already must be hidden.
-        held.tell_completed(done.ranges, done_epoch)
-    held.read_from(start.offset)
-    if start.metadata is not None and held.flight.high == start.offset:
-        held.flight.learn_epoch(start.metadata.epoch)
+        partition.tell_completed(done.ranges, done_epoch)
+    partition.read_from(start.offset)
+    if start.metadata is not None and partition.flight.high == start.offset:
+        partition.flight.learn_epoch(start.metadata.epoch)
     new = start.new and plan.progress.since_ms is None
     note, seconds = ", ".join(recovery.notes), time.monotonic() - began
     complete = new if start.metadata is None else start.metadata.complete
-    assigned.be_ready(held, complete=complete, completed_above=done, note=note, seconds=seconds)
+    assigned.be_ready(partition, complete=complete, completed_above=done, note=note, seconds=seconds)
     if recovery.start_reported:
         engine.inform(recovery.event("recovery-ended", f"{note}, {seconds:.2f} s"))
 
@@ -288,7 +288,9 @@ def _report_lock_wait(recovery: Recovery, error: StoreLockedError, waited_s: flo
 # --- step 2: whether the history belongs to this log and this rule (see also log_check) -----------------------------
 
 
-def _validate_history(recovery: Recovery, start: Start, held: Partition) -> Steps[tuple[Start, int | None]]:
+def _validate_history(
+    recovery: Recovery, start: Start, partition: Partition
+) -> Steps[tuple[Start, int | None]]:
     """Return where to start, with the part of the group's history that is valid for this log and this rule.
 
     Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
@@ -296,33 +298,33 @@ def _validate_history(recovery: Recovery, start: Start, held: Partition) -> Step
     assigned = recovery.assigned
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
         start = _discard_other_log(assigned, start, start.metadata)
-    if start.rule not in (None, held.terms.rule):
-        start = _discard_other_rule(assigned, start, held)
+    if start.rule not in (None, partition.terms.rule):
+        start = _discard_other_rule(assigned, start, partition)
     if start.void is not None:
         _log_void_reason(assigned, start, start.void, recovery.chosen)
-    start = yield from _check_log_if_needed(recovery, start, held)
+    start = yield from _check_log_if_needed(recovery, start, partition)
     if start.metadata is None or start.metadata.done is None:
         return start, None
     return (
         yield from _verify_completed_above(
-            start, start.metadata, start.metadata.done, held, recovery.engine, recovery.client
+            start, start.metadata, start.metadata.done, partition, recovery.engine, recovery.client
         )
     )
 
 
-def _check_log_if_needed(recovery: Recovery, start: Start, held: Partition) -> Steps[Start]:
+def _check_log_if_needed(recovery: Recovery, start: Start, partition: Partition) -> Steps[Start]:
     """Return where to start in the present log; no check where store and group have completed the same records."""
     if start.new or (
-        held.loaded is not None
-        and held.loaded.progress.high == start.offset
+        partition.loaded is not None
+        and partition.loaded.progress.high == start.offset
         and start.log_change is None
-        and (start.reopened or not held.loaded.progress.done)
+        and (start.reopened or not partition.loaded.progress.done)
     ):
         # The check takes time for each partition. The client reports a log that ends below the next offset anyway.
         return start
     return (
         yield from start_in_the_log(
-            start, held, recovery.engine, recovery.client, recovery.settings, until=recovery.until
+            start, partition, recovery.engine, recovery.client, recovery.settings, until=recovery.until
         )
     )
 
@@ -356,7 +358,7 @@ def _discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadat
     )
 
 
-def _discard_other_rule(assigned: Assigned, start: Start, held: Partition) -> Start:
+def _discard_other_rule(assigned: Assigned, start: Start, partition: Partition) -> Start:
     """Discard a history made under another rule: it begins anew at the committed offset.
 
     Records that another ID spec or strategy hid were never handled; a replay under this rule would count them as
@@ -369,7 +371,7 @@ def _discard_other_rule(assigned: Assigned, start: Start, held: Partition) -> St
         "%s[%d]: up to offset %d the group used another rule (%s, now %s): was the ID spec, the strategy, the kind of "
         "window or isolation.level changed? No earlier record counts as handled; IDs that are not found are delivered "
         "as unverified until the window has filled",
-        assigned.topic, assigned.partition, start.offset, start.rule, held.terms.rule,
+        assigned.topic, assigned.partition, start.offset, start.rule, partition.terms.rule,
     )  # fmt: skip
     # The user cannot vouch for it either: records that the other rule hid were never handled.
     return replace(start, metadata=None, void=Void.OTHER_RULE, must_commit_first=True)
@@ -393,7 +395,7 @@ def _verify_completed_above(
     start: Start,
     metadata: CommitMetadata,
     done: CompletedAbove,
-    held: Partition,
+    partition: Partition,
     engine: Deduplicator,
     client: Client,
 ) -> Steps[tuple[Start, int | None]]:
@@ -401,30 +403,30 @@ def _verify_completed_above(
 
     Return that record's leader epoch, too: the log may be cut before the partition has read up to it.
     """
-    found = yield from check_witness(done.witness, held, engine, client)
+    found = yield from check_witness(done.witness, partition, engine, client)
     if found.same:
         return start, found.epoch
     logger.warning(
         "%s[%d]: the metadata of the committed offset %d names a completed record at %d which the log does not have: "
         "records completed above the committed offset are delivered again",
-        held.topic, held.partition, start.offset, done.witness.offset,
+        partition.topic, partition.partition, start.offset, done.witness.offset,
     )  # fmt: skip
     return replace(start, metadata=replace(metadata, done=None), must_commit_first=True), None
 
 
-def _find_log_cut(start: Start, held: Partition, client: Client) -> Steps[LogChange | None]:
+def _find_log_cut(start: Start, partition: Partition, client: Client) -> Steps[LogChange | None]:
     """Return how the log differs from the one that the group committed in; None if it does not, or is not known to."""
-    same_until = yield from ask_same_until(start, held.topic, held.partition, client)
+    same_until = yield from ask_same_until(start, partition.topic, partition.partition, client)
     return LogChange(same_until) if same_until is not None and same_until < start.offset else None
 
 
 # --- the plan for steps 3 to 5 --------------------------------------------------------------------------------------
 
 
-def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:
+def _plan(partition: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:
     """Return how the partition starts, from the progress of its store and the group's commit."""
-    stored = held.loaded.progress if held.loaded else None
-    where = held.topic, held.partition
+    stored = partition.loaded.progress if partition.loaded else None
+    where = partition.topic, partition.partition
     if start.new and stored is not None and stored.begun:
         logger.warning(
             "%s[%d]: the group has no committed offset, but its store has offsets %d to %d: were its commits deleted, "
@@ -468,7 +470,7 @@ def _plan(held: Partition, start: Start, client: Client, chosen: RecoverySetting
 
 
 def _from_store_or_snapshot(
-    recovery: Recovery, start: Start, held: Partition, plan: StartPlan
+    recovery: Recovery, start: Start, partition: Partition, plan: StartPlan
 ) -> Steps[StartPlan]:
     """Start with the marks of the store, of a snapshot, or with none; return the remaining plan."""
     assigned = recovery.assigned
@@ -478,14 +480,14 @@ def _from_store_or_snapshot(
         if recovery.engine.gatekeeper is not None:
             recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
     recovery.notes = [plan.beginning]
-    if plan.whole and not held.forgets and recovery.chosen.snapshot and not recovery.out_of_time():
+    if plan.whole and not partition.forgets and recovery.chosen.snapshot and not recovery.out_of_time():
         identity = Identity(
             cluster=recovery.cluster, group=recovery.settings.group, topic=assigned.topic, partition=assigned.partition,
-            topic_id=recovery.topic_id, id_spec=held.terms.id_spec, isolation=recovery.settings.isolation,
+            topic_id=recovery.topic_id, id_spec=partition.terms.id_spec, isolation=recovery.settings.isolation,
         )  # fmt: skip
         with recovery.reader() as reader:
             plan, note = yield from start_from_snapshot(
-                held,
+                partition,
                 plan,
                 recovery.chosen.snapshot,
                 identity,
@@ -495,12 +497,12 @@ def _from_store_or_snapshot(
             )
         recovery.notes.append(note)
     else:
-        held.start(plan)
+        partition.start(plan)
     if recovery.store_was_damaged:
         recovery.notes.append("damaged store set aside")
-        if plan.beginning == "new" and not held.forgets:
+        if plan.beginning == "new" and not partition.forgets:
             # The group has committed nothing, but the damaged store may have had marks.
-            held.memory.forget_all()
+            partition.memory.forget_all()
     return plan
 
 
@@ -520,7 +522,7 @@ class _Candidate(NamedTuple):
 
 
 def start_from_snapshot(
-    held: Partition,
+    partition: Partition,
     plan: StartPlan,
     places: Iterable[str],
     identity: Identity,
@@ -534,7 +536,7 @@ def start_from_snapshot(
     were passed over.
 
     Args:
-        held: the partition.
+        partition: the open partition.
         plan: how it starts without a snapshot.
         places: folders of one snapshot or of several, and URLs.
         identity: the identity of the partition's store, which a snapshot must match.
@@ -550,7 +552,7 @@ def start_from_snapshot(
     candidates: list[_Candidate] = []
     for source in found:
         try:
-            part = _fitting_part(source.place, source.manifest, held, plan, identity)
+            part = _fitting_part(source.place, source.manifest, partition, plan, identity)
             yield from _check_log(source.place, part, same_until)
         except SnapshotError as misfit:
             passed_over.append(str(misfit))
@@ -570,7 +572,7 @@ def start_from_snapshot(
         try:
             with scratch(beside) as folder:
                 here = yield from fetched(candidate.source, (candidate.part,), folder)
-                yield from held.install(here, candidate.plan, move=candidate.source.remote is not None)
+                yield from partition.install(here, candidate.plan, move=candidate.source.remote is not None)
         except SnapshotError as error:
             damage = error
             passed_over.append(str(error))
@@ -581,18 +583,20 @@ def start_from_snapshot(
         if passed_over:
             logger.info(
                 "%s[%d]: snapshot %s taken, which leaves %d offsets; passed over: %s",
-                held.topic, held.partition, candidate.source.place, candidate.tail, "; ".join(passed_over),
+                partition.topic, partition.partition, candidate.source.place, candidate.tail, "; ".join(passed_over),
             )  # fmt: skip
         return candidate.plan, f"snapshot of {candidate.part.marks} marks"
     if damage is not None:
         raise damage
-    logger.warning("%s[%d]: snapshot not taken: %s", held.topic, held.partition, "; ".join(passed_over))
-    held.start(plan)
+    logger.warning(
+        "%s[%d]: snapshot not taken: %s", partition.topic, partition.partition, "; ".join(passed_over)
+    )
+    partition.start(plan)
     return plan, "snapshot not taken"
 
 
 def _fitting_part(
-    folder: str | Path, manifest: Manifest, held: Partition, plan: StartPlan, identity: Identity
+    folder: str | Path, manifest: Manifest, partition: Partition, plan: StartPlan, identity: Identity
 ) -> PartitionManifest:
     """Return the snapshot's part for this partition; raises `SnapshotError` with the reason if it does not fit.
 
@@ -608,9 +612,9 @@ def _fitting_part(
         )
         raise SnapshotError(message)
     part = fitting_partition(
-        folder, manifest, identity, plan.progress, numbered=held.window.count is not None
+        folder, manifest, identity, plan.progress, numbered=partition.window.count is not None
     )
-    ours, theirs = held.window, Window.parse(manifest.window)
+    ours, theirs = partition.window, Window.parse(manifest.window)
     if (ours.count or 0) > (theirs.count or 0) or (ours.count is None and theirs.count is not None):
         raise SnapshotError(
             f"its window is {theirs}, the consumer's is {ours}, and a snapshot lacks the ranks for that; make one with "
@@ -671,19 +675,19 @@ def _plan_after_resharding(part: PartitionManifest, plan: StartPlan) -> StartPla
 
 
 def _replay_tail(
-    recovery: Recovery, start: Start, held: Partition, plan: StartPlan
+    recovery: Recovery, start: Start, partition: Partition, plan: StartPlan
 ) -> Steps[LogChange | None]:
     """Replay the missing tail, if any; return how the log was cut meanwhile, or None."""
     if plan.replay_to <= plan.replay_from:
         return None
     with recovery.reader() as reader:
-        cut = yield from replay(recovery, held, plan, reader)
+        cut = yield from replay(recovery, partition, plan, reader)
     recovery.notes.append(f"replayed {recovery.assigned.replayed} records")
-    return cut or (yield from _find_log_cut(start, held, recovery.client))
+    return cut or (yield from _find_log_cut(start, partition, recovery.client))
 
 
 def replay(
-    recovery: Recovery, held: Partition, plan: StartPlan, reader: TailReader
+    recovery: Recovery, partition: Partition, plan: StartPlan, reader: TailReader
 ) -> Steps[LogChange | None]:
     """Fold the IDs of the tail into the marks.
 
@@ -693,28 +697,28 @@ def replay(
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
         return LogChange()
-    if held.forgets:
-        held.skip_to(plan.replay_to)
+    if partition.forgets:
+        partition.skip_to(plan.replay_to)
         return None
     if recovery.out_of_time() or plan.replay_to > decided:
-        _start_without_replay(recovery, held, plan)
+        _start_without_replay(recovery, partition, plan)
         return None
-    begin = yield from _replay_begin(held, plan, reader, first)
+    begin = yield from _replay_begin(partition, plan, reader, first)
     recovery.begin(f"replaying offsets {begin} to {plan.replay_to}")
-    return (yield from _fold(recovery, held, plan, reader, begin))
+    return (yield from _fold(recovery, partition, plan, reader, begin))
 
 
 def _fold(
-    recovery: Recovery, held: Partition, plan: StartPlan, reader: TailReader, begin: int
+    recovery: Recovery, partition: Partition, plan: StartPlan, reader: TailReader, begin: int
 ) -> Steps[LogChange | None]:
     watch = ReplayWatch(
-        f"{held.topic}[{held.partition}]", begin, plan.replay_to, recovery.until, recovery.progress
+        f"{partition.topic}[{partition.partition}]", begin, plan.replay_to, recovery.until, recovery.progress
     )
     epoch = None if recovery.assigned.start is None else recovery.assigned.start.leader_epoch
     reached, heard = begin, time.monotonic()
     for batch in reader.slices(begin, plan.replay_to, recovery.engine.keys):
         if watch.is_over:
-            _start_without_replay(recovery, held, plan)
+            _start_without_replay(recovery, partition, plan)
             return None
         if batch is None:
             # The broker is away, or the log has many aborted records here: other recoveries go first.
@@ -723,34 +727,34 @@ def _fold(
         if epoch is not None and batch.epoch is not None and batch.epoch > epoch:
             # Stop before this batch is folded: later its records could not be told from handled ones.
             return LogChange(batch.offsets[0])
-        held.fold(batch.offsets, batch.timestamps, batch.digests, batch.end)
+        partition.fold(batch.offsets, batch.timestamps, batch.digests, batch.end)
         reached, heard = batch.end, time.monotonic()
         recovery.assigned.replay(recovery.assigned.note, len(batch.offsets))
         watch.note(batch.end)
         recovery.engine.trim()
         yield None
-        while held.writer.disk_full and recovery.chosen.on_full_disk == "pause":
+        while partition.writer.disk_full and recovery.chosen.on_full_disk == "pause":
             # Marks folded now could not be written.
             yield Wait(DISK_RETRY_S, "store")
     if reached < plan.replay_to:
         return LogChange()
-    if held.flight.high < plan.replay_to:
-        held.fold([], np.empty(0, np.int64), [], plan.replay_to)
+    if partition.flight.high < plan.replay_to:
+        partition.fold([], np.empty(0, np.int64), [], plan.replay_to)
     return None
 
 
-def _start_without_replay(recovery: Recovery, held: Partition, plan: StartPlan) -> None:
+def _start_without_replay(recovery: Recovery, partition: Partition, plan: StartPlan) -> None:
     """Start without the records that were not replayed within ``recovery_timeout``."""
-    held.skip_to(plan.replay_to)
+    partition.skip_to(plan.replay_to)
     detail = "recovery_timeout passed; IDs that are not found are delivered as unverified until the window has filled"
     recovery.engine.tell(recovery.event("recovery-timeout", detail, plan.replay_to))
 
 
-def _replay_begin(held: Partition, plan: StartPlan, reader: TailReader, first: int) -> Steps[int]:
+def _replay_begin(partition: Partition, plan: StartPlan, reader: TailReader, first: int) -> Steps[int]:
     """Return the first offset to replay; where relevant records are gone from the log, coverage begins later."""
     begin = earliest = min(max(plan.replay_from, first), plan.replay_to)
-    if plan.whole and held.window.time_ms is not None and not held.hangs_on_order:
-        begin = yield from _one_window_back(held, reader, earliest, plan.replay_to)
+    if plan.whole and partition.window.time_ms is not None and not partition.hangs_on_order:
+        begin = yield from _one_window_back(partition, reader, earliest, plan.replay_to)
         # Retention may have deleted records meanwhile: then the window seems to begin at the first record of the log.
         first = max(first, reader.bounds()[0])
         earliest = min(max(plan.replay_from, first), plan.replay_to)
@@ -760,24 +764,24 @@ def _replay_begin(held: Partition, plan: StartPlan, reader: TailReader, first: i
         logger.warning(
             "%s[%d]: offsets %d to %d are gone from the log; IDs that are not found are delivered as unverified until "
             "the window has filled",
-            held.topic, held.partition, plan.replay_from, first,
+            partition.topic, partition.partition, plan.replay_from, first,
         )  # fmt: skip
-        held.memory.pass_uncounted(first - plan.replay_from)
-        held.memory.forget_all()
+        partition.memory.pass_uncounted(first - plan.replay_from)
+        partition.memory.forget_all()
     return begin
 
 
-def _one_window_back(held: Partition, reader: TailReader, low: int, end: int) -> Steps[int]:
+def _one_window_back(partition: Partition, reader: TailReader, low: int, end: int) -> Steps[int]:
     """Return where a replay must begin to rebuild all marks inside the window at ``end``; set when coverage begins."""
     newest_ms = yield from reader.newest_before(end, low)
     if newest_ms is None:
         return low
     # A record from the future counts as now: from its own timestamp the window would not reach back far enough.
-    since_ms = held.memory.reach.horizon_ms(min(newest_ms, int(time.time() * 1000)))
+    since_ms = partition.memory.reach.horizon_ms(min(newest_ms, int(time.time() * 1000)))
     first = reader.first_at(since_ms)
     if first is None or first <= low:
         return low
-    held.memory.reach.begin_at(since_ms)
+    partition.memory.reach.begin_at(since_ms)
     return min(first, end)
 
 

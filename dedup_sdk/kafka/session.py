@@ -218,9 +218,9 @@ class Session:
 
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return the range processed without a gap: its metadata (with ``low``) and the offset after its end."""
-        if assigned.held is not None:
-            high = assigned.held.flight.high
-            return assigned.metadata(assigned.held, high), high
+        if assigned.opened is not None:
+            high = assigned.opened.flight.high
+            return assigned.metadata(assigned.opened, high), high
         start = assigned.start
         if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
             return None
@@ -243,7 +243,7 @@ class Session:
             commits=assigned.commits.moved(moved_to),
             failed_at=assigned.failed_at,
         )
-        self._close(assigned, write=write and assigned.held is not None)
+        self._close(assigned, write=write and assigned.opened is not None)
 
     # --- after an interruption --------------------------------------------------------------------------------------
 
@@ -272,12 +272,14 @@ class Session:
         for assigned in list(self.assigned.values()):
             if assigned.state is State.FAILED:
                 continue
-            held, known = assigned.held, self._history(assigned)
+            partition, known = assigned.opened, self._history(assigned)
             start = (
-                assigned.start if held is None or known is None else self._start_to_reopen(assigned, known)
+                assigned.start
+                if partition is None or known is None
+                else self._start_to_reopen(assigned, known)
             )
             self._begin_again(assigned, start, write=False)
-            if held is not None and held.has_failed and start is not None:
+            if partition is not None and partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
     def _start_to_reopen(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
@@ -285,10 +287,10 @@ class Session:
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
         history = replace(history, done=assigned.completed_above)
         start = assigned.start
-        if assigned.held is not None:
+        if assigned.opened is not None:
             # Records that were not read yet must still be compared with the marks.
-            high = assigned.held.committable
-            acknowledged = assigned.held.flight.committed
+            high = assigned.opened.committable
+            acknowledged = assigned.opened.flight.committed
         elif start is not None:
             acknowledged = start.acknowledged if start.reopened else start.offset
         else:
@@ -488,9 +490,9 @@ class Session:
         same offset.
         """
         assigned = self.assigned.get((message.topic(), message.partition()))
-        if assigned is None or assigned.held is None or not assigned.held.started:
+        if assigned is None or assigned.opened is None or not assigned.opened.started:
             return assigned is not None
-        place = assigned.held.flight.place(message.offset())
+        place = assigned.opened.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
 
     # --- a poll ------------------------------------------------------------------------------------------------------
@@ -512,8 +514,8 @@ class Session:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
-            if assigned.state is State.ACTIVE and assigned.held is not None:
-                self._throttle(assigned, assigned.held)
+            if assigned.state is State.ACTIVE and assigned.opened is not None:
+                self._throttle(assigned, assigned.opened)
         try:
             if self.commits.pending:
                 self.commits.send_pending()
@@ -553,23 +555,23 @@ class Session:
         waking, self.waking = self.waking, []
         self._client.wake(waking)
 
-    def _throttle(self, assigned: Assigned, held: Partition) -> None:
+    def _throttle(self, assigned: Assigned, partition: Partition) -> None:
         """Pause a partition with a backlog, a full disk or a silent shared store; resume it afterwards."""
-        flight, pauses = held.flight, assigned.pauses
+        flight, pauses = partition.flight, assigned.pauses
         if self._completed_by_user:
             note_uncompleted(assigned, flight, MOST_WAITING)
-        full = held.writer.disk_full and self._chosen.on_full_disk == "pause"
+        full = partition.writer.disk_full and self._chosen.on_full_disk == "pause"
         if full != (Pause.DISK in pauses):
             self._pause_while(assigned, Pause.DISK, full)
-        waits_elsewhere = held.stands_still
+        waits_elsewhere = partition.stands_still
         if waits_elsewhere != (Pause.ELSEWHERE in pauses):
             self._pause_while(assigned, Pause.ELSEWHERE, waits_elsewhere)
         if Pause.BACKLOG in pauses:
-            if flight.kept <= MOST_WAITING // 2 or held.needs_more:
+            if flight.kept <= MOST_WAITING // 2 or partition.needs_more:
                 self._pause_while(assigned, Pause.BACKLOG, False)
         elif (
             flight.position - flight.high > MOST_WAITING
-            and not held.needs_more
+            and not partition.needs_more
             and flight.kept > MOST_WAITING
         ):
             self._pause_while(assigned, Pause.BACKLOG, True)
@@ -588,8 +590,12 @@ class Session:
 
 def _count_left_out(assigned: Assigned) -> int:
     """Return how many completed offsets do not fit into the commit of a partition."""
-    held = assigned.held
-    return 0 if held is None or not held.started else assigned.left_out(held, held.committable)
+    partition = assigned.opened
+    return (
+        0
+        if partition is None or not partition.started
+        else assigned.left_out(partition, partition.committable)
+    )
 
 
 def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: float) -> None:
@@ -669,7 +675,7 @@ class RebalanceLog:
             name += f"@{assigned.start.offset}"
         notes = [assigned.note] if assigned.note else []
         notes += hindrances_of(assigned, self._engine)
-        if assigned.held is None:
+        if assigned.opened is None:
             notes.append("not up to date")
         else:
             notes.append(f"{assigned.seconds:.2f} s")

@@ -64,7 +64,7 @@ def _commit_past_a_gap() -> None:
         def position(assigned: Any) -> TopicPartition | None:
             ready: TopicPartition | None = prefix(assigned)
             if ready is not None:
-                ready.offset = assigned.held.flight.position
+                ready.offset = assigned.opened.flight.position
             return ready
 
         return position
@@ -189,8 +189,8 @@ def _go_on_where_it_was() -> None:
 
     def noting(end: Any) -> Any:
         def ended(self: Session, assigned: Any, **named: Any) -> None:
-            if assigned.held is not None and assigned.held.started:
-                left[assigned.topic, assigned.partition] = assigned.held.flight.high
+            if assigned.opened is not None and assigned.opened.started:
+                left[assigned.topic, assigned.partition] = assigned.opened.flight.high
             end(self, assigned, **named)
 
         return ended

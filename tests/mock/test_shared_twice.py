@@ -41,7 +41,7 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
     send("c", topic="pairs", partition=1)
     consumer = make("pairs", shared=Shared(store, scope="global"))
     wait_for(
-        consumer, lambda: all(each.held for each in consumer._session.assigned.values()), "the partitions"
+        consumer, lambda: all(each.opened for each in consumer._session.assigned.values()), "the partitions"
     )
     while len(consumer._fetcher.messages) < 3:
         consumer._loop._upkeep()

@@ -70,7 +70,7 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
     def position(assigned: Any) -> Any:
         if completed(assigned) is None:
             return None
-        return assigned.commit_of(assigned.held, assigned.held.flight.position)
+        return assigned.commit_of(assigned.opened, assigned.opened.flight.position)
 
     patch.setattr(commits, "_completed_prefix", position)
 

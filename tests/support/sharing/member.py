@@ -123,7 +123,7 @@ class Member(Watched):
                 [None if entry.name is None else digest_one(entry.name.encode()) for entry in rows],
                 plan.replay_to,
             )
-        self.assigned[at] = SimpleNamespace(held=held, state=Assignment.ACTIVE)
+        self.assigned[at] = SimpleNamespace(opened=held, state=Assignment.ACTIVE)
         self.positions[at] = held.flight.high
         self.commit(at)
 
