@@ -50,18 +50,18 @@ class Terms(NamedTuple):
     """Returns the state of a partition: its progress, and the recent marks beside it."""
     gates: Callable[[PartitionState], list[Gate]] | None = None
     """Returns the gates that records of a partition in this state pass, where there are any."""
-    forgets: bool = False
+    ephemeral: bool = False
     """Whether partitions start without marks whenever they are opened, and store none.
 
     Nothing is missing there: no replay, no snapshot, no doubt. A window that is off needs no verdict of its own: it
     holds no sighting, and then the rule says fresh.
     """
-    tells_of_singles: bool = False
+    marks_single_ids: bool = False
     """Whether a mark stands for one ID, so that up to its offset it shows which records were completed.
 
     False where it is the mark of a source, or of a unit.
     """
-    hangs_on_order: bool = True
+    depends_on_order: bool = True
     """Whether marks depend on the whole history and not only on last sightings."""
 
 
@@ -123,18 +123,18 @@ class Lookup:
         """Return the terms for partitions with a window; ``digest`` and ``isolation`` as in `rule_digits`."""
         keys = self.keys
         rule = rule_digits(keys, window, digest=digest, isolation=isolation)
-        forgets = not self.persist or window.is_off
+        ephemeral = not self.persist or window.is_off
         if not isinstance(keys, UnitKeys) or window.is_off:
             return Terms(
-                keys, str(keys), window, rule, partial(open_lookup, window), forgets=forgets, tells_of_singles=True,
-                hangs_on_order=window.count is not None,
+                keys, str(keys), window, rule, partial(open_lookup, window), ephemeral=ephemeral, marks_single_ids=True,
+                depends_on_order=window.count is not None,
             )  # fmt: skip
         # Where there are units only.
         from dedup_sdk.units.gate import unit_gates
         from dedup_sdk.units.memory import open_units
 
         return Terms(
-            keys, str(keys), window, rule, partial(open_units, window, keys), unit_gates, forgets=forgets
+            keys, str(keys), window, rule, partial(open_units, window, keys), unit_gates, ephemeral=ephemeral
         )
 
     @property

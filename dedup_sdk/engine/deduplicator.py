@@ -177,7 +177,7 @@ class Deduplicator:
             opened = Partition(
                 topic,
                 partition,
-                EphemeralStore(store, identity, window) if terms.forgets else store,
+                EphemeralStore(store, identity, window) if terms.ephemeral else store,
                 terms,
                 counters=self.counters,
                 observers=self._observers,

@@ -90,8 +90,8 @@ class Partition:
         self.partition = partition
         self.store = store
         self.terms = terms
-        self.keys, self.window, self.forgets = terms.keys, terms.window, terms.forgets
-        self.hangs_on_order, self.tells_of_singles = terms.hangs_on_order, terms.tells_of_singles
+        self.keys, self.window, self.ephemeral = terms.keys, terms.window, terms.ephemeral
+        self.depends_on_order, self.marks_single_ids = terms.depends_on_order, terms.marks_single_ids
         self.gates: list[Gate] = list(gates)
         self.writer = Writer(
             store,
@@ -131,7 +131,7 @@ class Partition:
         loaded, stored = self.loaded, self._stored
         self.loaded = self._stored = None
         self.begun = begun
-        if self.forgets:
+        if self.ephemeral:
             # Without marks by design, so that no verdict is in doubt for their absence.
             progress = replace(plan.progress, since_ms=None, since_number=None, floor_number=0)
             plan = replace(plan, keep=False, progress=progress)
@@ -223,7 +223,7 @@ class Partition:
         flight = self.flight
         if flight.is_another_log(offsets, leader_epochs):
             return AnotherLog(None)
-        if self.forgets or (offsets[0] >= flight.position and not flight.restored):
+        if self.ephemeral or (offsets[0] >= flight.position and not flight.restored):
             return None
         at = self.memory.contradiction(
             offsets, timestamps, ids.digests, self.store.find, now_ms=self.now_ms()
@@ -517,7 +517,7 @@ class Partition:
 
     def skip_to(self, offset: int) -> None:
         """Count all records before ``offset`` as completed, without marks; coverage begins anew if they are needed."""
-        if not self.forgets:
+        if not self.ephemeral:
             self.memory.pass_uncounted(offset - self.flight.high)
             self.memory.forget_all()
         self.fold([], np.empty(0, np.int64), [], offset)

@@ -343,7 +343,7 @@ class Assigned:
         note: str,
         seconds: float,
     ) -> None:
-        """End the recovery: ``partition`` accepts records from the start offset on. The other arguments set attributes."""
+        """End the recovery: ``partition`` accepts records from the start offset on; the rest are attributes."""
         self.opened, self.complete, self.completed_above, self.note, self.seconds = (
             partition,
             complete,

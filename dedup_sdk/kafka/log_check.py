@@ -77,8 +77,8 @@ def start_in_the_log(
         if same_until is None and settings.reset == "error":
             reason = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
             raise RecoveryError(
-                f"{partition.topic}[{partition.partition}]: the group committed {start.offset}, but {reason}; the topic was "
-                "truncated or recreated. Reset the group's offsets"
+                f"{partition.topic}[{partition.partition}]: the group committed {start.offset}, but {reason}; the "
+                "topic was truncated or recreated. Reset the group's offsets"
             )
         common = first if same_until is None else same_until
     else:
@@ -164,7 +164,7 @@ def ask_same_until(start: Start, topic: str, partition: int, client: Client) -> 
 def _cut_back(partition: Partition, loaded: Loaded, end: int) -> Loaded | None:
     """Return the loaded state without the completions from ``end`` on; None where no part of it can be kept."""
     progress = loaded.progress
-    if not partition.tells_of_singles and progress.high > end:
+    if not partition.marks_single_ids and progress.high > end:
         # The last IDs of sources and the ends of units cannot be rolled back: they are rebuilt from the log.
         return None
     done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
@@ -291,7 +291,7 @@ class _LogComparison:
     """
 
     def __init__(self, partition: Partition, loaded: Loaded) -> None:
-        self._held = partition
+        self._partition = partition
         recent = loaded.recent
         rows = zip(
             cut_digests(recent.digests), recent.offsets.tolist(), recent.timestamps.tolist(), strict=True
@@ -320,11 +320,11 @@ class _LogComparison:
         # The mark of a source or a unit proves its last record only.
         known = (
             (offsets == record_offsets) & (timestamps == batch.timestamps)
-            if not self._held.tells_of_singles
+            if not self._partition.marks_single_ids
             else offsets >= record_offsets
         )
-        if self._held.window.time_ms is not None:
-            known &= batch.timestamps - timestamps <= self._held.window.time_ms
+        if self._partition.window.time_ms is not None:
+            known &= batch.timestamps - timestamps <= self._partition.window.time_ms
         unknown = np.flatnonzero(~known[begin:])
         if not self.diverged:
             self.diverged = bool(unknown.size)
@@ -334,12 +334,12 @@ class _LogComparison:
     def _marks_of(self, batch: Slice) -> tuple[Int64s, Int64s]:
         """Return the offset and the timestamp of the mark of each record, -1 without one."""
         keyed = [row for row, digest in enumerate(batch.digests) if digest is not None]
-        digests = [self._held.keys.mark_of(digest) for digest in batch.digests if digest is not None]
+        digests = [self._partition.keys.mark_of(digest) for digest in batch.digests if digest is not None]
         marks = np.full((len(batch.digests), 2), -1, np.int64)
         if not keyed:
             return marks[:, 0], marks[:, 1]
         marks[keyed] = [self._recent.get(digest, (-1, -1)) for digest in digests]
-        found = self._held.store.find(b"".join(digests), len(digests))
+        found = self._partition.store.find(b"".join(digests), len(digests))
         for index, stored, timestamp_ms in zip(found.indexes, found.offsets, found.timestamps, strict=True):
             # A mark from another partition stands for all sightings in this one before its cut.
             offset = stored if stored >= 0 else elsewhere(stored) - 1

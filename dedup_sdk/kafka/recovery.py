@@ -480,7 +480,7 @@ def _from_store_or_snapshot(
         if recovery.engine.gatekeeper is not None:
             recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)
     recovery.notes = [plan.beginning]
-    if plan.whole and not partition.forgets and recovery.chosen.snapshot and not recovery.out_of_time():
+    if plan.whole and not partition.ephemeral and recovery.chosen.snapshot and not recovery.out_of_time():
         identity = Identity(
             cluster=recovery.cluster, group=recovery.settings.group, topic=assigned.topic, partition=assigned.partition,
             topic_id=recovery.topic_id, id_spec=partition.terms.id_spec, isolation=recovery.settings.isolation,
@@ -500,7 +500,7 @@ def _from_store_or_snapshot(
         partition.start(plan)
     if recovery.store_was_damaged:
         recovery.notes.append("damaged store set aside")
-        if plan.beginning == "new" and not partition.forgets:
+        if plan.beginning == "new" and not partition.ephemeral:
             # The group has committed nothing, but the damaged store may have had marks.
             partition.memory.forget_all()
     return plan
@@ -697,7 +697,7 @@ def replay(
     last = decided if plan.replay_to <= decided else reader.log_end()
     if plan.replay_to > last:
         return LogChange()
-    if partition.forgets:
+    if partition.ephemeral:
         partition.skip_to(plan.replay_to)
         return None
     if recovery.out_of_time() or plan.replay_to > decided:
@@ -753,7 +753,7 @@ def _start_without_replay(recovery: Recovery, partition: Partition, plan: StartP
 def _replay_begin(partition: Partition, plan: StartPlan, reader: TailReader, first: int) -> Steps[int]:
     """Return the first offset to replay; where relevant records are gone from the log, coverage begins later."""
     begin = earliest = min(max(plan.replay_from, first), plan.replay_to)
-    if plan.whole and partition.window.time_ms is not None and not partition.hangs_on_order:
+    if plan.whole and partition.window.time_ms is not None and not partition.depends_on_order:
         begin = yield from _one_window_back(partition, reader, earliest, plan.replay_to)
         # Retention may have deleted records meanwhile: then the window seems to begin at the first record of the log.
         first = max(first, reader.bounds()[0])

@@ -175,7 +175,7 @@ def test_a_topic_has_its_own_window_or_the_default() -> None:
     lookup = Lookup(id=key(), window=windows)
     assert (lookup.window_of("orders"), lookup.window_of("else")) == (Window(count=20_000), Window(days=7))
     forgets = [
-        lookup.terms(lookup.window_of(topic), digest="", isolation="").forgets
+        lookup.terms(lookup.window_of(topic), digest="", isolation="").ephemeral
         for topic in ("orders", "audit")
     ]
     assert forgets == [False, True]
@@ -236,4 +236,4 @@ def test_settings_that_a_strategy_refuses() -> None:
         with pytest.raises(ConfigurationError, match="window="):
             LastId(id=key(), order=integer(), window=window)  # type: ignore[arg-type]
     last = LastId(id=key(), order=integer())
-    assert not last.terms(last.window, digest="", isolation="").forgets
+    assert not last.terms(last.window, digest="", isolation="").ephemeral
