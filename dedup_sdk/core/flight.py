@@ -3,9 +3,11 @@
 chunk
     records that were admitted together, kept as columns until all of them are completed
 held back
-    not offered yet; a record waits *on* something. `Flight.waiting` has the records and units that wait on a record in
-    flight (by its ID or its offset); the gate of units has those whose unit is not whole, the gate of a shared memory
-    those whose ID another consumer has claimed. All of them have the state `PARKED`.
+    not offered yet; a record waits *on* something. Its state, `PARKED`, is one for all. The queues are three, because
+    the waiting ends in three ways: `Flight.waiting` has the records and units that wait on a record in flight (by its
+    ID or its offset), until that ends; the gate of units has those whose unit is not whole, until its end, size or
+    timeout; the gate of a shared memory those whose ID another consumer has claimed, in order, until it is free. One
+    queue of mixed keys would need a filter in every user, and `if flight.waiting` is the quick way of each completion.
 watermark (``high``)
     every offset in ``[low, high)`` is completed; it moves over the contiguous completed prefix
 restored

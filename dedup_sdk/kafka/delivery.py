@@ -480,6 +480,10 @@ class Delivery:
             self._last, self._taken = tuple(out), len(self._batch) - len(self.ready)
         return out
 
+    def offer_event(self, event: Any) -> None:
+        """Queue an event of the client for the application."""
+        self.individual.append(event)
+
     def offer(self, places: Iterable[RecordRef]) -> None:
         """Queue messages outside their batch: promoted or released ones."""
         self._queue(place.chunk.items[place.row] for place in places)
@@ -524,7 +528,7 @@ class Delivery:
             partition = self.partition_of(*coordinates)
             place = partition.flight.place(message.offset()) if partition is not None else None
             if place is not None and place.chunk.states[place.row] == OFFERED:
-                place.chunk.states[place.row] = INDIVIDUAL
+                place.chunk.offer_individually(place.row)
             self._aside[coordinates].append(message)
         self.ready.extend(kept)
 
@@ -689,7 +693,7 @@ class Delivery:
         self._individual_handed = [m for m in self._individual_handed if not _same(m, message)]
         if place is None:
             return False
-        place.chunk.states[place.row] = INDIVIDUAL
+        place.chunk.offer_individually(place.row)
         return True
 
     def waits(self, message: Any) -> bool:

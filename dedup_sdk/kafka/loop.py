@@ -316,7 +316,7 @@ class FetchLoop:
             absorbed = True
         self._fetcher.rest(batch[1:])
         if not absorbed:
-            self._delivery.individual.append(event)
+            self._delivery.offer_event(event)
         else:
             self._assignment.forget_if_it_recovers((event.topic(), event.partition()))
         if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)

@@ -21,11 +21,6 @@ _MUTATORS: Final = frozenset({
     "popitem", "popleft", "remove", "reverse", "setdefault", "sort", "update",
 })  # fmt: skip
 """Methods that change a list, deque, dictionary or set."""
-_TO_BE_MENDED: Final = frozenset({
-    ("dedup_sdk/kafka/delivery.py", "place.chunk.states"),
-    ("dedup_sdk/kafka/loop.py", "self._delivery.individual"),
-})  # fmt: skip
-"""Known writes from outside: use `Chunk.offer_individually`, and a method of the delivery queue."""
 _EXCEPTIONS: Final = frozenset({"ConfigurationError", "BatchFailedError", "InboxError"})
 """Errors that are raised themselves, and have one kind of their own."""
 
@@ -81,7 +76,6 @@ def _written_elsewhere(writes: Iterable[tuple[str, ast.Attribute]]) -> list[str]
         and module not in declared[attribute.attr]
         and ast.unparse(attribute.value) not in {"self", "cls", *_SHARED, *_OF_LIBRARIES}
         and "counters" not in ast.unparse(attribute.value)
-        and (module, ast.unparse(attribute)) not in _TO_BE_MENDED
     ]
 
 
