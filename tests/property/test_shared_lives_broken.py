@@ -156,7 +156,7 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
         (keep_what_is_lost, Troubled, {"lease", "doubled"}),
         (promote_without_a_claim, Sharing, {"lease", "left", "stuck", "fault"}),
         (compare_no_tokens, Troubled, {"claim", "doubled", "lease"}),
-        (claim_what_is_held_here, Sharing, {"doubled", "fault"}),
+        (claim_what_is_held_here, Sharing, {"claim", "doubled", "fault"}),
         (keep_what_lies_behind, Sharing, {"left", "stuck", "lease"}),
         (tell_nobody, Sharing, {"doubled"}),
         (count_twice, Troubled, {"counters"}),
