@@ -40,6 +40,7 @@ def test_paths_in_the_text_exist(page: Path) -> None:
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
-    """No page of docs/ is one that only a directory listing would show."""
-    linked = {Path(link).name for link in _LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
+    """No page of docs/ is one that only a directory listing would show: the README or the index links to it."""
+    pages = [ROOT / "README.md", ROOT / "docs" / "README.md"]
+    linked = {Path(link).name for page in pages for link in _LINK.findall(page.read_text(encoding="utf-8"))}
     assert {page.name for page in (ROOT / "docs").glob("*.md")} <= linked
