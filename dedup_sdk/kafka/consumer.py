@@ -835,7 +835,11 @@ def _sharing(
 
 def _key_store(store: object) -> KeyStore:
     if isinstance(store, str | Path):
-        return RocksStore(store)
+        store = RocksStore(store)
+    if isinstance(store, RocksStore):
+        # Here, and not with the first partition: a wrong path is seen when the consumer is made.
+        store.try_folder()
+        return store
     if isinstance(store, type) or not callable(getattr(store, "open", None)):
         raise ConfigurationError(
             f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"

@@ -13,6 +13,7 @@ of a killed one. A new snapshot (`new_snapshot`) appears complete, by one rename
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import glob
 import os
@@ -39,6 +40,10 @@ _CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
 _DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 PRIVATE: Final = 0o700
+_WRONG_FOLDER: Final = frozenset({
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
+})  # fmt: skip
 _PRIVATE_FILE: Final = 0o600
 
 
@@ -127,6 +132,24 @@ def make_private(root: Path, folder: Path) -> None:
             f"store folder {folder} cannot be created: {error.strerror}; check store= and its permissions"
         )
         raise StoreUnavailableError(message) from error
+
+
+def try_folder(root: Path) -> None:
+    """Create a store's folder, and a file in it for a moment.
+
+    Raises `ConfigurationError` if the path is wrong, or this user may not write there. A disk that is full or fails
+    raises nothing: a consumer waits for that.
+    """
+    try:
+        root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        if error.errno in _WRONG_FOLDER:
+            message = (
+                f"store={str(root)!r} cannot be written: {error.strerror}; check the path and its permissions"
+            )
+            raise ConfigurationError(message) from error
 
 
 def make_files_private(folder: Path) -> None:

@@ -72,7 +72,13 @@ from dedup_sdk.store.generations import Generation, RocksGenerations, State
 from dedup_sdk.store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk.store.manifest import PartitionManifest, SortedFile, fitting_partition, read_manifest
 from dedup_sdk.store.pages import decode_step, encode_step, newest_per_digest
-from dedup_sdk.store.paths import checked_store_path, make_files_private, make_private, partition_folder
+from dedup_sdk.store.paths import (
+    checked_store_path,
+    make_files_private,
+    make_private,
+    partition_folder,
+    try_folder,
+)
 from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
 from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, reading_file
 from dedup_sdk.window import Window
@@ -711,6 +717,10 @@ class RocksStore:
     def path(self) -> Path:
         """The folder of this store."""
         return self._root
+
+    def try_folder(self) -> None:
+        """Create the folder, if it is missing, and try to write in it; see `dedup_sdk.store.paths.try_folder`."""
+        try_folder(self._root)
 
     def open(self, identity: Identity, window: Window) -> RocksPartition:
         """See `KeyStore.open`."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from confluent_kafka import DeserializingConsumer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Window, header, key
+from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, RocksStore, Window, header, key
 from dedup_sdk.kafka.settings import admin_settings, client_settings, reader_settings
 
 LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level": 0}
@@ -287,3 +289,41 @@ def test_deserializers_are_called_in_the_loop() -> None:
     with pytest.raises(TypeError, match=r"^Both mixes DeserializingConsumer into DedupConsumer: call"):
         type("Both", (DedupConsumer, DeserializingConsumer), {})
     assert issubclass(type("Mine", (DedupConsumer,), {}), DedupConsumer)
+
+
+@pytest.mark.parametrize("as_store", [False, True])
+def test_a_folder_that_cannot_be_written_is_refused_when_the_consumer_is_made(
+    tmp_path: Path, *, as_store: bool
+) -> None:
+    """Not with the first partition; a folder that is missing is made."""
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(
+        ConfigurationError, match=r"^store='.*/file/store' cannot be written: Not a directory; check"
+    ):
+        consumer_over(file / "store", as_store=as_store)
+    with pytest.raises(
+        ConfigurationError, match=r"^store='.*/file' cannot be written: File exists; check the path"
+    ):
+        consumer_over(file, as_store=as_store)
+    consumer_over(tmp_path / "new" / "store", as_store=as_store).close()
+    assert list((tmp_path / "new" / "store").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_a_disk_that_fails_while_the_consumer_is_made_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As later: a bad disk ends nothing."""
+
+    def fail(**_: Any) -> None:
+        raise OSError(number, "as told")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", fail)
+    consumer_over(tmp_path / "store", as_store=False).close()
+
+
+def consumer_over(path: Path, *, as_store: bool) -> DedupConsumer:
+    """A consumer over the store in a folder, given as such or as an object."""
+    store = RocksStore(path) if as_store else path
+    return DedupConsumer(LEAST, dedup=Lookup(id=key(), window="1h"), store=store)
