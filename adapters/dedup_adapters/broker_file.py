@@ -155,8 +155,8 @@ def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str
                 continue
         if sizes.setdefault(match, size) != size:
             raise ConfigurationError(
-                f"{path}: match {_shown(match)!r} occurs twice with different sizes; remove the one that the "
-                "broker ignores"
+                f"{path}: match {_shown(match)!r} occurs twice, with different sizes or once without one; "
+                "remove the one that the broker ignores"
             )
     return {match: size for match, size in sizes.items() if size is not None}, left
 

@@ -1,7 +1,8 @@
 """The deduplication scheme of Tencent CMQ, on Kafka.
 
-    producer = cmq.producer({"bootstrap.servers": "localhost:9092"}, outbox="var/outbox",
-    address="10.0.0.5")
+    producer = cmq.producer(
+        {"bootstrap.servers": "localhost:9092"}, outbox="var/outbox", address="10.0.0.5"
+    )
     with producer: ...
 
     dedup = cmq.lookup(max_retention="4d", max_retry="1h", max_network="1m")

@@ -223,7 +223,7 @@ class RecentMarks:
         self.time_index.clear()
 
     def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
-        """Remove and return every mark, also those of ``behind``; IDs in flight stay.
+        """Remove all marks of IDs that are not in flight, and return them with those of ``behind``, which stay.
 
         ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed.
         """

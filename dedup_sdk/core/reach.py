@@ -108,7 +108,7 @@ def _anew(committed: int, *, low: int, era: str, complete: bool, beginning: Begi
 
 
 GRACE: Final = 16
-"""FallbackIds are kept for a sixteenth of the window longer, so that records a little late are still covered."""
+"""Marks are kept for a sixteenth of the window longer, so that records a little late are still covered."""
 
 
 class Reach:

@@ -6,8 +6,8 @@ depth
     how much below the last one is remembered (``reorder_depth``): so many ranks where the order is dense, so many IDs
     elsewhere
 floor
-    the end of the remembered range. An ID below it was forgotten, or came too late to be remembered (``forgot``); as
-    long as there is none, everything is known.
+    the end of the remembered range. Below it some ID was forgotten, or came too late to be remembered (``forgot``), so
+    nobody knows whether an ID there was seen; without a floor, everything is known.
 known
     None where all completed records of the source are known, since the beginning of the group's own history. Else how
     many IDs were taken in since less was known: with enough of them, no earlier one can matter.

@@ -1,10 +1,11 @@
 """A demonstration with a real Kafka and real data, in one command (``dedup demo``; extra ``[demo]``).
 
-| module | content | |---|---| | `flights` | the data (336,776 flights), and an application that retries and
-so sends duplicates | | `worker`, `workers` | the process that runs a user's loop, and the parent that
-starts and kills such processes | | `oracle` | the records in the topic, the lost and doubled ones, and the
-comparison of the rebuilt store with the workers' stores | | `scenario` | the five steps | | `narrator` |
-the output, and the result |
+flights            the data (336,776 flights), and an application that retries and so sends duplicates
+worker, workers    the process that runs a user's loop, and the parent that starts and kills such processes
+oracle             the records in the topic, the lost and doubled ones, and the comparison of the rebuilt store
+                   with the workers' stores
+scenario           the five steps
+narrator           the output, and the result
 """
 
 from __future__ import annotations

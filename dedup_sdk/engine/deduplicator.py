@@ -103,7 +103,7 @@ class Deduplicator:
         self.gatekeeper: Gatekeeper | None = None
         """See `share`."""
         self.waits_for_time = strategy.waits_for_time
-        """Whether gates may wait for records that have to come in time, so that somebody must tell them the time."""
+        """Whether gates may wait for records with a timeout, so that the owner must call `tick`."""
         self._discard_unkeyed = strategy.on_missing_id == "discard"
         self._terms: dict[Window, Terms] = {}
         self._everywhere: Terms | None = None
@@ -245,7 +245,7 @@ class Deduplicator:
             low = stored.low if stored is not None else committed
         plan = plan_start(stored, committed=committed, low=low, era=stored.era if stored else "", new=new)
         if not told:
-            # Nobody told a committed offset, so that records above the store's own may come again.
+            # The caller gave no committed offset, so that records above the store's own may come again.
             known = stored.committed if stored is not None else None
             plan = replace(plan, progress=replace(plan.progress, committed=known))
         opened.start(plan, begun=begun)
@@ -284,7 +284,8 @@ class Deduplicator:
 
         A partition that is not open is opened as that of a new group. A record whose ID is in flight is `PARKED`, and
         gets its verdict when that one ends. So is a record whose unit is not whole (reason ``unit``): see
-        `settle_units`.
+        `settle_units`. A record that is in flight itself, by its offset, is `PARKED`, too, and ends with the first one:
+        no second verdict follows.
 
         All records are admitted, or none. Raises `ConfigurationError` for an offset or a timestamp that does not fit
         into 64 bits, `MissingIdError` if the strategy says ``on_missing_id="fail"`` and a record has no ID, and

@@ -197,7 +197,9 @@ class Partition:
 
     @property
     def committable(self) -> int:
-        """The offset that the group may commit: all records before it are completed, and read by this owner.
+        """The offset that the group may commit: all records before it are completed.
+
+        Those from the start offset on were read by this owner, too.
 
         A store may be ahead of the committed offset. If the log was replaced since (a broker restored from a backup),
         other records are at these offsets. They must be read and compared with the marks before the group passes them.
@@ -499,7 +501,7 @@ class Partition:
 
     @property
     def stands_still(self) -> bool:
-        """Whether no record that comes now may be delivered, because a gate keeps the order."""
+        """Whether no record that comes now may be delivered, because of records that a gate holds back."""
         return any(map(_stands_still, self.gates))
 
     def resumes_at(self, offset: int, queued: int | None) -> int:
@@ -880,7 +882,9 @@ class Writer:
         logger.warning(
             "%s: the store was above max_disk: dropped its oldest marks; the effective window is %s",
             self._where,
-            "the time since then" if window_ms is None else f"{window_ms / 1000:,.0f} s of {self.window}",
+            "the IDs accepted since then"
+            if window_ms is None
+            else f"{window_ms / 1000:,.0f} s of {self.window}",
         )
         return True
 

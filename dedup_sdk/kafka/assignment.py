@@ -122,7 +122,7 @@ class Pause(Enum):
     DISK = "disk"
     """The disk is full, so that its marks cannot be written."""
     ELSEWHERE = "elsewhere"
-    """The shared store does not answer, and too many records wait for its answer."""
+    """A gate holds later records back: an ID is in flight elsewhere, or the shared store does not answer."""
     HANDLERS = "handlers"
     """`DedupConsumer.run` holds as many messages as it accepts."""
 
@@ -206,7 +206,7 @@ class Assigned:
     ask_at: float = 0.0
     """When (monotonic seconds) its recovery continues and may send requests to brokers again."""
     silent_since: float = 0.0
-    """When (monotonic seconds) a request of its recovery first got no answer; 0: none failed since the last answer."""
+    """When (monotonic seconds) the silence began that `silent_s` measures; 0: with the next failed request."""
     failures: int = 0
     """Requests of its recovery that failed in a row."""
     answer_s: float = 0.0

@@ -128,7 +128,7 @@ class MetadataRequests:
         return EndProbe(PendingRequest(future, admin))
 
     def renew(self) -> None:
-        """Make the next request open new connections, and drop the pending requests of the old client.
+        """Make the next request open new connections; pending requests keep those of the old client.
 
         A client keeps cached leaders for minutes, so a new one is needed to notice that the leader changed.
         """
@@ -297,7 +297,10 @@ class Client:
         return int(Consumer.get_watermark_offsets(self._consumer, there, cached=True)[1])
 
     def reads_at(self, topic: str, partition: int) -> int:
-        """Return the offset after the last delivered record; below zero if none came since the last seek."""
+        """Return the offset up to which the client has returned all records; below zero if none came since a seek.
+
+        It is behind aborted records and markers of transactions, too, which are never returned.
+        """
         return int(Consumer.position(self._consumer, [TopicPartition(topic, partition)])[0].offset)
 
     def probe(self, topic: str, partition: int) -> EndProbe:

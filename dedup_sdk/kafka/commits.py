@@ -318,7 +318,7 @@ class Commits:
                 assigned.commits.ask_again()
                 assigned.commits.beginning = Beginning.TO_ASK
                 logger.warning(
-                    "%s[%d]: commit of offset %d failed (%s); it is repeated with the next commit",
+                    "%s[%d]: commit of offset %d failed (%s); the next commit includes it",
                     tp.topic,
                     tp.partition,
                     tp.offset,

@@ -616,10 +616,10 @@ class DedupConsumer(Consumer):
     def seek(self, partition: TopicPartition) -> None:
         """Read a partition from another offset on.
 
-        Messages in flight below the target are completed (not with ``completion="explicit"``), the others are
+        Messages below the target that you got are completed (not with ``completion="explicit"``), the others are
         forgotten. A seek forward begins the group's history anew at the target. After a seek backward, completed
-        messages come again with the verdicts of the first time; a seek to the first unfinished message changes nothing
-        else. It is no commit: if you commit yourself, and do not, the next start is at the committed offset, and
+        messages come again with the verdicts of the first time; a seek to the first unfinished message does not count
+        as one. It is no commit: if you commit yourself, and do not, the next start is at the committed offset, and
         messages completed above it come again. If another thread calls it while a rebalance callback runs, it is done
         after the callback, if the partition is still assigned.
         """

@@ -742,9 +742,7 @@ class Delivery:
         self._drop_individual(gone)
         self._individual_handed = _without(self._individual_handed, gone)
         self._chunks = [
-            partition
-            for partition in self._chunks
-            if (partition.partition.topic, partition.partition.partition) not in gone
+            each for each in self._chunks if (each.partition.topic, each.partition.partition) not in gone
         ]
         self._aside = {
             coordinates: aside for coordinates, aside in self._aside.items() if coordinates not in gone

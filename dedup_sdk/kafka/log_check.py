@@ -77,8 +77,8 @@ def start_in_the_log(
         if same_until is None and settings.reset == "error":
             reason = f"the log ends at {end}" if known > end else "in a log that the broker no longer has"
             raise RecoveryError(
-                f"{partition.topic}[{partition.partition}]: the group committed {start.offset}, but {reason}; the "
-                "topic was truncated or recreated. Reset the group's offsets"
+                f"{partition.topic}[{partition.partition}]: the group committed {start.offset}, but {reason}; the log "
+                "was truncated or replaced. Reset the group's offsets"
             )
         common = first if same_until is None else same_until
     else:

@@ -33,7 +33,9 @@ class _Topic:
 
 
 class MissingIds:
-    """Logs one warning for each topic in which more than 90 % of the first `RECORDS` records have no ID.
+    """Logs one warning for each topic in which more than 90 % of `RECORDS` records have no ID.
+
+    Counting begins with the batch of the first record without an ID.
 
     ``counting``: whether a topic is looked at, so that batches without a missing ID count, too.
     """

@@ -212,8 +212,8 @@ class Rewind:
             answers = self._consumer.commit(offsets=due, asynchronous=False)
         except KafkaException as error:
             raise RecoveryError(
-                f"group {self._group!r}: the offsets were not set: {text_of(error)}; stop its members, "
-                "then run it again"
+                f"group {self._group!r}: the offsets were not set: {text_of(error)}; fix the "
+                "cause, stop the group's members, and run it again"
             ) from None
         failed = [answer for answer in answers if answer.error is not None]
         if failed:

@@ -556,7 +556,7 @@ class Session:
         self._client.wake(waking)
 
     def _throttle(self, assigned: Assigned, partition: Partition) -> None:
-        """Pause a partition with a backlog, a full disk or a silent shared store; resume it afterwards."""
+        """Pause a partition with a backlog, a full disk, or a gate that lets nothing through; resume it afterwards."""
         flight, pauses = partition.flight, assigned.pauses
         if self._completed_by_user:
             note_uncompleted(assigned, flight, MOST_WAITING)

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
+from dedup_sdk.core.reach import StartPlan
 from dedup_sdk.engine.partition import Partition, Writer
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
 from dedup_sdk.ids import spec
@@ -175,7 +176,7 @@ def _believe_the_old_log() -> None:
         return False
 
     _replace(log_check, "_is_other_log", lambda _: same)
-    _replace(Partition, "contradiction", lambda _: lambda *_: None)
+    _replace(Partition, "another_log", lambda _: lambda *_: None)
 
 
 def _overlook_the_redrive() -> None:
@@ -203,7 +204,7 @@ def _go_on_where_it_was() -> None:
 
         return started
 
-    _replace(Session, "_end", noting)
+    _replace(Session, "_close", noting)
     _replace(Starts, "start", returning)
 
 
@@ -211,10 +212,10 @@ def _empty_after_damage() -> None:
     """The empty store that takes the place of a damaged one is taken for complete."""
 
     def make(replay: Any) -> Any:
-        def replayed(at: Any, held: Any, plan: Any, *others: Any) -> Any:
-            if not at.set_aside:
-                return replay(at, held, plan, *others)
-            held.fold([], np.empty(0, np.int64), [], plan.replay_to)
+        def replayed(at: recovery.Recovery, partition: Partition, plan: StartPlan, *others: Any) -> Any:
+            if not at.store_was_damaged:
+                return replay(at, partition, plan, *others)
+            partition.fold([], np.empty(0, np.int64), [], plan.replay_to)
             return iter(())
 
         return replayed

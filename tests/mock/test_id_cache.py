@@ -69,9 +69,9 @@ def test_a_cache_in_memory_works_while_the_consumer_lives(make: Make, send: Send
 
 
 def test_a_snapshot_for_what_begins_without_ids_is_refused(make: Make, tmp_path: Path) -> None:
-    """It would never be taken, without a word."""
+    """It would never be installed, without a word."""
     with pytest.raises(
-        ConfigurationError, match=r"snapshot='snap' would never be taken: .*leave snapshot out"
+        ConfigurationError, match=r"snapshot='snap' would never be installed: .*leave snapshot out"
     ):
         make("orders", dedup=cache(persist_id_cache=False), snapshot="snap")
     make("orders", dedup=cache(persist_id_cache=False), snapshot=[])

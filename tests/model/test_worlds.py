@@ -182,7 +182,7 @@ def believe_no_clock_that_goes_back(patch: pytest.MonkeyPatch) -> None:
 def believe_every_log_and_record(patch: pytest.MonkeyPatch) -> None:
     """Nor are the marks asked whether a record is the one that was completed at its offset."""
     believe_every_log(patch)
-    patch.setattr(Partition, "contradiction", lambda *_: None)
+    patch.setattr(Partition, "another_log", lambda *_: None)
 
 
 def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
