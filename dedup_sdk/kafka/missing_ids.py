@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from dedup_sdk.ids import Ids
+from dedup_sdk.kafka.fields import MessageFields
 from dedup_sdk.window import Window
 
 logger = logging.getLogger("dedup_sdk")
@@ -63,7 +64,8 @@ class MissingIds:
             looked_at.seen += 1
             if row in ids.missing:
                 looked_at.reasons[ids.missing[row]] += 1
-                for name, _ in messages[row].headers() or ():
+                # Not `headers()` of the message: a name that is not valid UTF-8 could crash the process.
+                for name, _ in MessageFields([messages[row]]).headers()[0] or ():
                     looked_at.headers.setdefault(name)
         if looked_at.seen >= RECORDS:
             self._topics[topic] = None

@@ -7,9 +7,10 @@ import pytest
 from confluent_kafka import Message, cimpl
 
 from dedup_sdk import Lookup, Window
+from dedup_sdk.kafka import missing_ids
 from dedup_sdk.kafka.fields import as_record
 from tests.support.bridging import copy_all, lying
-from tests.support.consuming import run_all
+from tests.support.consuming import lookup, poll_through, run_all
 from tests.support.dead_letters import dead_letters
 
 if TYPE_CHECKING:
@@ -80,3 +81,16 @@ def test_a_bridge_says_which_headers_it_cannot_carry(
     assert got == [b"0", b"1", b"2"]
     [line] = [each.getMessage() for each in caplog.records if "not UTF-8" in each.getMessage()]
     assert "@1 has 2 headers" in line
+
+
+def test_the_warning_of_missing_ids_names_the_readable_headers(
+    make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that is not UTF-8 is left out there, too."""
+    monkeypatch.setattr(missing_ids, "RECORDS", 3)
+    for _ in range(4):
+        send_odd(kafka, "orders", [(b"\xff\xfe", b"x"), (b"trace", b"1")])
+    consumer = make("orders", dedup=lookup(id="header:dedup-id"))
+    assert len(poll_through(consumer, "orders")) == 4
+    [warning] = [each.getMessage() for each in caplog.records if "have no ID" in each.getMessage()]
+    assert "these records have the headers 'trace':" in warning

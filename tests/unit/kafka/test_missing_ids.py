@@ -5,26 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
 from dedup_sdk import Window
 from dedup_sdk.ids import Ids
 from dedup_sdk.kafka.missing_ids import RECORDS, MissingIds
 
 
-class Message:
-    """The headers of a record."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def headers(self) -> list[tuple[str, bytes]] | None:
-        """As the client has it: None without headers."""
-        return [(name, b"1") for name in self._names] or None
-
-
 def note(watch: MissingIds, topic: str, count: int, *, missing: int, headers: tuple[str, ...] = ()) -> None:
     """Have it see a batch of a topic of which the last ``missing`` records have no ID."""
-    messages: list[Any] = [Message(*headers)] * count
+    message = Message(headers=[(name, b"1") for name in headers]) if headers else Message()
+    messages: list[Any] = [message] * count
     reasons = dict.fromkeys(range(count - missing, count), "absent")
     watch.note([topic] * count, messages, Ids([b"x" * 16] * count, reasons))
 
