@@ -62,7 +62,8 @@ Hindrance = Literal[
 class PartitionStatus:
     """The current status of one partition of a consumer.
 
-    - ``state``: ``recovering`` (delivers nothing yet), ``active``, or a short one while it is closed.
+    - ``state``: ``recovering`` (delivers nothing yet, or never will: hindrance ``failed``), ``active``, or briefly
+      ``revoking``, ``lost`` or ``closed``.
     - ``hindrances``: the reasons why it does not progress, usually none; the page on operations explains
       each, with the next step.
     - ``position``: the offset after the last judged record, None before it is known.

@@ -582,7 +582,7 @@ class Flight:
         self._firsts.append(chunk.offsets[0])
 
     def wait(self, on: Hashable, waiter: Any) -> None:
-        """Have a waiter wait on something in flight, last in the queue of it."""
+        """Have a waiter wait on something in flight, at the end of its queue."""
         self.waiting.setdefault(on, deque()).append(waiter)
 
     @property

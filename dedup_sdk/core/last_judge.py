@@ -270,7 +270,8 @@ class LastJudge:
         status = rule.status(state, candidate, timestamp_ms)
         is_old = status in (IdStatus.BELOW, IdStatus.SEEN)
         if source.pending > 1 and (is_old or not source.covered):
-            # The state ahead may not come to be, and may have raised the floor: the completed records tell more.
+            # Records in flight may be released, so the state ahead is provisional, and may have raised the floor: the
+            # completed records tell more.
             base = source.base(rule)
             known = rule.status(base, candidate, timestamp_ms)
             if known is IdStatus.SEEN or self._may_be_lenient(status, source, candidate, base, timestamp_ms):

@@ -449,7 +449,7 @@ class Deduplicator:
         opened = self.partitions.get((topic, partition))
         return opened.flight.high if opened is not None and opened.begun else None
 
-    # --- upkeep --------------------------------------------------------------------------------------------------
+    # --- maintenance ---------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
         """Flush partitions to sorted files if too many marks are in memory, or a journal is too long."""

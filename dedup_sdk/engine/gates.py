@@ -117,4 +117,4 @@ class Gatekeeper(Protocol):
         """Take note that the group reads a partition again from an earlier offset than it had committed."""
 
     def close(self) -> None:
-        """Send the other processes what is still unsent, and let everything go."""
+        """Send the other processes the completions that are still unsent, and release all claims."""

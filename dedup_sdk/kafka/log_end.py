@@ -4,9 +4,9 @@ A gate may wait for records, e.g. for the rest of a unit. It may give them up af
 in the log: a slow consumer must not turn a complete unit into an incomplete one. So its time counts only while the
 partition is read to the end. Each partition is looked at by itself, because others may never be read to their end.
 
-A partition seems to be read to its end if one of three is true: its position is the end that the last fetch told;
-nothing has come for `HOLES_S`; or it has reached an end that the leader told a few seconds ago (in a busy log of
-transactions some are always open, so the end that a fetch tells is never reached).
+A partition seems to be read to its end if one of three is true: its position is the end that the last fetch returned;
+nothing has come for `HOLES_S`; or it has reached an end that the leader returned a few seconds ago (in a busy log of
+transactions some are always open, so the end that a fetch returns is never reached).
 
 None of that is enough to give something up for good. While a broker is away, or the client's queue is full of other
 partitions, nothing is fetched, and the missing records may be in the log. So the leader is asked first
@@ -45,31 +45,34 @@ class EndSource(Protocol):
 
 @dataclass(slots=True)
 class _Look:
-    """The last look at one partition.
-
-    Times are monotonic seconds: ``looked`` (the last look), ``since`` (``position`` is unchanged since), ``dry_since``
-    (the client has had no message ready since). Offsets: ``position`` of the last look. ``probe`` is the question to
-    the leader on which the names in ``overdue`` depend; ``stands`` is the position and the leader's answer when it was
-    last looked at, unchanged since ``stood``; ``again``: the question was repeated. ``mark`` is the question that
-    shows whether the partition keeps up, asked at ``marked``; ``kept_up``: when the last such end was asked that is
-    reached.
-    """
+    """The last look at one partition; times are monotonic seconds."""
 
     assigned: ref[Assigned]
     """Weak: a look must not keep a closed partition, and all its records, in memory."""
     coordinates: tuple[str, int]
     position: int = -1
+    """The position at the last look."""
     looked: float = 0.0
+    """The time of the last look."""
     since: float = 0.0
+    """The position has not changed since then."""
     dry_since: float = 0.0
+    """The client has had no message ready since then."""
     probe: EndProbe | None = None
+    """The request to the leader that decides on the names in ``overdue``."""
     overdue: frozenset[bytes] = frozenset()
     stands: tuple[int, int] = (-1, -1)
+    """The position, and the leader's answer, at the last look at ``probe``."""
     stood: float = 0.0
+    """Neither of them has changed since then."""
     again: bool = False
+    """The request was repeated."""
     mark: EndProbe | None = None
+    """A request to the leader that shows whether the partition keeps up."""
     marked: float = float("-inf")
+    """The time of that request."""
     kept_up: float = float("-inf")
+    """The time of the newest such request whose end offset is read by now."""
 
 
 class LogEnds:

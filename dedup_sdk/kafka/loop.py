@@ -3,9 +3,9 @@
     fetch ─▶ judge ─▶ deliver ─▶ complete
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
-upkeep
-    the work on a timer: write completed records, recover partitions, commit, flush. It is due every `UPKEEP_S`, after
-    `UPKEEP_RECORDS` records, and as soon as an event needs it.
+maintenance
+    the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`, after
+    `MAINTENANCE_RECORDS` records, and as soon as an event needs it.
 
 The garbage collector is paused while a batch is fetched and judged, never while the loop waits. It would visit a
 thousand live messages and their headers twice a batch, a tenth of the whole cost. It is resumed as the very last step
@@ -43,10 +43,10 @@ from dedup_sdk.record import Verdict
 
 logger = logging.getLogger("dedup_sdk")
 
-UPKEEP_S = 0.1
-"""Seconds between two upkeeps: implicit completions are written at least this often."""
-UPKEEP_RECORDS = 1_000
-"""The most records that are judged, or completed, between two upkeeps."""
+MAINTENANCE_S = 0.1
+"""Seconds between two runs of maintenance: implicit completions are written at least this often."""
+MAINTENANCE_RECORDS = 1_000
+"""The most records that are judged, or completed, between two runs of maintenance."""
 MOST_UNWRITTEN = 20_000
 """The most completed records of a partition in memory with ``durability="commit"``; above it they are written."""
 JOINING_S = 60.0
@@ -115,8 +115,8 @@ class FetchLoop:
         self._heard_at = 0.0
         self._unwritten: dict[int, Partition] = {}
         """Partitions with completed records that are not in the store yet, by `id`."""
-        self._since_upkeep = 0
-        """Records since the last upkeep."""
+        self._since_maintenance = 0
+        """Records since the last maintenance."""
         self._survived = -1
         """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
         self._recover_at = 0.0
@@ -182,7 +182,7 @@ class FetchLoop:
         return before != self._survived
 
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
-        """Complete delivered messages; do the upkeep if it is due; deliver ready messages, or fetch a batch."""
+        """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
         if interruption.happened:
             # Also if the interrupted step was another thread's.
@@ -197,10 +197,10 @@ class FetchLoop:
                 now, due = time.monotonic(), interruption.maintenance_at
                 if (
                     now >= (due if delivery.ready else min(due, self._recover_at))
-                    or self._since_upkeep >= UPKEEP_RECORDS
+                    or self._since_maintenance >= MAINTENANCE_RECORDS
                 ):
-                    self._upkeep()
-                silent = bool(delivery.ready) and now > self._heard_at + UPKEEP_S
+                    self._maintain()
+                silent = bool(delivery.ready) and now > self._heard_at + MAINTENANCE_S
                 if (delivery.ready or delivery.individual) and not silent and (got := self._hand_over(count)):
                     return got
             except BaseException:
@@ -243,7 +243,7 @@ class FetchLoop:
             return handed
 
     def _wait_for(self, enough: int, left_s: float, at_most: int) -> bool:
-        """Fetch messages in the time that is left, or until the upkeep is due; return whether there are ``enough``."""
+        """Fetch messages in the time that is left, or until maintenance is due; return whether there are ``enough``."""
         fetcher = self._fetcher
         self._collector.resume()
         now = self._heard_at
@@ -288,8 +288,8 @@ class FetchLoop:
         judged = self._classifier.classify(batch[:first] if first < len(batch) else batch)
         if isinstance(judged.error, StoreError):
             raise judged.error
-        self._since_upkeep += first
-        if self._since_upkeep > UPKEEP_RECORDS and self._unwritten:
+        self._since_maintenance += first
+        if self._since_maintenance > MAINTENANCE_RECORDS and self._unwritten:
             # So a crash repeats no more records than that.
             self._write_completed()
         self._delivery.fill(judged)
@@ -345,11 +345,11 @@ class FetchLoop:
                 self._log_ends.tick(assigned, partition, position, dry=fetcher.ran_dry)
         self._offer_due()
 
-    # --- upkeep --------------------------------------------------------------------------------------------------
+    # --- maintenance ---------------------------------------------------------------------------------------------
 
-    def _upkeep(self) -> None:
+    def _maintain(self) -> None:
         """Write completed records; then recovery, commits, and flushes."""
-        self._since_upkeep = 0
+        self._since_maintenance = 0
         self._write_completed()
         self._engine.trim()
         if self._engine.gatekeeper is not None:
@@ -371,8 +371,8 @@ class FetchLoop:
         if session.waking:
             session.wake()
         now = time.monotonic()
-        self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else UPKEEP_S)
-        self._interruption.schedule_maintenance(min(now + UPKEEP_S, session.next_commit_at))
+        self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else MAINTENANCE_S)
+        self._interruption.schedule_maintenance(min(now + MAINTENANCE_S, session.next_commit_at))
 
     def _ask(self, gatekeeper: Gatekeeper) -> None:
         """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
@@ -523,7 +523,7 @@ class FetchLoop:
     # --- while no message is asked for ---------------------------------------------------------------------------
 
     def heartbeat(self) -> None:
-        """Do the upkeep and serve the client, without delivering a message."""
+        """Do maintenance and serve the client, without delivering a message."""
         self._interruption.run_step(self._look_after)
         self._callback_errors.raise_kept()
 
@@ -532,7 +532,7 @@ class FetchLoop:
             self.reopen()
         with self._mutex:
             self._unwritten.update(self._delivery.finish())
-            self._upkeep()
+            self._maintain()
             if len(self._fetcher.messages) >= _MOST_FETCHED or self._holds_back:
                 self._holds_back = True
                 self._assignment.hold_back(hold=True)

@@ -95,7 +95,7 @@ def misfits(
     if window_ms < needed_ms:
         detail = (
             f"the window is {window_ms} ms, but a message may be sent again {needed_ms} ms later: after a producer's "
-            f"delivery.timeout.ms ({retry_ms}) and the time until the group replaces a silent upstream consumer "
+            f"delivery.timeout.ms ({retry_ms}) and the session timeout of a consumer that sends to this topic "
             f"({silence_ms}); such a duplicate is delivered; give a longer window unless your producers are quicker"
         )
         yield "window-too-short", detail

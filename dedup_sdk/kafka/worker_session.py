@@ -7,7 +7,7 @@ changes:
     complete        messages are handled, or dead-lettered
     give_back       a message is not handled: it is delivered again when the session is over
     keep_alive      the group hears from the consumer while no message can be taken
-    Handlers        is told of partitions that go: inside `poll` and `keep_alive`, and in `exclusive`
+    Handlers        is notified when partitions are revoked or lost: inside `poll` and `keep_alive`, and in `exclusive`
 
 While a session is open, asking for more completes nothing, whatever ``completion`` says.
 """

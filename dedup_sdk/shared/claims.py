@@ -309,8 +309,9 @@ class Claims:
     def holds(self, partition: Partition, place: RecordRef) -> bool:
         """Whether no other consumer can own the ID of a delivered message.
 
-        If one can, the message waits for a new claim and is delivered again unless somebody completed it.
-        Otherwise a message that the application drops because of this answer would stay in flight for ever.
+        If another consumer can, the message waits for a new claim, and is delivered again unless somebody
+        completed it. Without that, a message that the application drops because of the answer False would stay
+        in flight for ever.
         A lost claim stays lost until its message ends.
         """
         gate, digest = partition.gate(ClaimGate), place.chunk.digests[place.row]

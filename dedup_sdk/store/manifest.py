@@ -113,8 +113,8 @@ class PartitionManifest:
     - ``marks``: the sum over ``files``.
     - ``committed``: the last offset that the group is known to have committed, None if unknown. A store
       restored from the snapshot detects a rewind by it.
-    - ``era``: changes when an operator rewinds the group, which is detected by it, too; empty where nobody
-      did, or it is unknown.
+    - ``era``: an ID of the last deliberate rewind of the group, by which a rewind is detected, too; empty if
+      there was none, or it is unknown.
     - ``gaps``: ascending, inside ``[low, high)``.
     - ``epoch``: the leader epoch by which the broker tells whether its log still has the records below the
       cut, None if unknown.

@@ -45,9 +45,9 @@ class UncutRanges:
 
 
 MOST_HELD_BACK: Final = 20_000
-"""So many offsets the watermark may lie below completed records for units that overlap; then it stops inside of one."""
+"""The most offsets by which the watermark stays below completed records because units overlap; then it stops in one."""
 MOST_LATELY: Final = 10_000
-"""So many units that are over are known by where they lie, for who goes back."""
+"""The most finished units whose offsets are remembered, for a seek backward."""
 
 
 class OverUnits:

@@ -13,13 +13,13 @@ UnitMode = Literal["all-or-nothing", "members"]
 Repeats = Literal["drop", "deliver"]
 
 UNIT_RECORDS: Final = 10_000
-"""How many records a unit may have, where nobody says."""
+"""The default of the most records that a unit may have."""
 MOST_UNIT_RECORDS: Final = 1_000_000
 UNIT_MEGABYTES: Final = 256
-"""How many megabytes may come of a partition while a unit is open, where nobody says."""
+"""The default of the most megabytes that may come of a partition while a unit is open."""
 MOST_UNIT_MEGABYTES: Final = 1_000_000
 UNIT_TIMEOUT_S: Final = 60.0
-"""How long a unit may take to become whole, where nobody says."""
+"""The default of the seconds in which a unit must become whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

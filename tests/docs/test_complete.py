@@ -29,7 +29,7 @@ from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.kafka.consumer import BATCH, WAITING_SHARE
 from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
-from dedup_sdk.kafka.loop import MOST_UNWRITTEN, UPKEEP_S
+from dedup_sdk.kafka.loop import MAINTENANCE_S, MOST_UNWRITTEN
 from dedup_sdk.kafka.recovery import SLICE_S
 from dedup_sdk.kafka.session import MOST_WAITING
 from dedup_sdk.kafka.settings import client_settings
@@ -216,12 +216,12 @@ def test_the_line_in_the_log_is_as_documented(
 @pytest.mark.parametrize(
     ("page", "text", "value", "meant"),
     [
-        ("README.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, UPKEEP_S)),
-        ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, UPKEEP_S)),
+        ("README.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, MAINTENANCE_S)),
+        ("docs/completion.md", "at most 1,000 records or 100 ms", (1_000, 0.1), (BATCH, MAINTENANCE_S)),
         ("docs/completion.md", "at 100,000 records the partition", 100_000, MOST_WAITING),
         ("docs/units.md", "once 100,000 records and as many", 100_000, MOST_OPEN),
         ("docs/units.md", "values of 256 MB", 256, Unit().megabytes),
-        ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, UPKEEP_S)),
+        ("docs/guarantees.md", "of at most 1,000, after 100 ms", (1_000, 0.1), (BATCH, MAINTENANCE_S)),
         ("docs/guarantees.md", "once 20,000 messages", 20_000, MOST_UNWRITTEN),
         ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
         ("docs/handlers.md", "half of `revoke_deadline`", 0.5, WAITING_SHARE),

@@ -62,7 +62,7 @@ def poll_through(consumer: Any, count: int, calls: int = 400) -> list[Any]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Fetcher, "fetch"), (Fetcher, "listen"), (FetchLoop, "_judge_first"), (FetchLoop, "_upkeep"), (FetchLoop, "_hand_over"),
+        (Fetcher, "fetch"), (Fetcher, "listen"), (FetchLoop, "_judge_first"), (FetchLoop, "_maintain"), (FetchLoop, "_hand_over"),
         (Partition, "admit"), (Partition, "complete_chunk"), (Partition, "persist"),
     ],
 )  # fmt: skip
@@ -70,7 +70,7 @@ def test_an_interruption_costs_no_message(
     *, make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """Wherever it strikes, what was fetched, judged or on its way to the application comes, and is committed in the end."""
-    monkeypatch.setattr(fetch_loop, "UPKEEP_S", 0.0)
+    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 5)
@@ -156,7 +156,7 @@ def test_a_failing_store_costs_no_message(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """A write or look-up that fails is raised, and repeated by the next call; verdicts are then as if it had not failed."""
-    monkeypatch.setattr(fetch_loop, "UPKEEP_S", 0.0)
+    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
     for partition in (0, 1):
         send("a", "b", "a", "c", topic="pairs", partition=partition)
     raised: list[int] = []
@@ -231,7 +231,7 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
     def handle() -> None:
         with make("orders", config={"partition.assignment.strategy": protocol}) as consumer:
             poll_some(consumer, 3)
-            once_after(monkeypatch, FetchLoop, "_upkeep", Interrupted())
+            once_after(monkeypatch, FetchLoop, "_maintain", Interrupted())
             consumer._interruption.request_maintenance()
             consumer.poll(1)
 
@@ -338,7 +338,9 @@ def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
     assert values(poll_through(consumer, 3)) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Fetcher, "listen"), (Fetcher, "fetch"), (FetchLoop, "_upkeep")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Fetcher, "listen"), (Fetcher, "fetch"), (FetchLoop, "_maintain")]
+)
 def test_what_was_out_at_an_interruption_is_released(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:

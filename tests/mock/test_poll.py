@@ -88,7 +88,7 @@ def test_what_was_handed_out_is_completed_by_asking_for_more(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also while a batch is not through: slow handlers do not wait for its end to be remembered."""
-    monkeypatch.setattr(fetch_loop, "UPKEEP_S", 0.0)
+    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
     send("a", "b", "c", "d")
     consumer = make("orders")
 

@@ -44,7 +44,7 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
         consumer, lambda: all(each.opened for each in consumer._session.assigned.values()), "the partitions"
     )
     while len(consumer._fetcher.messages) < 3:
-        consumer._loop._upkeep()
+        consumer._loop._maintain()
         consumer._fetcher.fetch(100, 0.1)
     by_place = {(message.partition(), message.offset()): message for message in consumer._fetcher.messages}
     flight = consumer._engine.partitions["pairs", 0].flight

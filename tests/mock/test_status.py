@@ -114,7 +114,7 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
     send(*map(str, range(20)))
     consumer = make("orders")
     assert len(consumer.consume(20, PATIENCE_S)) == 20
-    consumer._loop._upkeep()
+    consumer._loop._maintain()
     assert only(consumer).hindrances == ()
 
 
