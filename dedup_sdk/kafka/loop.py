@@ -4,8 +4,8 @@
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
 maintenance
-    the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`, after
-    `MAINTENANCE_RECORDS` records, and as soon as an event needs it.
+    the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`,
+    after `MAINTENANCE_RECORDS` records, and as soon as an event needs it.
 
 The garbage collector is paused while a batch is fetched and judged, never while the loop waits. It would visit a
 thousand live messages and their headers twice a batch, a tenth of the whole cost. It is resumed as the very last step
