@@ -94,7 +94,7 @@ class RedisServer:
     def prepare(self) -> str | None:
         """See `SharedServer`."""
         with closing(self.connect()) as store:
-            # Claims that nobody has, one a bucket: whether each is where it is asked for is known before a history is read for nothing.
+            # ClaimGatekeeper that nobody has, one a bucket: whether each is where it is asked for is known before a history is read for nothing.
             asked = [bucket.to_bytes(4) + bytes(12) for bucket in range(self.buckets)]
             store.release(asked, [0] * len(asked))
         return None

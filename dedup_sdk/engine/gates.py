@@ -104,7 +104,7 @@ class Gatekeeper(Protocol):
     def admit(self, partitions: Sequence[Partition]) -> None:
         """Ask for the judged records by one question; records that may not be delivered now are held back."""
 
-    def settle(self, partitions: Sequence[Partition]) -> None:
+    def retry(self, partitions: Sequence[Partition]) -> None:
         """Ask again for the held-back records; those that may be delivered now are due."""
 
     def keep(self, unseen: Unseen) -> None:

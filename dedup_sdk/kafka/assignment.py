@@ -196,7 +196,7 @@ class Assigned:
     taken_at: float = 0.0
     """When (monotonic seconds) it was assigned or moved; `recovery_timeout` counts from there."""
     state: State = State.ASKING
-    opened: Partition | None = None
+    engine_partition: Partition | None = None
     """The engine's partition, once recovery has ended."""
 
     recovery: Steps[None] | None = None
@@ -344,7 +344,7 @@ class Assigned:
         seconds: float,
     ) -> None:
         """End the recovery: ``partition`` accepts records from the start offset on; the rest are attributes."""
-        self.opened, self.complete, self.completed_above, self.note, self.seconds = (
+        self.engine_partition, self.complete, self.completed_above, self.note, self.seconds = (
             partition,
             complete,
             completed_above,
@@ -431,8 +431,8 @@ class Assigned:
                 f"{self.topic}[{self.partition}] cannot go from {self.state.name} to {state.name}"
             )
         self.state = state
-        if state in (State.LOST, State.CLOSED) and self.opened is not None:
-            self.opened.fence()
+        if state in (State.LOST, State.CLOSED) and self.engine_partition is not None:
+            self.engine_partition.fence()
 
 
 class Reading:
@@ -471,8 +471,8 @@ class Reading:
 
         Not one that is known to have stopped: the client's event about it is handled first.
         """
-        if assigned.state is State.ACTIVE and assigned.opened is not None and not assigned.stopped:
-            position = assigned.opened.flight.position
+        if assigned.state is State.ACTIVE and assigned.engine_partition is not None and not assigned.stopped:
+            position = assigned.engine_partition.flight.position
             if not self._client.seek(assigned.topic, assigned.partition, position):
                 # It stopped, and an interrupted call lost the event: assigned again, it stops and reports once more.
                 self._reassign(assigned, position)
@@ -483,7 +483,7 @@ class Reading:
             if other is not assigned:
                 other.reads_from = _next_offset(other)
                 at.append(TopicPartition(other.topic, other.partition, other.reads_from))
-        self._client.place_again(TopicPartition(assigned.topic, assigned.partition, offset), at)
+        self._client.reassign(TopicPartition(assigned.topic, assigned.partition, offset), at)
         # The eager protocol assigns all partitions anew.
         self.moved.update(self._assigned)
         assigned.stopped = False
@@ -493,8 +493,8 @@ class Reading:
 
 
 def _next_offset(assigned: Assigned) -> int:
-    if assigned.state is State.ACTIVE and assigned.opened is not None:
-        return assigned.opened.flight.position
+    if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
+        return assigned.engine_partition.flight.position
     return 0 if assigned.start is None else assigned.start.offset
 
 
@@ -604,7 +604,7 @@ def _recovery_hindrances(assigned: Assigned) -> list[Hindrance]:
         found.append("offsets")
     if assigned.waits_for is not None and assigned.waits_for != "store":
         found.append(assigned.waits_for)
-    if assigned.opened is not None:
+    if assigned.engine_partition is not None:
         found.append("beginning")
     return found
 
@@ -625,6 +625,11 @@ def hindrances_of(assigned: Assigned, engine: Deduplicator) -> tuple[Hindrance, 
         found.append("uncompleted")
     if Pause.USER in assigned.pauses:
         found.append("paused")
-    if partition is not None and partition.started and assigned.opened is not None and not partition.covered:
+    if (
+        partition is not None
+        and partition.started
+        and assigned.engine_partition is not None
+        and not partition.covered
+    ):
         found.append("uncovered")
     return tuple(found)

@@ -186,7 +186,7 @@ class Client:
     def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
         """Set a partition's fetch position; return False if the client is not fetching it after a second of retries.
 
-        In that case the client has stopped fetching the partition: use `place_again`. With ``leader_epoch``, the
+        In that case the client has stopped fetching the partition: use `reassign`. With ``leader_epoch``, the
         epoch of the record before ``offset``, the broker validates that the log still has that record.
         """
         target = TopicPartition(topic, partition, offset)
@@ -204,7 +204,7 @@ class Client:
                 return True
         return False
 
-    def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """Reassign a partition that the client has stopped fetching, where `seek` fails; afterwards all are paused.
 
         ``others`` are the remaining partitions of the assignment, at their next offsets: the eager protocol can only

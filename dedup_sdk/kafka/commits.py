@@ -157,9 +157,13 @@ class Commits:
     @staticmethod
     def _known_offset(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
         """Return the offset that need not be committed again: requested, or for a synchronous commit acknowledged."""
-        if asynchronous or assigned.opened is None or assigned.opened.flight.committed is None:
+        if (
+            asynchronous
+            or assigned.engine_partition is None
+            or assigned.engine_partition.flight.committed is None
+        ):
             return assigned.commits.requested
-        return min(assigned.commits.requested, assigned.opened.flight.committed)
+        return min(assigned.commits.requested, assigned.engine_partition.flight.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
         """Commit where histories begin, also where nothing is completed yet; raises `KafkaException`.
@@ -192,18 +196,18 @@ class Commits:
         ready = []
         for coordinates, assigned in self._assigned.items():
             offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
-            if offset is None or assigned.opened is None:
+            if offset is None or assigned.engine_partition is None:
                 continue
             if ends is None and not self._is_new_to_group(offset, asynchronous=asynchronous):
                 continue
             if ends is not None:
                 known = max(
                     assigned.commits.requested,
-                    assigned.opened.flight.committed or 0,
+                    assigned.engine_partition.flight.committed or 0,
                     self._pending_up_to(assigned),
                 )
                 offset = assigned.commit_of(
-                    assigned.opened, min(offset.offset, max(ends[coordinates], known))
+                    assigned.engine_partition, min(offset.offset, max(ends[coordinates], known))
                 )
             ready.append(offset)
         return ready
@@ -284,14 +288,18 @@ class Commits:
         again = []
         for tp in refused:
             assigned = self._assigned[tp.topic, tp.partition]
-            if assigned.commits.has_room_for_done and assigned.opened is not None and done_part(tp.metadata):
+            if (
+                assigned.commits.has_room_for_done
+                and assigned.engine_partition is not None
+                and done_part(tp.metadata)
+            ):
                 logger.warning(
                     "%s[%d]: the broker refused commit metadata of %d characters (offset.metadata.max.bytes): offsets "
                     "completed above the committed one are left out, and are handled again after a rebalance; raise "
                     "the broker's limit to avoid that", tp.topic, tp.partition, len(tp.metadata or ""),
                 )  # fmt: skip
                 assigned.commits.has_room_for_done = False
-                again.append(assigned.commit_of(assigned.opened, tp.offset))
+                again.append(assigned.commit_of(assigned.engine_partition, tp.offset))
         return again
 
     def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -328,12 +336,12 @@ class Commits:
             if not (assigned.is_placed and self._is_beginning(tp)):
                 assigned.commits.confirmed = tp.offset
             if (
-                assigned.opened is not None
-                and assigned.opened.started
-                and tp.offset <= assigned.opened.flight.high
+                assigned.engine_partition is not None
+                and assigned.engine_partition.started
+                and tp.offset <= assigned.engine_partition.flight.high
             ):
                 # Above the watermark it is the late answer to a commit from before a seek.
-                flight = assigned.opened.flight
+                flight = assigned.engine_partition.flight
                 if flight.committed is not None and tp.offset < flight.committed <= flight.high:
                     self._repeat_commit(assigned, tp.offset, flight.committed)
                 flight.note_committed(tp.offset)
@@ -353,9 +361,9 @@ class Commits:
             offset,
             committed,
         )
-        if assigned.opened is not None and assigned.commits.requested <= committed:
+        if assigned.engine_partition is not None and assigned.commits.requested <= committed:
             assigned.commits.ask_again()
-            again = assigned.commit_of(assigned.opened, committed)
+            again = assigned.commit_of(assigned.engine_partition, committed)
             self.pending.setdefault(where, (assigned, again))
 
     def _is_beginning(self, tp: TopicPartition) -> bool:
@@ -365,16 +373,16 @@ class Commits:
 
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of a partition's contiguous completed prefix, after it was written to the store."""
-    if assigned.opened is None or not assigned.is_ours:
+    if assigned.engine_partition is None or not assigned.is_ours:
         return None
     # The store before the broker: a committed record must be in the store after a crash.
-    assigned.opened.persist()
-    return assigned.commit_of(assigned.opened, assigned.opened.committable)
+    assigned.engine_partition.persist()
+    return assigned.commit_of(assigned.engine_partition, assigned.engine_partition.committable)
 
 
 def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of the hidden records directly after the committed offset; None where there are none."""
-    start, partition, confirmed = assigned.start, assigned.opened, assigned.commits.confirmed
+    start, partition, confirmed = assigned.start, assigned.engine_partition, assigned.commits.confirmed
     # Before a start that is not committed lie records that the user skipped. In observe mode every record is visible.
     if start is None or partition is None or start.offset > confirmed or partition.flight.shows_duplicates:
         return None

@@ -425,8 +425,14 @@ class DedupConsumer(Consumer):
             raise
         finally:
             if self._runner is runner:
-                session.end()
-                self._runner, self._stopped = None, False
+                try:
+                    session.end()
+                except BaseException:
+                    self._interruption.note()
+                    session.end()
+                    raise
+                finally:
+                    self._runner, self._stopped = None, False
 
     def _make_current(self, runner: Runner) -> None:
         with self._access.lock:

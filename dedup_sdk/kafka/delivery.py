@@ -24,8 +24,8 @@ becomes `INDIVIDUAL`, too: a commit of all delivered messages, as in the usual `
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from enum import Enum
 from itertools import chain, compress, repeat
 from operator import itemgetter, ne
@@ -291,7 +291,9 @@ class BatchClassifier:
         error, rest = None, []
         for run in runs:
             assigned = self._session.assigned.get((run.topic, run.partition))
-            partition = assigned.opened if assigned is not None and assigned.state is State.ACTIVE else None
+            partition = (
+                assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
+            )
             if partition is None:
                 continue
             part = columns if one else columns.cut(run.rows)
@@ -352,7 +354,7 @@ class BatchClassifier:
     def partition_of(self, topic: str, partition: int) -> Partition | None:
         """Return a partition that delivers, None if it is not assigned or recovers."""
         assigned = self._session.assigned.get((topic, partition))
-        return assigned.opened if assigned is not None and assigned.state is State.ACTIVE else None
+        return assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
 
 
 class _Admitted(NamedTuple):
@@ -432,7 +434,9 @@ class Delivery:
         partition_of: Callable[[str, int], Partition | None],
         completed_by: CompletedBy = CompletedBy.NEXT_CALL,
     ) -> None:
-        self.completed_by = completed_by
+        self.completed_by = self._configured = completed_by
+        self._laid_aside: list[Any] | None = None
+        """Individual messages that were delivered before `begin_explicit`; None outside of it."""
         self.ready: deque[Any] = deque()
         self.individual: deque[Any] = deque()
         self._aside: dict[Coordinates, list[Any]] = {}
@@ -638,20 +642,20 @@ class Delivery:
             if self.completed_by is CompletedBy.NOTHING:
                 self._individual_handed = []
 
-    @contextmanager
-    def completed_by_nothing(self) -> Iterator[None]:
-        """Have messages end by `DedupConsumer.complete` only; enter and leave with the lock.
+    def begin_explicit(self) -> None:
+        """Have messages end by `DedupConsumer.complete` only, until `end_explicit`; with the lock."""
+        self._laid_aside, self._individual_handed = self._individual_handed, []
+        self.completed_by = CompletedBy.NOTHING
 
-        Individual messages that were delivered before, and are to be completed by offsets, can be so again afterwards.
+    def end_explicit(self) -> None:
+        """Have messages end as configured again; with the lock. Harmless when repeated, also after an interruption.
+
+        Individual messages that were delivered before, and are to be completed by offsets, can be so again.
         """
-        before, self.completed_by = self.completed_by, CompletedBy.NOTHING
-        laid, self._individual_handed = self._individual_handed, []
-        try:
-            yield
-        finally:
-            self.completed_by = before
-            if before is CompletedBy.COMMIT:
-                self._individual_handed = [m for m in laid if self._has(m)]
+        self.completed_by = self._configured
+        if self._laid_aside is not None and self.completed_by is CompletedBy.COMMIT:
+            self._individual_handed = [m for m in self._laid_aside if self._has(m)]
+        self._laid_aside = None
 
     def _has(self, message: Any) -> bool:
         place = self._in_flight(message)

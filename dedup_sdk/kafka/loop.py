@@ -336,7 +336,7 @@ class FetchLoop:
         """Tell gates that wait for records the time, and whether their partition is read to its end."""
         fetcher = self._fetcher
         for coordinates, assigned in self._session.assigned.items():
-            partition = assigned.opened
+            partition = assigned.engine_partition
             if partition is not None and partition.waits:
                 position = partition.flight.position
                 if not fetcher.is_behind(coordinates):
@@ -377,7 +377,7 @@ class FetchLoop:
     def _ask(self, gatekeeper: Gatekeeper) -> None:
         """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
         gatekeeper.keep(self._delivery.take_back)
-        gatekeeper.settle([partition for partition in self._engine.partitions.values() if partition.started])
+        gatekeeper.retry([partition for partition in self._engine.partitions.values() if partition.started])
         self._offer_due()
 
     def _write_completed(self) -> None:
@@ -569,6 +569,6 @@ class IdleClock:
             return False
         now_s = time.monotonic()
         session = self._session
-        if session.recovering or (not session.placed and now_s < self._began_s + JOINING_S):
+        if session.recovering or (not session.has_assignment and now_s < self._began_s + JOINING_S):
             self._heard_s = now_s
         return now_s > self._heard_s + self._limit_s

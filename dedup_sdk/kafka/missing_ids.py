@@ -22,6 +22,8 @@ RECORDS: Final = 1_000
 """Records of a topic that are looked at, from the first one without an ID on."""
 _MOST_PERCENT: Final = 90
 _MOST_NAMES: Final = 12
+_MOST_CHARACTERS: Final = 100
+"""Header names are other people's text: so many are kept, cut to so many characters."""
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class MissingIds:
                 looked_at.reasons[ids.missing[row]] += 1
                 # Not `headers()` of the message: a name that is not valid UTF-8 could crash the process.
                 for name, _ in MessageFields([messages[row]]).headers()[0] or ():
-                    looked_at.headers.setdefault(name)
+                    if len(looked_at.headers) <= _MOST_NAMES:
+                        looked_at.headers.setdefault(name[:_MOST_CHARACTERS])
         if looked_at.seen >= RECORDS:
             self._topics[topic] = None
             if looked_at.reasons.total() * 100 > RECORDS * _MOST_PERCENT:

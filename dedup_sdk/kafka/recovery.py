@@ -166,7 +166,7 @@ def recover(
     settings: ClientSettings,
     chosen: RecoverySettings,
 ) -> Steps[None]:
-    """Recover one partition; when the generator ends, ``assigned.opened`` accepts records from the start offset on.
+    """Recover one partition; at the end, ``assigned.engine_partition`` accepts records from the start offset on.
 
     Raises `StoreError`, `SnapshotError`, `RecoveryError` or `KafkaException`; nothing is delivered then.
     """

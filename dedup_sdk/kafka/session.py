@@ -90,7 +90,7 @@ class Session:
         self.commits = Commits(self.assigned, client, only_hidden=settings.only_user_commits)
         self.reading = Reading(self.assigned, client)
         self.log = RebalanceLog(engine)
-        self.placed = False
+        self.has_assignment = False
         """Whether the group or the user ever made an assignment, be it an empty one."""
         self._commits_stopped = False
         """Whether the client is closing: it answers no requests any more, and nothing is committed."""
@@ -151,7 +151,7 @@ class Session:
                 for p, s in zip(partitions, starts, strict=True)
             ]
             self._client.assign(at, incremental=incremental)
-            self.placed = True
+            self.has_assignment = True
             for tp, start, placed in zip(partitions, starts, at, strict=True):
                 assigned = Assigned(
                     tp.topic,
@@ -218,9 +218,9 @@ class Session:
 
     def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
         """Return the range processed without a gap: its metadata (with ``low``) and the offset after its end."""
-        if assigned.opened is not None:
-            high = assigned.opened.flight.high
-            return assigned.metadata(assigned.opened, high), high
+        if assigned.engine_partition is not None:
+            high = assigned.engine_partition.flight.high
+            return assigned.metadata(assigned.engine_partition, high), high
         start = assigned.start
         if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
             return None
@@ -243,7 +243,7 @@ class Session:
             commits=assigned.commits.moved(moved_to),
             failed_at=assigned.failed_at,
         )
-        self._close(assigned, write=write and assigned.opened is not None)
+        self._close(assigned, write=write and assigned.engine_partition is not None)
 
     # --- after an interruption --------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Session:
         for assigned in list(self.assigned.values()):
             if assigned.state is State.FAILED:
                 continue
-            partition, known = assigned.opened, self._history(assigned)
+            partition, known = assigned.engine_partition, self._history(assigned)
             start = (
                 assigned.start
                 if partition is None or known is None
@@ -287,10 +287,10 @@ class Session:
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
         history = replace(history, done=assigned.completed_above)
         start = assigned.start
-        if assigned.opened is not None:
+        if assigned.engine_partition is not None:
             # Records that were not read yet must still be compared with the marks.
-            high = assigned.opened.committable
-            acknowledged = assigned.opened.flight.committed
+            high = assigned.engine_partition.committable
+            acknowledged = assigned.engine_partition.flight.committed
         elif start is not None:
             acknowledged = start.acknowledged if start.reopened else start.offset
         else:
@@ -490,9 +490,9 @@ class Session:
         same offset.
         """
         assigned = self.assigned.get((message.topic(), message.partition()))
-        if assigned is None or assigned.opened is None or not assigned.opened.started:
+        if assigned is None or assigned.engine_partition is None or not assigned.engine_partition.started:
             return assigned is not None
-        place = assigned.opened.flight.place(message.offset())
+        place = assigned.engine_partition.flight.place(message.offset())
         return place is None or place.chunk.items[place.row] is message
 
     # --- a poll ------------------------------------------------------------------------------------------------------
@@ -514,8 +514,8 @@ class Session:
             self.engine.write_again()
             self._write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
-            if assigned.state is State.ACTIVE and assigned.opened is not None:
-                self._throttle(assigned, assigned.opened)
+            if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
+                self._throttle(assigned, assigned.engine_partition)
         try:
             if self.commits.pending:
                 self.commits.send_pending()
@@ -590,7 +590,7 @@ class Session:
 
 def _count_left_out(assigned: Assigned) -> int:
     """Return how many completed offsets do not fit into the commit of a partition."""
-    partition = assigned.opened
+    partition = assigned.engine_partition
     return (
         0
         if partition is None or not partition.started
@@ -675,7 +675,7 @@ class RebalanceLog:
             name += f"@{assigned.start.offset}"
         notes = [assigned.note] if assigned.note else []
         notes += hindrances_of(assigned, self._engine)
-        if assigned.opened is None:
+        if assigned.engine_partition is None:
             notes.append("not up to date")
         else:
             notes.append(f"{assigned.seconds:.2f} s")

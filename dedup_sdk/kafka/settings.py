@@ -195,6 +195,10 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         )
     strategy = str(client.get("partition.assignment.strategy", ""))
     on_commit = client.pop("on_commit", None)
+    if on_commit is not None and not callable(on_commit):
+        raise ConfigurationError(
+            f"on_commit={on_commit!r} is not callable: give a function (error, partitions)"
+        )
     client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
     client.setdefault("fetch.queue.backoff.ms", 1)
     interval_ms = _milliseconds(client, "auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS)

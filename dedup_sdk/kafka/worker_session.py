@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from threading import Condition
 from typing import Any, Final, NamedTuple
 
@@ -70,7 +70,6 @@ class WorkerSession:
         self._alive_at = time.monotonic()
         self._returned: list[Any] = []
         """Messages to be delivered again when the session is over."""
-        self._explicit = ExitStack()
 
     def begin(self, listener: Handlers) -> None:
         """Begin: complete messages of earlier calls, if asking for more does so; from here on it completes nothing.
@@ -80,7 +79,7 @@ class WorkerSession:
         with self._lock.lock:
             if self._delivery.completed_by is CompletedBy.NEXT_CALL:
                 self._loop.complete_below(None)
-            self._explicit.enter_context(self._delivery.completed_by_nothing())
+            self._delivery.begin_explicit()
             self._assignment.attach(listener)
 
     def note_interruption(self) -> None:
@@ -90,8 +89,8 @@ class WorkerSession:
     def end(self) -> None:
         """End: asking for more completes again, as ``completion`` says. Harmless when repeated."""
         with self._lock.lock:
+            self._delivery.end_explicit()
             self._assignment.attach(None)
-            self._explicit.close()
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -102,6 +101,11 @@ class WorkerSession:
         self._alive_at = time.monotonic()
         if message is None:
             return None
+        if not isinstance(message, Message):
+            # Of an overridden `poll`: no other call would recognise it.
+            raise TypeError(
+                f"poll() returned a {type(message).__name__}: run() needs the client's own messages"
+            )
         self._idle.heard()
         error = message.error()
         if error is None:
@@ -137,7 +141,7 @@ class WorkerSession:
         """Return a context in which no other thread changes what is in flight. `Handlers` are called in such a one."""
         return self._lock.lock
 
-    def settling(self) -> AbstractContextManager[None]:
+    def ending(self) -> AbstractContextManager[None]:
         """Return the same for ending messages: an exception in it has all partitions opened again.
 
         An error of the store is no exception here: the next `poll` handles it.

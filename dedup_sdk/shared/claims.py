@@ -1,4 +1,4 @@
-"""Claims of a consumer in a shared store: which messages it may hand out, and the handling of the others.
+"""ClaimGatekeeper of a consumer in a shared store: which messages it may hand out, and the handling of the others.
 
 `dedup_sdk.shared.gate` defines *owned* and *waiting*, `dedup_sdk.shared.acknowledgements` defines
 *pending*.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dedup_sdk")
 
 
-class Claims:
+class ClaimGatekeeper:
     """All claims of one consumer. Only one thread at a time may call it, apart from the renewal thread.
 
     ``silence_s``: seconds after `keep` for which the group still waits for the consumer, and its claims are
@@ -131,7 +131,7 @@ class Claims:
             if not self.is_sure:
                 self._reclaim_queued(unseen)
 
-    def settle(self, partitions: Sequence[Partition]) -> None:
+    def retry(self, partitions: Sequence[Partition]) -> None:
         """Send pending completions, and claim waiting records again. Records that may be delivered now are queued."""
         with self.leases.lock:
             self.acks.send_pending()

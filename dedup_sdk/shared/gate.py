@@ -22,7 +22,7 @@ from dedup_sdk.observe import Hindrance
 
 if TYPE_CHECKING:
     from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.shared.claims import Claims
+    from dedup_sdk.shared.claims import ClaimGatekeeper
 
 RETRY_S: Final = 0.1
 """Seconds until an ID that is in flight elsewhere is claimed again; doubled each time, up to one second."""
@@ -99,7 +99,7 @@ class ClaimGate(Gate):
     partition is gone, and nothing is claimed for it any more.
     """
 
-    def __init__(self, claims: Claims, scope: bytes, window_ms: int) -> None:
+    def __init__(self, claims: ClaimGatekeeper, scope: bytes, window_ms: int) -> None:
         self.scope = scope
         self.window_ms = window_ms
         self.owned: dict[bytes, OwnedClaim] = {}

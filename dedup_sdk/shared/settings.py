@@ -114,9 +114,9 @@ class Shared:
         ``silence_s``: seconds after its last call for messages in which its group still waits for the consumer, so that
         its claims are renewed.
         """
-        from dedup_sdk.shared.claims import Claims
+        from dedup_sdk.shared.claims import ClaimGatekeeper
 
-        return Claims(self, counters, group=group, silence_s=silence_s)
+        return ClaimGatekeeper(self, counters, group=group, silence_s=silence_s)
 
     @property
     def lease_ms(self) -> int:

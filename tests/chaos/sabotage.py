@@ -65,7 +65,7 @@ def _commit_past_a_gap() -> None:
         def position(assigned: Any) -> TopicPartition | None:
             ready: TopicPartition | None = prefix(assigned)
             if ready is not None:
-                ready.offset = assigned.opened.flight.position
+                ready.offset = assigned.engine_partition.flight.position
             return ready
 
         return position
@@ -190,8 +190,8 @@ def _go_on_where_it_was() -> None:
 
     def noting(end: Any) -> Any:
         def ended(self: Session, assigned: Any, **named: Any) -> None:
-            if assigned.opened is not None and assigned.opened.started:
-                left[assigned.topic, assigned.partition] = assigned.opened.flight.high
+            if assigned.engine_partition is not None and assigned.engine_partition.started:
+                left[assigned.topic, assigned.partition] = assigned.engine_partition.flight.high
             end(self, assigned, **named)
 
         return ended

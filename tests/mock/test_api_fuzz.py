@@ -86,7 +86,7 @@ def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
     def position(assigned: Any) -> Any:
         offset = completed(assigned)
         if offset is not None:
-            offset.offset = assigned.opened.flight.position
+            offset.offset = assigned.engine_partition.flight.position
         return offset
 
     patch.setattr(commits, "_completed_prefix", position)

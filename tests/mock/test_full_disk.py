@@ -124,7 +124,7 @@ def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
     while time.monotonic() < until:
         assert second.poll(0.1) is None
     (assigned,) = second._session.assigned.values()
-    assert assigned.opened is None or assigned.pauses
+    assert assigned.engine_partition is None or assigned.pauses
     store.full = False
     assert values(poll_some(second, 1)) == ["new"]
     assert values(poll_quiet(second)) == []

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dedup_sdk import MemoryStore
 from dedup_sdk.runner.runner import Runner
 from dedup_sdk.runner.tasks import Tasks
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, run_all, values
+from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, run_all, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 
 if TYPE_CHECKING:
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
 
@@ -122,3 +127,47 @@ def test_an_interrupted_start_costs_no_message(make: Make, send: Send) -> None:
         consumer.close()
         assert got == set("abcde"), interruption.where
         place += 29
+
+
+def test_an_interruption_at_the_end_of_a_run_leaves_a_consumer_that_works(
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it strikes between the runner's last step and the return: `run` may be called again, and polling completes."""
+    real, place = Runner.run, 0
+    while True:
+        place += 1
+        interrupted = InterruptedAt(place)
+
+        def run(runner: Runner, at: InterruptedAt = interrupted) -> None:
+            real(runner)
+            at.__enter__()
+            frame = sys._getframe().f_back
+            while frame is not None and frame.f_code.co_filename.endswith("consumer.py"):
+                frame.f_trace, frame.f_trace_opcodes = at._stepped, True
+                frame = frame.f_back
+
+        topic = kafka.create_topic(f"ending-{place}")
+        send(*"abc", topic=topic)
+        consumer, handled = make(topic, config={"group.id": topic}, store=MemoryStore()), list[str]()
+
+        def handle(message: Any, consumer: DedupConsumer = consumer, handled: list[str] = handled) -> None:
+            handled.append(values([message])[0])
+            consumer.stop()
+
+        def collect(message: Any, handled: list[str] = handled) -> None:
+            handled.append(values([message])[0])
+
+        monkeypatch.setattr(Runner, "run", run)
+        with contextlib.suppress(Interrupted):
+            consumer.run(handle)
+        interrupted.__exit__(None, None, None)
+        monkeypatch.setattr(Runner, "run", real)
+        run_all(consumer, collect)
+        assert sorted(handled) == list("abc"), interrupted.where
+        send("d", topic=topic)
+        assert values(poll_some(consumer, 1)) == ["d"]
+        assert consumer.poll(0) is None
+        consumer.close()
+        assert committed(kafka.bootstrap, topic, topic).offset == 4, interrupted.where
+        if not interrupted.struck:
+            return

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,7 @@ from confluent_kafka import KafkaError
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreCorruptError, StoreError
 from dedup_sdk.runner import settings as run_settings
 from dedup_sdk.runner.dead_letters import original_headers
-from tests.support.consuming import QUIET_S, committed, poll_quiet, run_all, values
+from tests.support.consuming import QUIET_S, committed, poll_quiet, poll_some, run_all, values
 from tests.support.dead_letters import dead_letters
 
 if TYPE_CHECKING:
@@ -320,3 +321,19 @@ def test_a_damaged_store_does_not_end_the_run(
     assert sorted(set(handler.handled), key=int) == [str(number) for number in range(20)]
     assert consumer._engine.next_offset("orders", 0) == 20
     assert len(handler.handled) <= 23
+
+
+def test_a_poll_of_ones_own_is_refused_in_a_run(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call would recognise the objects that it returns, so that they would be dropped without a word."""
+    send("a")
+    consumer = make("orders")
+    poll = consumer.poll
+    monkeypatch.setattr(consumer, "poll", lambda timeout: poll(timeout) and SimpleNamespace(value=b"a"))
+    with pytest.raises(
+        TypeError, match=r"^poll\(\) returned a SimpleNamespace: run\(\) needs the client's own"
+    ):
+        consumer.run(print)
+    monkeypatch.undo()
+    assert values(poll_some(consumer, 1)) == ["a"]

@@ -11,7 +11,7 @@ import pytest
 
 from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, Window
 from dedup_sdk.observe import Counters
-from dedup_sdk.shared.claims import Claims
+from dedup_sdk.shared.claims import ClaimGatekeeper
 from dedup_sdk.shared.gate import OwnedClaim
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances
 from tests.support.claiming import claims_of
@@ -264,10 +264,10 @@ class Faulty(MemoryClaimStore):
         raise SharedStoreError("the shared store is away; start it")
 
 
-def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[Claims, list[float]]:
-    """Claims that hold one ID, and the clock they go by."""
+def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[ClaimGatekeeper, list[float]]:
+    """ClaimGatekeeper that hold one ID, and the clock they go by."""
     now_s = [0.0]
-    claims = Claims(
+    claims = ClaimGatekeeper(
         Shared(store, lease=9.0), Counters(), group="g", silence_s=silence_s, clock=lambda: now_s[0]
     )
     own = claims.gate("orders", 0, Window(days=7), cluster="", id_spec="key")

@@ -41,7 +41,9 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
     send("c", topic="pairs", partition=1)
     consumer = make("pairs", shared=Shared(store, scope="global"))
     wait_for(
-        consumer, lambda: all(each.opened for each in consumer._session.assigned.values()), "the partitions"
+        consumer,
+        lambda: all(each.engine_partition for each in consumer._session.assigned.values()),
+        "the partitions",
     )
     while len(consumer._fetcher.messages) < 3:
         consumer._loop._maintain()
@@ -211,7 +213,7 @@ def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     assert producer.flush(FLUSH_S) == 0
     [again] = poll_some(consumer, 1)
     assert again.offset() == 1
-    claims.settle([])
+    claims.retry([])
     [other] = store.claim(
         shared_id("x"), "another", LEASE_MS, timestamps_ms=[old_ms + 55_000], window_ms=10_000
     )

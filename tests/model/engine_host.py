@@ -142,7 +142,7 @@ class EngineHost:
         except ForeignStoreError:
             self._engine.set_aside("t", 0)
             held = self._engine.attach("t", 0)
-        self._assigned = Assigned("t", 0, opened=held)
+        self._assigned = Assigned("t", 0, engine_partition=held)
         stored = held.loaded.progress if held.loaded else None
         if metadata is None:
             era = stored.era if stored else ""

@@ -85,7 +85,7 @@ def group() -> Iterator[Group]:
 def step_until(member: Member, high: int) -> None:
     """Let a recovery go on until so much is folded, or it is over."""
     assigned = member.session.assigned[TOPIC, 0]
-    while assigned.opened is None:
+    while assigned.engine_partition is None:
         held = member.engine.partitions.get((TOPIC, 0))
         if held is not None and held.started and held.flight.high >= high:
             return

@@ -70,7 +70,7 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
     def position(assigned: Any) -> Any:
         if completed(assigned) is None:
             return None
-        return assigned.commit_of(assigned.opened, assigned.opened.flight.position)
+        return assigned.commit_of(assigned.engine_partition, assigned.engine_partition.flight.position)
 
     patch.setattr(commits, "_completed_prefix", position)
 

@@ -74,7 +74,7 @@ class Assignment(RuleBasedStateMachine):
     def active(self) -> Any:
         """The engine's partition, if it delivers."""
         assigned = self.assigned
-        return assigned.opened if assigned is not None and assigned.state is State.ACTIVE else None
+        return assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
 
     @rule(count=st.integers(1, 5))
     def produce(self, count: int) -> None:
@@ -137,7 +137,7 @@ class Assignment(RuleBasedStateMachine):
     @rule(choice=st.integers(0, 20), late=st.booleans())
     def complete(self, choice: int, *, late: bool) -> None:
         """A handler ends, of this epoch or of one that is over."""
-        held = self.seen[choice % len(self.seen)].opened if late else self.active
+        held = self.seen[choice % len(self.seen)].engine_partition if late else self.active
         if held is None:
             return
         offset = self.delivered[choice % len(self.delivered)]

@@ -12,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from dedup_sdk.engine.partition import VerdictCounter
 from dedup_sdk.shared.acknowledgements import Acknowledgements
-from dedup_sdk.shared.claims import Claims
+from dedup_sdk.shared.claims import ClaimGatekeeper
 from dedup_sdk.shared.gate import ClaimGate
 from dedup_sdk.shared.leases import Leases
 from dedup_sdk.shared.memory import MemoryClaimStore, _Claimed, _Completed
@@ -43,11 +43,11 @@ def mark_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
 def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
     """A claim that is given up is only forgotten here."""
 
-    def forget(self: Claims, own: ClaimGate, digests: Any) -> None:
+    def forget(self: ClaimGatekeeper, own: ClaimGate, digests: Any) -> None:
         for digest in list(digests):
             self._owned_keys.discard(own.owned.pop(digest).key)
 
-    patch.setattr(Claims, "release", forget)
+    patch.setattr(ClaimGatekeeper, "release", forget)
 
 
 def forget_what_is_owed(patch: pytest.MonkeyPatch) -> None:
@@ -105,13 +105,13 @@ def compare_no_tokens(patch: pytest.MonkeyPatch) -> None:
 
 def claim_what_is_held_here(patch: pytest.MonkeyPatch) -> None:
     """What this consumer has in another partition is asked for: an owner gets its own claim again."""
-    init = Claims.__init__
+    init = ClaimGatekeeper.__init__
 
-    def begin(self: Claims, *arguments: Any, **named: Any) -> None:
+    def begin(self: ClaimGatekeeper, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
         self._owned_keys = Forgetful()
 
-    patch.setattr(Claims, "__init__", begin)
+    patch.setattr(ClaimGatekeeper, "__init__", begin)
 
 
 class Forgetful(set[bytes]):
@@ -123,7 +123,7 @@ class Forgetful(set[bytes]):
 
 def keep_what_lies_behind(patch: pytest.MonkeyPatch) -> None:
     """In order, what stands behind a message that waits stays claimed."""
-    patch.setattr(Claims, "_release_behind_waiting", lambda *_: None)
+    patch.setattr(ClaimGatekeeper, "_release_behind_waiting", lambda *_: None)
 
 
 def tell_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_adapters.redis import RedisStore
 from dedup_sdk import ClaimKind
-from dedup_sdk.shared.claims import Claims
+from dedup_sdk.shared.claims import ClaimGatekeeper
 
 if TYPE_CHECKING:
     from dedup_sdk import ClaimStore, DedupConsumer
@@ -18,10 +18,10 @@ WINDOW_MS = 3_600_000
 PATIENCE_S = 60.0
 
 
-def claims_of(consumer: DedupConsumer) -> Claims:
+def claims_of(consumer: DedupConsumer) -> ClaimGatekeeper:
     """What a consumer has claimed."""
     claims = consumer._engine.gatekeeper
-    assert isinstance(claims, Claims)
+    assert isinstance(claims, ClaimGatekeeper)
     return claims
 
 

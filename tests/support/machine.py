@@ -94,9 +94,9 @@ class Machine:
                 self.session.commits.answered(None, offsets)
             self.client.unanswered.clear()
             assigned = self.session.assigned[TOPIC, 0]
-            if assigned.state is State.ACTIVE and assigned.opened is not None:
-                if assigned.opened.flight.position <= len(self.cluster.log):
-                    return assigned.opened
+            if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
+                if assigned.engine_partition.flight.position <= len(self.cluster.log):
+                    return assigned.engine_partition
                 # What the client says of an offset beyond the end of the log.
                 assert self.session.absorbs(OutOfRange())
         raise AssertionError("it does not come up to date")

@@ -129,7 +129,7 @@ class ListClient(UndescribedClient):
         del topic, partition, offset, leader_epoch
         return True
 
-    def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """See `Client`."""
         del target, others
         self.delivers = False

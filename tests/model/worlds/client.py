@@ -170,7 +170,7 @@ class ModelClient(UndescribedClient):
         self.positions[partition], self.epochs[partition] = offset, leader_epoch
         return True
 
-    def place_again(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
         """See `Client`."""
         self.assign([target])
         self.paused |= {tp.partition for tp in others}

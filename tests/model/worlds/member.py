@@ -115,7 +115,7 @@ class Member:
     def held(self, partition: int) -> Partition | None:
         """The engine's partition, if it delivers."""
         assigned = self.session.assigned.get((TOPIC, partition))
-        return assigned.opened if assigned is not None and assigned.state is State.ACTIVE else None
+        return assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
 
     # --- a poll ------------------------------------------------------------------------------------------------------
 
@@ -167,8 +167,8 @@ class Member:
     def persist(self) -> None:
         """Write what is completed."""
         for assigned in self.session.assigned.values():
-            if assigned.state is State.ACTIVE and assigned.opened is not None:
-                assigned.opened.persist()
+            if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
+                assigned.engine_partition.persist()
 
     # --- handlers ----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.assignment import State as Assignment
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
-from dedup_sdk.shared.claims import Claims
+from dedup_sdk.shared.claims import ClaimGatekeeper
 from tests.support.sharing.line import LOST, Line
 from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident
 from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
@@ -71,7 +71,7 @@ class Member(Watched):
             clock=lambda: WALL_S + world.now_s,
             observers=[self._note],
         )
-        self.claims = Claims(
+        self.claims = ClaimGatekeeper(
             shared,
             self.engine.counters,
             group=group,
@@ -123,7 +123,7 @@ class Member(Watched):
                 [None if entry.name is None else digest_one(entry.name.encode()) for entry in rows],
                 plan.replay_to,
             )
-        self.assigned[at] = SimpleNamespace(opened=held, state=Assignment.ACTIVE)
+        self.assigned[at] = SimpleNamespace(engine_partition=held, state=Assignment.ACTIVE)
         self.positions[at] = held.flight.high
         self.commit(at)
 
@@ -221,7 +221,7 @@ class Member(Watched):
     def settle(self) -> None:
         """Renew, and ask again for what waits."""
         self.claims.keep(self.hand.take_back)
-        self.claims.settle(list(self.engine.partitions.values()))
+        self.claims.retry(list(self.engine.partitions.values()))
         self._offer_due()
 
     def _offer_due(self) -> None:

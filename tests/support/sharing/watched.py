@@ -13,7 +13,7 @@ from tests.support.sharing.truth import BrokenPromiseError
 if TYPE_CHECKING:
     from dedup_sdk.engine.deduplicator import Deduplicator
     from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.shared.claims import Claims
+    from dedup_sdk.shared.claims import ClaimGatekeeper
     from tests.support.sharing.line import Line
     from tests.support.sharing.truth import Entry, Ident
     from tests.support.sharing.world import World
@@ -45,7 +45,7 @@ class Watched:
     name: str
     line: Line
     engine: Deduplicator
-    claims: Claims
+    claims: ClaimGatekeeper
     stopped: bool
     resumed_at: float
     polled_at: float

@@ -74,7 +74,7 @@ class Keeper:
     def admit(self, *_: Any) -> None:
         """See `Gatekeeper`."""
 
-    settle = keep = rewound = admit
+    retry = keep = rewound = admit
 
     def holds(self, *_: Any) -> bool:
         """See `Gatekeeper`."""

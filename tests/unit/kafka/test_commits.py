@@ -20,7 +20,7 @@ class Committing(Machine):
 
     def handle(self, count: int) -> None:
         """Handle the next records of the log."""
-        whole, start = self.cluster.log, self.session.assigned[TOPIC, 0].opened
+        whole, start = self.cluster.log, self.session.assigned[TOPIC, 0].engine_partition
         assert start is not None
         waiting, self.client.unanswered = self.client.unanswered, []
         self.cluster.log = whole[: start.flight.position + count]

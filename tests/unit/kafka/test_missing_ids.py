@@ -60,3 +60,16 @@ def test_only_records_since_the_first_one_without_an_id_count(
     note(watch, "orders", 5, missing=0)
     note(watch, "orders", RECORDS, missing=RECORDS)
     assert len(caplog.records) == 1
+
+
+def test_hostile_header_names_are_bounded(watch: MissingIds, caplog: pytest.LogCaptureFixture) -> None:
+    """So many are named, each cut; else a topic could fill the memory, or the log."""
+    messages: list[Any] = [
+        Message(headers=[(f"{row}-{number}-" + "x" * 10_000, b"") for number in range(3)])
+        for row in range(RECORDS)
+    ]
+    watch.note(["orders"] * RECORDS, messages, Ids([None] * RECORDS, dict.fromkeys(range(RECORDS), "absent")))
+    [record] = caplog.records
+    assert record.getMessage().count("-xxx") == 12
+    assert ", ...: correct the ID spec" in record.getMessage()
+    assert len(record.getMessage()) < 2_000

@@ -327,3 +327,9 @@ def consumer_over(path: Path, *, as_store: bool) -> DedupConsumer:
     """A consumer over the store in a folder, given as such or as an object."""
     store = RocksStore(path) if as_store else path
     return DedupConsumer(LEAST, dedup=Lookup(id=key(), window="1h"), store=store)
+
+
+def test_a_callback_that_is_none_is_refused_at_once() -> None:
+    """Not with the first commit."""
+    with pytest.raises(ConfigurationError, match=r"^on_commit=5 is not callable: give a function"):
+        client_settings({**LEAST, "on_commit": 5})
