@@ -56,6 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for _ in range(_BROKERS):
                     try:
                         report = play(scenario, choice, bed, asked)
+                        if report is None:
+                            # It may have left the broker half way: the next scenario gets another one.
+                            end_bed(open_things)
+                            bed = start_bed(open_things, asked)
                         break
                     except ForgetfulBrokerError as error:
                         _tell_unjudged(scenario, error)

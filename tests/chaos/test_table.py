@@ -126,6 +126,17 @@ def test_only_a_broker_that_forgot_is_replaced(
     assert command.main(ASKED) == 2
 
 
+def test_a_scenario_that_could_not_be_judged_leaves_its_broker_to_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have been half way through a restore."""
+    played = played_by(monkeypatch, TimeoutError("not over"), report_of(), report_of(), report_of())
+    started: list[None] = []
+    monkeypatch.setattr(command, "start_bed", lambda *_: started.append(None))
+    assert command.main([*ASKED[:2], "--protocol", "all"]) == 2
+    assert (len(played), len(started)) == (len(SCENARIOS["kill"].protocols), 2)
+
+
 def test_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     """The command's help tells what each scenario does."""
     with pytest.raises(SystemExit) as ended:
