@@ -1,4 +1,4 @@
-"""Every way that a group's ``low`` moves: the rows of the table on the page on recovery, lived through.
+"""Every way that a group's ``low`` moves: the rows of the table in ``lows.md``, lived through.
 
 Each begins with the same group: new at offset 4 of a log that had four records (``a`` to ``d``), it has handled offsets 4 to 11
 since (``e`` to ``l``), and committed 12. Then something happens. The group goes on where its store is, or elsewhere without one.
@@ -204,10 +204,12 @@ WAYS = [
     Way(name="first start, `latest`", happens=nothing, past=False, settings=_LATEST, skipped=LIVED),
     Way(name="a partition is added", happens=partition_added),
     Way(name="restart, rebalance", happens=nothing),
-    Way(name="SIGKILL with 12 to 15 handled and not committed", happens=crash),
-    Way(name="recovery is cut short by `recovery_timeout=`", happens=nothing, settings={"impatient": True}),
-    Way(name="retention takes what lies before 8", happens=shortened),
-    Way(name="another client committed 12, we never did", happens=adopted, past=False, skipped=LIVED),
+    Way(name="SIGKILL with 12 to 15 handled, not committed", happens=crash),
+    Way(name="`recovery_timeout=` passes", happens=nothing, settings={"impatient": True}),
+    Way(name="retention deletes offsets before 8", happens=shortened),
+    Way(
+        name="another client committed 12 before the first start", happens=adopted, past=False, skipped=LIVED
+    ),
     Way(
         name='the same, `history="assume-processed"`',
         happens=adopted,
@@ -215,7 +217,7 @@ WAYS = [
         settings=_ASSUME,
         vouched=BEFORE + LIVED,
     ),
-    Way(name="the group is copied from another cluster, with its text", happens=copied),
+    Way(name="the group is copied from another cluster", happens=copied),
     Way(name="`dedup rewind` to 6", happens=partial(dedup_rewind, offset=6)),
     Way(name="`dedup rewind` to 2", happens=partial(dedup_rewind, offset=2)),
     Way(name="`dedup rewind` to 14", happens=partial(dedup_rewind, offset=14), skipped="mn"),
@@ -235,23 +237,21 @@ WAYS = [
     Way(name="`seek()` to 6", happens=partial(seek, offset=6)),
     Way(name="`seek()` to 2", happens=partial(seek, offset=2)),
     Way(name="`seek()` to 14", happens=partial(seek, offset=14), skipped="mn"),
-    Way(name="retention takes unread records up to 14, `earliest`", happens=overtaken, skipped="mn"),
+    Way(name="retention deletes unread records before 14, `earliest`", happens=overtaken, skipped="mn"),
     Way(name="the same, `latest`", happens=overtaken, settings=_LATEST, skipped=UNREAD),
     Way(name="the group's offsets are deleted, `earliest`", happens=forgotten),
     Way(name="the group's offsets are deleted, `latest`", happens=forgotten, settings=_LATEST),
-    Way(name="the topic is made anew", happens=made_anew),
+    Way(name="the topic is deleted and created again", happens=made_anew),
+    Way(name="the same, the group's offset stays", happens=partial(made_anew, offsets_stay=True)),
+    Way(name="the log is truncated to 9 while no consumer runs", happens=partial(truncated, offset=9)),
+    Way(name="the log is truncated to 2 while no consumer runs", happens=partial(truncated, offset=2)),
     Way(
-        name="the topic is made anew, the group's offset stays", happens=partial(made_anew, offsets_stay=True)
-    ),
-    Way(name="the log is cut back to 9 while nobody reads", happens=partial(truncated, offset=9)),
-    Way(name="the log is cut back to 2 while nobody reads", happens=partial(truncated, offset=2)),
-    Way(
-        name="the log is cut back to 9, and grows, under a consumer",
+        name="the log is truncated to 9, and grows, under a consumer",
         happens=partial(truncated_while_reading, offset=9),
     ),
     Way(
-        name="the log is cut back to 2, and grows, under a consumer",
+        name="the log is truncated to 2, and grows, under a consumer",
         happens=partial(truncated_while_reading, offset=2),
     ),
 ]
-"""In the order of the page."""
+"""In the order of ``lows.md``."""
