@@ -69,10 +69,10 @@ def backfill(context: typer.Context) -> None:
             --id header:dedup-id --window 7d --shared redis://localhost:6379/0
         dedup backfill --help
 
-    Runs spark-submit of the installed PySpark with the Kafka connector of its version, and returns its exit
+    Runs spark-submit of the installed PySpark, and returns its exit
     status. Use the snapshot with `DedupConsumer(snapshot=...)` or `dedup restore`; the last line of stdout
     is a report (one JSON object). Needs the extra `[spark]`. A terminal shows the progress; a log gets a
-    line every few seconds.
+    line every 30 seconds.
     """
     from spark_backfill.launch import run
 
