@@ -143,6 +143,10 @@ def _addresses(core: Element, wildcards: Wildcards, path: str) -> tuple[dict[str
         match = setting.get("match")
         if not match:
             raise ConfigurationError(f'{path}: an address-setting has no match; write e.g. match="orders.#"')
+        if "${" in match:
+            raise ConfigurationError(
+                f"{path}: match {_shown(match)!r} has a placeholder, whose value is not in the file; write the address"
+            )
         text, called = _text(setting, _SIZE, path), f"address-setting {_shown(match)}"
         size = None if text is None else _size(text, f"{path}: {_SIZE} of match {_shown(match)!r}")
         left += _others(setting, called, {_SIZE})

@@ -225,6 +225,9 @@ HOSTILE: dict[str, str | bytes] = {
     "a bad match": core(
         '<address-settings><address-setting match="a.#.b"><id-cache-size>5</id-cache-size></address-setting></address-settings>'
     ),
+    "a placeholder in a match": core(
+        '<address-settings><address-setting match="${queue}"><id-cache-size>5</id-cache-size></address-setting></address-settings>'
+    ),
     "a negative size of a match": core(
         '<address-settings><address-setting match="a"><id-cache-size>-5</id-cache-size></address-setting></address-settings>'
     ),
