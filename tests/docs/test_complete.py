@@ -207,7 +207,9 @@ def test_the_line_in_the_log_is_as_documented(
         stage = Stage(kafka.bootstrap, tmp_path)
         stage.run(stage.examples(ROOT / "README.md")[0])
     documented = re.findall(r"^(?:assigned|ready|revoked) .*$", text_of("operations.md"), re.MULTILINE)
-    written = [r.getMessage() for r in caplog.records if r.name == "dedup_sdk" and r.levelno == logging.INFO]
+    # A slow machine has another one, on a start offset that is asked for again.
+    said = [r.getMessage() for r in caplog.records if r.name == "dedup_sdk" and r.levelno == logging.INFO]
+    written = [line for line in said if re.match("assigned|ready|revoked", line)]
     assert [re.sub(r"[\d.]+ s\b", "N s", line) for line in written] == [
         re.sub(r"[\d.]+ s\b", "N s", line) for line in documented
     ]
