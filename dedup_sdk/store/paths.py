@@ -42,7 +42,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 PRIVATE: Final = 0o700
 _WRONG_FOLDER: Final = frozenset({
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
-    errno.EPERM, errno.EROFS,
+    errno.EPERM,
 })  # fmt: skip
 _PRIVATE_FILE: Final = 0o600
 

@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 def session(**state: bool) -> Any:
     """A session that places and recovers as told."""
-    return SimpleNamespace(**({"recovering": False, "placed": True} | state))
+    return SimpleNamespace(**({"recovering": False, "has_assignment": True} | state))
 
 
 def test_silence_ends_a_loop(clock: SimpleNamespace) -> None:
@@ -54,7 +54,7 @@ def test_a_recovery_is_no_silence(clock: SimpleNamespace) -> None:
 
 def test_who_has_not_been_given_anything_waits_for_the_group(clock: SimpleNamespace) -> None:
     """Joining may take longer than the limit; a group that never answers ends the loop all the same."""
-    here = session(placed=False)
+    here = session(has_assignment=False)
     quiet = IdleClock(here, 2.0)
     clock.now += JOINING_S - 1
     assert not quiet.is_up

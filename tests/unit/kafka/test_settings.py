@@ -310,7 +310,7 @@ def test_a_folder_that_cannot_be_written_is_refused_when_the_consumer_is_made(
     assert list((tmp_path / "new" / "store").iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS])
 def test_a_disk_that_fails_while_the_consumer_is_made_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
