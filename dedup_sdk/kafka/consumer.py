@@ -421,7 +421,8 @@ class DedupConsumer(Consumer):
             runner.run()
         except BaseException:
             if self._runner is runner:
-                session.note_interruption()
+                # Messages may be between two places.
+                self._interruption.note()
             raise
         finally:
             if self._runner is runner:

@@ -32,7 +32,6 @@ from dedup_sdk.observe import Counters
 HEARTBEAT_S: Final = 0.5
 """Seconds in which the group hears from the consumer while no message can be taken."""
 
-
 _offset: Callable[[Any], Any] = Message.offset
 
 
@@ -46,7 +45,7 @@ class InFlight(NamedTuple):
 class WorkerSession:
     """One session, from `begin` to `end`.
 
-    ``counters`` are the consumer's. ``deadline_s``: seconds that handlers may be waited for when their partitions go.
+    ``counters`` are the consumer's. ``deadline_s``: seconds that running handlers may be waited for in a rebalance.
     No context manager: an exception of a signal could leave that half entered, for as long as its traceback is kept.
     """
 
@@ -74,17 +73,13 @@ class WorkerSession:
     def begin(self, listener: Handlers) -> None:
         """Begin: complete messages of earlier calls, if asking for more does so; from here on it completes nothing.
 
-        ``listener`` hears of partitions that go.
+        ``listener`` is notified when partitions are revoked or lost.
         """
         with self._lock.lock:
             if self._delivery.completed_by is CompletedBy.NEXT_CALL:
                 self._loop.complete_below(None)
             self._delivery.begin_explicit()
             self._assignment.attach(listener)
-
-    def note_interruption(self) -> None:
-        """Have all partitions opened again, from stores and completed offsets: messages may be between two places."""
-        self._interruption.note()
 
     def end(self) -> None:
         """End: asking for more completes again, as ``completion`` says. Harmless when repeated."""
@@ -127,7 +122,7 @@ class WorkerSession:
         return self._idle.is_up
 
     def in_flight(self, message: Any) -> InFlight | None:
-        """Return how a message stands; None if it is not in flight: it ended, or its partition went. In `exclusive`."""
+        """Return how a message stands; None if it ended, or its partition was revoked or lost. In `exclusive`."""
         partition = self._delivery.partition_of(message.topic(), message.partition())
         place = None if partition is None else partition.flight.place(message.offset())
         if partition is None or place is None or place.chunk.items[place.row] is not message:
