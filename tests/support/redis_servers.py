@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 from testcontainers.community.redis import RedisContainer
 
 from dedup_sdk.testing import free_port
+from dedup_sdk.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ class InstalledRedis:
     """The installed server, in a folder; ``options`` as on its command line. ``program`` names another one."""
 
     def __init__(self, folder: Path, *options: str, program: str = "redis-server") -> None:
-        self.port = free_port()
+        self.port, self.bus_port = free_ports(2)
         self._folder, self._options = folder, options
         found = shutil.which(program)
         assert found is not None, f"{program} is not installed"
@@ -64,6 +65,9 @@ class InstalledRedis:
             self._program,
             "--port",
             str(self.port),
+            # The default is the port plus 10,000, where systems take the source ports of outgoing connections.
+            "--cluster-port",
+            str(self.bus_port),
             "--bind",
             "127.0.0.1",
             "--dir",
@@ -169,21 +173,14 @@ class RedisClusterServers:
         for number in range(count):
             home = folder / str(number)
             home.mkdir()
-            bus = str(free_port())
-            options = (
-                "--cluster-enabled",
-                "yes",
-                "--cluster-announce-ip",
-                "127.0.0.1",
-                "--cluster-port",
-                bus,
-            )
+            options = "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"
             self.nodes.append(InstalledRedis(home, *options))
             self._order(number, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             first, end = SLOTS * number // count, SLOTS * (number + 1) // count
             self._order(number, "CLUSTER", "ADDSLOTSRANGE", first, end - 1)
             if number:
-                self._order(0, "CLUSTER", "MEET", "127.0.0.1", self.nodes[-1].port, bus)
+                node = self.nodes[-1]
+                self._order(0, "CLUSTER", "MEET", "127.0.0.1", node.port, node.bus_port)
         self.url = self.nodes[0].url.replace("redis://", "redis+cluster://").removesuffix("/0")
         self.wait(count)
 
