@@ -26,7 +26,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from itertools import chain
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
 from dedup_sdk.marks import DIGEST_BYTES
@@ -167,7 +167,7 @@ class ReadOnce:
 
 MAX_ID_BYTES = 65_536
 
-_digest, _cut = methodcaller("digest"), itemgetter(slice(DIGEST_BYTES))
+_FIRST_BYTES = slice(DIGEST_BYTES)
 _length = struct.Struct(">I")
 _PREFIX_BYTES = _length.size
 
@@ -257,7 +257,7 @@ def digest_columns(columns: Sequence[Column]) -> Ids:
     if longest > limit:
         return _digests_with_gaps(columns, limit)
     sha256 = _short_sha256 if longest <= _ONE_BLOCK_BYTES else hashlib.sha256
-    return Ids(list(map(_cut, map(_digest, map(sha256, values)))), {})
+    return Ids([sha256(value).digest()[_FIRST_BYTES] for value in values], {})
 
 
 def _joined(columns: Sequence[Column]) -> Sequence[bytes]:

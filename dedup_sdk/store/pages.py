@@ -331,7 +331,7 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
     _check_columns(marks)
     count, numbers = marks.count, marks.numbers
     payloads = marks.payloads if marks.bear_payloads else None
-    columns: list[NDArray[np.uint8]] = []
+    columns: list[tuple[bytes | Uint64s, int]] = [(marks.digests, DIGEST_BYTES)]
     least, widths = [0, 0, 0], [0, 0, 0]
     for index, column in enumerate((marks.offsets, marks.timestamps, numbers)):
         if column is None or not count:
@@ -339,12 +339,8 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
         least[index] = int(column.min())
         above = column.astype(np.uint64) - np.uint64(least[index] % 2**64)
         widths[index] = (int(above.max()).bit_length() + 7) // 8
-        table = above.astype(_WORD, copy=False).view(np.uint8).reshape(count, _WORD_BYTES)
-        columns.append(table[:, : widths[index]])
-    table = np.concatenate(
-        [np.frombuffer(marks.digests, np.uint8).reshape(count, DIGEST_BYTES), *columns], axis=1
-    )
-    body, stride = table.tobytes(), table.shape[1]
+        columns.append((above.astype(_WORD, copy=False), widths[index]))
+    body, stride = _interleaved(columns, count), DIGEST_BYTES + sum(widths)
     flags = (_NUMBERS if numbers is not None else 0) | (_PAYLOADS if payloads is not None else 0)
     head = _LAYOUT.pack(flags, *widths, *least)
     pages = []
@@ -355,6 +351,23 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
             page = b"".join((page, some.payload_sizes.astype(_SIZE).tobytes(), some.payloads_joined))
         pages.append(page)
     return pages
+
+
+def _interleaved(columns: Sequence[tuple[bytes | Uint64s, int]], count: int) -> bytes:
+    """Return rows of ``count`` cells of each column: the first bytes of each item, as many as beside the column.
+
+    An item of ``bytes`` is that long, one of an array 8 bytes.
+    """
+    stride = sum(width for _, width in columns)
+    rows, at = np.empty(stride * count, np.uint8), 0
+    for column, width in columns:
+        if width:
+            # Opaque items are copied whole; rows of single bytes take twice as long.
+            size = width if isinstance(column, bytes) else _WORD_BYTES
+            cells = np.ndarray(count, f"V{width}", rows, at, (stride,))
+            cells[:] = np.ndarray(count, f"V{width}", column, 0, (size,))
+        at += width
+    return rows.tobytes()
 
 
 def _check_columns(marks: Marks) -> None:
@@ -373,19 +386,26 @@ def _check_columns(marks: Marks) -> None:
 
 def _page_bounds(marks: Marks) -> list[int]:
     """Return the indexes where the pages of ascending marks begin, and the end of the last one."""
-    ranks = digest_ranks(marks.digests).astype(np.uint32)
-    changes = np.concatenate((np.flatnonzero(ranks[1:] != ranks[:-1]) + 1, [marks.count]))
-    if not marks.bear_payloads and len(changes) == marks.count:
-        return [*range(0, marks.count, PAGE_MARKS), marks.count]
-    sizes = marks.payload_sizes if marks.bear_payloads else np.zeros(marks.count, np.int64)
-    ends = np.cumsum(sizes)
-    bounds = [0]
-    while (start := bounds[-1]) < marks.count:
-        before = int(ends[start - 1]) if start else 0
-        by_bytes = int(np.searchsorted(ends, before + PAGE_BYTES)) + 1
-        wanted = min(start + PAGE_MARKS, max(by_bytes, start + 1), marks.count)
-        bounds.append(int(changes[np.searchsorted(changes, wanted)]))
-    return bounds
+    count, ranks = marks.count, digest_ranks(marks.digests).astype(np.uint32)
+    alike = ranks[1:] == ranks[:-1]
+    changes = np.append(np.flatnonzero(~alike) + 1, count)
+    bounds, start = list[int](), 0
+    if marks.bear_payloads:
+        ends = np.cumsum(marks.payload_sizes)
+        while start < count:
+            bounds.append(start)
+            before = int(ends[start - 1]) if start else 0
+            by_bytes = int(np.searchsorted(ends, before + PAGE_BYTES)) + 1
+            wanted = min(start + PAGE_MARKS, max(by_bytes, start + 1), count)
+            start = int(changes[np.searchsorted(changes, wanted)])
+    else:
+        # Few marks have the rank of the one before them, and fewer of these would begin a page.
+        for tied in (np.flatnonzero(alike) + 1).tolist():
+            if tied > start and (tied - start) % PAGE_MARKS == 0:
+                bounds += range(start, tied, PAGE_MARKS)
+                start = int(changes[np.searchsorted(changes, tied)])
+        bounds += range(start, count, PAGE_MARKS)
+    return [*bounds, count]
 
 
 def _column(rows: NDArray[np.uint8], least: int) -> Int64s:

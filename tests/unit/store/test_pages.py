@@ -285,6 +285,24 @@ def test_pages_do_not_divide_what_has_one_rank(count: int) -> None:
     assert sum(page.marks for page in encode_pages(crowded)) == count
 
 
+@given(st.lists(st.integers(0, 60), max_size=300))
+def test_a_page_ends_with_the_first_rank_that_is_complete_after_64_marks(ranks: list[int]) -> None:
+    """Wherever the ranks that several marks share lie."""
+    ranks.sort()
+    digests = b"".join(rank.to_bytes(4, "big") + row.to_bytes(12, "big") for row, rank in enumerate(ranks))
+    column = np.arange(len(ranks))
+    expected, page = list[list[int]](), list[int]()
+    for rank in ranks:
+        if len(page) >= 64 and rank != page[-1]:
+            expected.append(page)
+            page = []
+        page.append(rank)
+    if page:
+        expected.append(page)
+    pages = encode_pages(Marks(digests, column, column))
+    assert [(page.rank, page.marks) for page in pages] == [(each[0], len(each)) for each in expected]
+
+
 def test_pages_with_large_payloads_have_few_marks() -> None:
     """To read one of them is to read 8 KB of payloads, and one more, at most."""
     held = newest_per_digest(replace(random_marks(500, 1), payloads=[bytes(1_000)] * 500))
