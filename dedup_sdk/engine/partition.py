@@ -64,7 +64,7 @@ class Partition:
     """One open partition of an engine. Not thread-safe.
 
     ``flight`` and ``memory`` exist once it has ``started``. ``judged`` are the held-back records that got their verdict
-    in the last completion, duplicates included. ``due`` are those that got it in another way, until `take_due`.
+    in the last `complete`, duplicates included. ``due`` are those that got it in another way, until `take_due`.
     ``begun``: the group's history has a first offset. ``has_failed``: see `note_failure`.
     """
 
@@ -395,8 +395,10 @@ class Partition:
         if chunk.offsets[-1] >= self._handled_end:
             self._handled_end = chunk.offsets[-1] + 1
         offered = self.memory.complete(chunk, None) if chunk.open else []
-        if offered or self.judged or self.flight.settled:
-            return self._settled(offered)
+        if offered or self.flight.settled:
+            offered = self._settled(offered)
+            # A reference to a record would keep its chunk alive, and all the messages of that.
+            self.judged = []
         return offered
 
     def complete(

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from tests.support.consuming import PATIENCE_S, poll_some, values
 
@@ -59,6 +60,17 @@ def test_nothing_but_duplicates_is_an_empty_batch(make: Make, send: Send) -> Non
     assert consumer.consume(3, 1) == []
     while consumer.counters.verdicts["duplicate"] < 3:
         assert consumer.consume(3, 0.5) == []
+
+
+def test_a_batch_that_is_over_is_freed_with_the_next(make: Make, send: Send) -> None:
+    """Also if a record waited for another one of it: else the messages of each batch start a garbage collection."""
+    consumer = make("orders")
+    for batch in ("first", "second", "third"):
+        sent = [f"{batch} of freed {number}" for number in (0, 1, 2, 0)]
+        send(*sent)
+        assert set(values(consumer.consume(20, 1))) == {*sent}
+    alive = values(each for each in gc.get_objects() if type(each) is Message)
+    assert {each.split()[0] for each in alive if "of freed" in each} == {"third"}
 
 
 def test_numbers_that_the_plain_client_refuses_are_refused(make: Make) -> None:
