@@ -58,3 +58,9 @@ def callables(name: str, value: object) -> list[Callable[..., Any]]:
     if not all(map(callable, given)) or isinstance(value, str | bytes):
         raise ConfigurationError(f"{name}={value!r}: give a list of functions, e.g. [print]")
     return given
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Return a function's module and name, ``module:name``; those of its class where it has none."""
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{module}:{getattr(function, '__qualname__', None) or type(function).__qualname__}"

@@ -73,8 +73,8 @@ def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
     """Return the digests (16 bytes each) of the marks that an ID with these parts may have.
 
     In a store of `LastId` the texts name the source: none where each partition is one source. There are
-    several digests where a text is an integer and its part is ``json:`` or ``py:``: the string ``"5"`` and
-    the number 5 are different IDs, and both are looked up.
+    several digests where a text is an integer and its part is ``json:``, ``py:`` or ``function:``: the string
+    ``"5"`` and the number 5 are different IDs, and both are looked up.
 
     Raises:
         IdSpecError: the spec has another number of parts; the message names them.
@@ -99,7 +99,7 @@ def candidate_digests(spec: str, texts: Sequence[str]) -> list[bytes]:
 def _candidate_bytes(name: str, text: str) -> list[bytes]:
     # Arguments that are not UTF-8 arrive as surrogates; this restores the bytes that were typed.
     typed = text.encode(errors="surrogateescape")
-    if name.startswith(("json:", "py:")) and _INTEGER.fullmatch(text):
+    if name.startswith(("json:", "py:", "function:")) and _INTEGER.fullmatch(text):
         return [typed, b"\xff" + typed]
     return [typed]
 
@@ -131,8 +131,8 @@ def lookup(
         dedup lookup --store var/dedup --topic orders tenant-1 order-4711
 
     Each text is taken as the bytes of one part of the ID; the store knows the parts (in the second example:
-    `header:tenant+key`). For `json:` and `py:` a whole number is looked up both as a number and as a
-    string. All partitions of the topic are searched; the consumer may be running.
+    `header:tenant+key`). For `json:`, `py:` and `function:` a whole number is looked up both as a
+    number and as a string. All partitions of the topic are searched; the consumer may be running.
 
     In a store of `LastId` the text names the source, and the command prints its last ID; leave it out where
     each partition is one source.

@@ -207,7 +207,7 @@ class Ids(NamedTuple):
     - ``malformed``: the value is not strict JSON in UTF-8, or the text has no UTF-8 form (a lone surrogate);
     - ``not-scalar``: neither a string nor an integer;
     - ``out-of-range``: an integer that needs more than 64 bits, sign included;
-    - ``failed``: the callable of ``py:`` raised.
+    - ``failed``: the callable of ``py:``, or the function, raised.
     """
 
     digests: list[bytes | None]

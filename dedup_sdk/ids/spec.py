@@ -10,10 +10,14 @@ In an argument ``%XX`` is a byte of its UTF-8 form, so that a literal ``+`` is w
 control or not ASCII, so that it stays one printable line, and the same under every version of Unicode.
 
 A builder's argument stands for itself: nothing in it is escaped.
+
+The part of a Python function, ``function:MODULE:NAME@VERSION``, has a canonical text, which identifies it in stores,
+but cannot be read: no other process has the function.
 """
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 import re
 import string
@@ -22,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
+from dedup_sdk.checks import function_name
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.columns import Column, Fields, Ids, Need, ReadOnce, digest_columns
 from dedup_sdk.ids.json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
@@ -39,14 +44,14 @@ _ATTRIBUTES: Final = {"ce_id": "id", "ce_source": "source"}
 """The attributes that identify an event: header and member."""
 _STRUCTURED: Final = b"application/cloudevents+json"
 
-Kind = Literal["header", "cloudevents", "key", "value", "json", "py"]
+Kind = Literal["header", "cloudevents", "key", "value", "json", "py", "function"]
 
 
 class Leaf(NamedTuple):
     """One column of bytes of an ID, as data, from which a Spark column expression is built.
 
     ``argument`` is a header's name (of several the last counts), an event's attribute, a JSON pointer, or
-    ``module:callable``; empty for ``key`` and ``value``.
+    ``module:callable@version``; empty for ``key`` and ``value``.
     """
 
     kind: Kind
@@ -208,13 +213,39 @@ class PyPart:
 
     def columns(self, fields: ReadOnce) -> Sequence[Column]:
         """Return the bytes of the callable's results; a record for which it raises has no ID."""
-        return (scalar_column(self._read, fields.records()),)
+        return (_results(self.call, fields),)
 
-    def _read(self, record: Record) -> object:
+
+@dataclass(frozen=True, slots=True)
+class FunctionPart:
+    """The result of a function of this program for a `Record`: ``str | int | None``.
+
+    ``argument`` is its name and version, ``module:function@2``, which nothing imports.
+    """
+
+    argument: str
+    call: Callable[[Record], object] = field(repr=False, hash=False)
+    name: str = field(default="function", init=False)
+    needs: tuple[Need, ...] = field(default=("record",), init=False)
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The function's name."""
+        return (Leaf("function", self.argument),)
+
+    def columns(self, fields: ReadOnce) -> Sequence[Column]:
+        """Return the bytes of the function's results; a record for which it raises has no ID."""
+        return (_results(self.call, fields),)
+
+
+def _results(call: Callable[[Record], object], fields: ReadOnce) -> Column:
+    def read(record: Record) -> object:
         try:
-            return self.call(record)
+            return call(record)
         except Exception:  # noqa: BLE001 (the user's code; whatever it raises, the record is delivered)
             raise NoIdError("failed") from None
+
+    return scalar_column(read, fields.records())
 
 
 def _is_text(text: object) -> bool:
@@ -247,6 +278,12 @@ def _member(name: str, event: object) -> object:
     return event.get(name) if isinstance(event, dict) else None
 
 
+_ANOTHER_VERSION: Final = (
+    "and another version whenever it returns other IDs: code has no other identity, and marks made by other code do "
+    "not count"
+)
+
+
 def _path(argument: object) -> object:
     """Return the path of ``module:callable@version``; `_import` refuses anything but text."""
     if not isinstance(argument, str):
@@ -255,8 +292,7 @@ def _path(argument: object) -> object:
     if not path or not version.strip():
         raise IdSpecError(
             f"py:{argument} has no version; write e.g. py:{argument.rstrip('@')}@1, or "
-            f'py({argument.rstrip("@")!r}, version="1"), and another version whenever the callable returns other '
-            "IDs: code has no other identity, and marks made by other code do not count"
+            f'py({argument.rstrip("@")!r}, version="1"), {_ANOTHER_VERSION}'
         )
     return path
 
@@ -315,6 +351,11 @@ def _parse_part(part: str, text: str, *, imports: bool) -> Part:
         raise IdSpecError(
             f"id spec {text!r} names code, which is imported only where the user gives the spec; give it yourself"
         )
+    if name == "function":
+        raise IdSpecError(
+            f"id spec {text!r} names a function of the consumer's program, which no other process can call; name it "
+            "as py:MODULE:CALLABLE@VERSION, here and in the consumer"
+        )
     if not colon and name in _ALONE:
         return _ALONE[name]()
     if not argument or name not in _WITH_ARGUMENT:
@@ -334,8 +375,9 @@ def _parse_part(part: str, text: str, *, imports: bool) -> Part:
 class IdSpec:
     """Which bytes of a record are its ID: a hashable value, made by `id_spec` or by a builder such as `header`.
 
-    ``str(spec)`` is its canonical text, which `id_spec` reads back to an equal spec (it is also how a spec is pickled);
-    ``a + b`` is the spec whose IDs are pairs of both. Equal specs give equal digests on every machine.
+    ``str(spec)`` is its canonical text, which `id_spec` reads back to an equal spec (it is also how a spec is pickled;
+    one with a `function` is pickled by that function's own name). ``a + b`` is the spec whose IDs are pairs of both.
+    Equal specs give equal digests on every machine.
     Raises `IdSpecError` when made of no parts.
     """
 
@@ -361,8 +403,10 @@ class IdSpec:
             return NotImplemented
         return IdSpec(self.parts + other.parts)
 
-    def __reduce__(self) -> tuple[object, tuple[str]]:
+    def __reduce__(self) -> tuple[object, tuple[object]]:
         """Pickle as text: a callable of ``py:`` is imported again where the spec is loaded."""
+        if any(isinstance(part, FunctionPart) for part in self.parts):
+            return IdSpec, (self.parts,)
         return id_spec, (str(self),)
 
     @property
@@ -414,9 +458,20 @@ def id_spec(text_or_spec: str | IdSpec, *, imports: bool = True) -> IdSpec:
     """
     if isinstance(text_or_spec, IdSpec):
         return text_or_spec
-    if not isinstance(text_or_spec, str):
-        raise IdSpecError(f"id spec {text_or_spec!r} is {type(text_or_spec).__name__}; write {FORMS}")
-    return IdSpec(parse_parts(text_or_spec, imports=imports))
+    given: object = text_or_spec  # what callers without a type checker pass
+    if getattr(given, "__module__", None) == __name__ and inspect.isfunction(given):
+        raise IdSpecError(
+            f'id spec {given.__name__} is a builder that was not called; write e.g. header("dedup-id") or key()'
+        )
+    if callable(given):
+        path, called = function_name(given), getattr(given, "__name__", type(given).__name__)
+        raise IdSpecError(
+            f"id spec {path} is a function without a version; write dedup_sdk.ids.function({called}, "
+            f'version="1"), {_ANOTHER_VERSION}'
+        )
+    if not isinstance(given, str):
+        raise IdSpecError(f"id spec {given!r} is {type(given).__name__}; write {FORMS}")
+    return IdSpec(parse_parts(given, imports=imports))
 
 
 def header(name: str) -> IdSpec:
@@ -458,13 +513,49 @@ def py(path: str, *, version: str) -> IdSpec:
     other records. A record for which it raises, or returns anything else, has no ID. Raises `IdSpecError`
     when it cannot be imported, or the version is empty or not text.
     """
-    given: object = version  # what callers without a type checker pass
-    if not isinstance(given, str) or not given or "@" in given or given != given.strip():
+    _check_version(f"py({path!r})", version)
+    return IdSpec((PyPart(f"{path}@{version}"),))
+
+
+def function(call: Callable[[Record], str | int | None], *, version: str) -> IdSpec:
+    """Return the spec of the result of a function of your program, as `py` does for one that it imports.
+
+    For consumers only: no command, and so no ``dedup backfill``, can call it. The function's module and name are part
+    of the spec, as is ``version``, which you must change whenever it returns other IDs, or IDs for other records.
+    Raises `IdSpecError` for anything but a function of one `Record`, or a version that is empty or not text.
+    """
+    _check_function(call)
+    path = function_name(call)
+    _check_version(f"function({path})", version)
+    return IdSpec((FunctionPart(f"{path}@{version}", call),))
+
+
+def _check_function(call: object) -> None:
+    """Refuse anything but a function of one record; ``call`` is what callers without a type checker pass."""
+    if not callable(call) or inspect.iscoroutinefunction(call) or inspect.isclass(call):
         raise IdSpecError(
-            f"py({path!r}) has the version {given!r}; write a text without @ and without blanks around it, e.g. "
+            f"function({call!r}) gets no function of one Record; write e.g. "
+            'function(lambda record: record.key.decode(), version="1")'
+        )
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise IdSpecError(
+            f"function({call!r}) cannot be called with one Record, as its arguments are {signature}; give a function "
+            "of one Record"
+        ) from None
+
+
+def _check_version(shown: str, version: object) -> None:
+    if not isinstance(version, str) or not version or "@" in version or version != version.strip():
+        raise IdSpecError(
+            f"{shown} has the version {version!r}; write a text without @ and without blanks around it, e.g. "
             'version="1"'
         )
-    return IdSpec((PyPart(f"{path}@{version}"),))
 
 
 # --- the keys of records, as one group knows them

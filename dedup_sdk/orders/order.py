@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
+from dedup_sdk.checks import function_name
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.sort_key import ONLY_ORIGIN, Comparison, SortKey, compare_sort_keys, sort_keys_of
 
@@ -181,8 +182,8 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
             raise ConfigurationError(message)
         return value
     _check_function(value)
-    where = getattr(value, "__module__", None) or type(value).__module__
-    function_name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    path = function_name(value)
+    name = path.partition(":")[2]
     given: object = version  # what callers without a type checker pass
     if (
         not isinstance(given, str)
@@ -192,11 +193,11 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
         or "@" in given
     ):
         raise ConfigurationError(
-            f"order={function_name} has the version {given!r}; write orders.order_of({function_name}, "
+            f"order={name} has the version {given!r}; write orders.order_of({name}, "
             'version="1"), and another version whenever the function returns other results: code has no '
             "other identity, and marks made by another comparison do not count"
         )
-    return PartialOrder(f"function({where}:{function_name}@{given})", value)
+    return PartialOrder(f"function({path}@{given})", value)
 
 
 def _check_function(given: object) -> None:

@@ -112,6 +112,22 @@ def test_a_base_of_last_id(base: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "rebuild in full with --id and --order, without --base" in line
 
 
+def test_a_base_whose_id_is_a_function_of_the_consumer(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No run can call it: one line says so, where the base gives the spec and where the user does."""
+    told = "function:shop.ids:order_id@1"
+    write_manifest(base, replace(read_manifest(base), id_spec=told))
+    arguments = ["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"]
+    for given in (arguments, [*arguments, "--id", told]):
+        with pytest.raises(SystemExit) as ended:
+            parse_options(given, print)
+        assert ended.value.code == 2
+        [line] = capsys.readouterr().out.splitlines()
+        assert f"id spec {told!r} names a function of the consumer's program" in line
+        assert "name it as py:MODULE:CALLABLE@VERSION, here and in the consumer" in line
+
+
 @pytest.mark.parametrize(
     "spec", ["py:{module}:make@1", "key+ py:{module}:make@1", "header:a+py:{module}:make%401"]
 )

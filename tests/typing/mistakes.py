@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk import DedupConsumer, Lookup, Window, header, key
+from dedup_sdk import DedupConsumer, Lookup, Record, Window, header, key
+from dedup_sdk.ids import function
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -39,10 +40,18 @@ def wrong_arguments(consumer: DedupConsumer) -> None:
     print(done)
 
 
+def order_id(record: Record) -> bytes | None:
+    """Return what is no ID: text or a number would be one."""
+    return record.key
+
+
 def wrong_settings() -> None:
     """Names and kinds of settings."""
     Lookup(id=header("dedup-id"), windw="7d")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Lookup(id=7, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Lookup(id=order_id, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Lookup(id=function(order_id, version="1"), window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Lookup(id=function(len), window="7d")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     Lookup(id=key(), window=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Window(day=7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     DedupConsumer(CONFIG, store="var/dedup")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
