@@ -1,4 +1,4 @@
-"""How long an ID is remembered: by time, by the number of later IDs, or both; and a window for each topic."""
+"""How long an ID is remembered: by time, by the number of later IDs, or both; a window for each topic; their texts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,23 @@ _ISO_8601 = re.compile(
     re.ASCII,
 )
 _COUNT = re.compile(r"\d{1,20}n", re.ASCII)
+_SHOWN_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 
 
-@dataclass(frozen=True, init=False)
+def length_text(length_ms: int, *, most_units: int = len(_SHOWN_MS)) -> str:
+    """Return a length of time for people, e.g. ``7 d`` or ``1 h 30 min``; ``0 s`` for none.
+
+    ``most_units``: so many neighbouring units, beginning with its largest one; smaller ones are cut off.
+    """
+    parts, rest_ms = list[str](), abs(length_ms)
+    for unit, unit_ms in [each for each in _SHOWN_MS if each[1] <= rest_ms][:most_units]:
+        count, rest_ms = divmod(rest_ms, unit_ms)
+        if count:
+            parts.append(f"{count} {unit}")
+    return "\N{MINUS SIGN}" * (length_ms < 0) + (" ".join(parts) or "0 s")
+
+
+@dataclass(frozen=True, init=False, repr=False)
 class Window:
     """A window by time, by count, or both (then an ID is remembered while *both* hold).
 
@@ -88,7 +102,7 @@ class Window:
             message = "a window of zero remembers nothing; give e.g. Window(days=7) or Window(count=20_000)"
             raise ConfigurationError(message)
         if total >= _MAX_MS:
-            message = f"a window of {total} ms is longer than any log; give e.g. Window(days=7)"
+            message = f"a window of {length_text(total)} is longer than any log; give e.g. Window(days=7)"
             raise ConfigurationError(message)
         object.__setattr__(self, "time_ms", total or None)
         object.__setattr__(self, "count", count)
@@ -146,6 +160,9 @@ class Window:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return f"Window.parse({self.text!r})"
 
     def holds(self, age_ms: int, accepted_after: int) -> bool:
         """Whether a mark of this age, with this many IDs accepted after it, is still remembered (a negative age is)."""

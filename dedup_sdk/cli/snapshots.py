@@ -25,7 +25,7 @@ from dedup_sdk.store.snapshot_source import (
     snapshot_locations,
     snapshots_of_one_group,
 )
-from dedup_sdk.window import Window
+from dedup_sdk.window import Window, length_text
 
 if TYPE_CHECKING:
     from dedup_sdk.store.snapshot_source import Source
@@ -77,7 +77,6 @@ def tell(line: str) -> None:
 
 
 _WIDE_CHARACTERS = 4_000
-_UNITS_S = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def list_snapshots(
@@ -161,9 +160,7 @@ def _table(found: list[Source]) -> Table:
 
 def age(span_ms: int) -> str:
     """Return a time span in its largest unit, e.g. ``3 h``; one in the future as ``0 s``."""
-    seconds = max(span_ms, 0) // 1_000
-    unit, each = next((unit for unit in _UNITS_S if seconds >= unit[1]), _UNITS_S[-1])
-    return f"{seconds // each} {unit}"
+    return length_text(max(span_ms, 0) // 1_000 * 1_000, most_units=1)
 
 
 def made_at(created_ms: int) -> str:

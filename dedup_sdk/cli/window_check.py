@@ -11,6 +11,7 @@ from dedup_sdk.cli.options import Bootstrap, Config, Json, Topic, setting
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.window_check import WindowQuestion, misfits, needed, retention_of
 from dedup_sdk.producer.required_window import length_ms
+from dedup_sdk.window import length_text
 from spark_backfill.properties_file import read_properties
 
 _DOES_NOT_FIT = 1
@@ -67,8 +68,8 @@ def window_check(
     record that the group has not read. A window is too short when a message may be resent after it has
     passed; it is beyond the retention when a lost store cannot be rebuilt from the topic.
 
-    Prints a line for each number, and one for each problem; then the exit status is 1. With `--json` one object,
-    `{"topic", "window_ms", "needed_ms", "retention_ms", "lag_ms", "misfits": {...}}`.
+    Prints a line for each length of time, and one for each problem; then the exit status is 1. With `--json`
+    one object, `{"topic", "window_ms", "needed_ms", "retention_ms", "lag_ms", "misfits": {...}}`.
     """
     window_ms = length_ms("--window", window)
     silence_ms = length_ms("--silence", silence)
@@ -87,12 +88,12 @@ def window_check(
         }  # fmt: skip
         typer.echo(json.dumps(report))
     else:
-        kept = "for good" if retention_ms is None else f"{retention_ms} ms"
-        typer.echo(f"window            {window_ms} ms")
-        typer.echo(f"needed            {needed_ms} ms")
+        kept = "for good" if retention_ms is None else length_text(retention_ms)
+        typer.echo(f"window            {length_text(window_ms)}")
+        typer.echo(f"needed            {length_text(needed_ms)}")
         typer.echo(f"kept by the topic {kept}")
         if group is not None:
-            typer.echo(printable(f"lag of {group}  {lag_ms} ms"))
+            typer.echo(printable(f"lag of {group}  {length_text(lag_ms, most_units=2)}"))
         for name, line in found.items():
             typer.echo(printable(f"{name}: {line}"))
         if not found:

@@ -45,7 +45,7 @@ from dedup_sdk.observe import Counters, Observer, VerdictEvent
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.protocol import Loaded, PartitionStore
 from dedup_sdk.strategy import Terms
-from dedup_sdk.window import Window
+from dedup_sdk.window import Window, length_text
 
 G = TypeVar("G", bound=Gate)
 
@@ -886,7 +886,7 @@ class Writer:
             self._where,
             "the IDs accepted since then"
             if window_ms is None
-            else f"{window_ms / 1000:,.0f} s of {self.window}",
+            else f"{length_text(window_ms, most_units=2)} (window={str(self.window)!r})",
         )
         return True
 

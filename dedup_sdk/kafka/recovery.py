@@ -70,7 +70,7 @@ from dedup_sdk.observe import EventName, Hindrance, PartitionEvent
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
-from dedup_sdk.window import Window
+from dedup_sdk.window import Window, length_text
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -816,7 +816,10 @@ class ReplayWatch:
             return
         self._last_logged = now
         rate = (offset - self._start) / (now - self._began)
-        left = f"{(self._end - offset) / rate:.0f} s to go" if rate > 0 else "nothing has come yet"
+        left = "nothing has come yet"
+        if rate > 0:
+            left_ms = round((self._end - offset) / rate) * 1_000
+            left = f"{length_text(left_ms, most_units=2)} to go"
         line = f"replayed up to offset {offset} of {self._end}, {rate:.0f} offsets a second, {left}"
         logger.info("%s: %s", self._name, line)
         self._report(offset, line)

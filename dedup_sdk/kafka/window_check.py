@@ -21,6 +21,7 @@ from dedup_sdk.kafka.client import Client, PendingRequest
 from dedup_sdk.kafka.client_errors import settings_refused, text_of
 from dedup_sdk.kafka.settings import ASK_S, ClientSettings, refuse_unwritable
 from dedup_sdk.observe import EventName, PartitionEvent
+from dedup_sdk.window import length_text
 
 DELIVERY_TIMEOUT_MS = 120_000
 """Default ``delivery.timeout.ms`` of producers: how long a producer retries before the application may send again."""
@@ -77,26 +78,27 @@ def misfits(
     retry_ms: int = DELIVERY_TIMEOUT_MS,
     lag_ms: int = 0,
 ) -> Iterator[tuple[EventName, str]]:
-    """Yield the misfits: an event name, and one line with both numbers.
+    """Yield the misfits: an event name, and one line with both lengths.
 
     All times are in milliseconds. ``silence_ms``: silence after which a group reassigns a member's partitions.
     ``retry_ms``: how long a producer retries. ``lag_ms``: age of the oldest record that the group has not read.
     """
     retention_ms = retention_of(topic_settings)
     if retention_ms is not None and retention_ms < window_ms + lag_ms:
-        behind = f" and the group is {lag_ms} ms behind" if lag_ms else ""
+        behind = f" and the group is {length_text(lag_ms, most_units=2)} behind" if lag_ms else ""
         detail = (
-            f"the window is {window_ms} ms{behind}, but the topic keeps only {retention_ms} ms (retention.ms): a "
-            "lost store can be rebuilt only from that, and records that depend on older ones are unverified; raise "
-            "retention.ms, or keep snapshots"
+            f"the window is {length_text(window_ms)}{behind}, but the topic keeps only {length_text(retention_ms)} "
+            "(retention.ms): a lost store can be rebuilt only from that, and records that depend on older ones are "
+            "unverified; raise retention.ms, or keep snapshots"
         )
         yield "window-beyond-retention", detail
     needed_ms = needed(topic_settings, silence_ms, retry_ms)
     if window_ms < needed_ms:
         detail = (
-            f"the window is {window_ms} ms, but a message may be sent again {needed_ms} ms later: after a producer's "
-            f"delivery.timeout.ms ({retry_ms}) and the session timeout of a consumer that sends to this topic "
-            f"({silence_ms}); such a duplicate is delivered; give a longer window unless your producers are quicker"
+            f"the window is {length_text(window_ms)}, but a message may be sent again {length_text(needed_ms)} later: "
+            f"after a producer's delivery.timeout.ms ({length_text(retry_ms)}) and the session timeout of a consumer "
+            f"that sends to this topic ({length_text(silence_ms)}); such a duplicate is delivered; give a longer "
+            "window unless your producers are quicker"
         )
         yield "window-too-short", detail
 

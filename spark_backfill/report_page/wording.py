@@ -6,7 +6,8 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
-_UNITS_MS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
+from dedup_sdk.window import length_text
+
 _LAST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 _KIBI: Final = 1024
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -46,15 +47,7 @@ def length(value_ms: int | None) -> str:
     """Return a length of time in its two largest units, e.g. ``3 d 4 h``."""
     if value_ms is None:
         return _NOTHING
-    parts, rest = list[str](), abs(value_ms)
-    for unit, unit_ms in _UNITS_MS:
-        count, rest = divmod(rest, unit_ms)
-        if count or parts:
-            parts.append(f"{count} {unit}" if count else "")
-        if len(parts) == 2:  # noqa: PLR2004 (the two largest)
-            break
-    text = " ".join(part for part in parts if part) or "0 s"
-    return f"\N{MINUS SIGN}{text}" if value_ms < 0 else text
+    return length_text(value_ms, most_units=2)
 
 
 def moment(value_ms: int | None) -> str:

@@ -14,7 +14,7 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import key
 from dedup_sdk.orders import integer
 from dedup_sdk.strategy import LastId, Lookup
-from dedup_sdk.window import Window, Windows
+from dedup_sdk.window import Window, Windows, length_text
 
 
 def test_units_add_up() -> None:
@@ -120,6 +120,42 @@ def test_a_text_that_is_no_window_is_refused(text: str) -> None:
 def test_texts_are_read(text: str, window: Window) -> None:
     """Each documented form means what it says."""
     assert Window.parse(text) == window
+
+
+@pytest.mark.parametrize(
+    ("length_ms", "most_units", "text"),
+    [
+        (604_800_000, 5, "7 d"),
+        (5_400_000, 5, "1 h 30 min"),
+        (93_784_005, 5, "1 d 2 h 3 min 4 s 5 ms"),
+        (93_784_005, 2, "1 d 2 h"),
+        (86_400_000 + 59_000, 2, "1 d"),
+        (86_400_000 + 59_000, 5, "1 d 59 s"),
+        (3_599_999, 1, "59 min"),
+        (999, 1, "999 ms"),
+        (0, 1, "0 s"),
+        (-1_500, 5, "\N{MINUS SIGN}1 s 500 ms"),
+    ],
+)
+def test_a_length_has_units_for_people(length_ms: int, most_units: int, text: str) -> None:
+    """Days, hours and minutes; so many neighbouring units, of which those of zero are left out."""
+    assert length_text(length_ms, most_units=most_units) == text
+
+
+@given(st.integers(1, 2**53 - 1))
+def test_a_length_for_people_is_exact(length_ms: int) -> None:
+    """Without a limit on its units nothing is cut off."""
+    text = length_text(length_ms).replace("min", "m").replace(" ", "")
+    assert Window.parse(text).time_ms == length_ms
+
+
+def test_a_window_is_shown_as_it_is_written() -> None:
+    """In a message, and wherever Python shows a value: its text, no count of milliseconds."""
+    window = Window(days=7, count=20_000)
+    assert (f"{window}", repr(window)) == ("7d+20000n", "Window.parse('7d+20000n')")
+    assert eval(repr(window)) == window  # noqa: S307 (made on the line above)
+    with pytest.raises(ConfigurationError, match="a window of 104249992 d 8 h 59 min 991 ms is longer"):
+        Window(milliseconds=2**53 - 1, days=1)
 
 
 def test_a_sum_of_times_is_told_apart_from_both() -> None:

@@ -30,6 +30,7 @@ from sqlalchemy import (
 )
 
 from dedup_adapters.sql.errors import InboxError
+from dedup_sdk import Window
 
 PARTS: Final = 8
 """Generations per window: an ID is kept at most an eighth longer than the window."""
@@ -93,8 +94,9 @@ class Generations:
             )
         if set(found) != {self._window_ms}:
             raise InboxError(
-                f"table {self._ids.fullname} has a window of {found[0]} ms, not {self._window_ms}: groups that "
-                "share a partitioned table must have the same window; give that one, or another table with table="
+                f"table {self._ids.fullname} has the window {Window(milliseconds=found[0])}, not "
+                f"{Window(milliseconds=self._window_ms)}: groups that share a partitioned table must have the same "
+                "window; give that one, or another table with table="
             )
 
     def begin_first(self, engine: Engine, now: Callable[[Connection], int]) -> None:

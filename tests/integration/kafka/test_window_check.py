@@ -37,8 +37,8 @@ def test_a_window_that_does_not_fit_is_told_of_once(
         poll_quiet(consumer)
         assert consumer.counters.events == {"window-beyond-retention": 1, "window-too-short": 1}
     beyond, short = (line for line in caplog.messages if "window-" in line)
-    assert "400001 ms, but the topic keeps only 100000 ms" in beyond
-    assert "sent again 540000 ms later" in short
+    assert "the window is 6 min 40 s 1 ms, but the topic keeps only 1 min 40 s (retention.ms)" in beyond
+    assert "sent again 9 min later" in short
 
 
 def test_a_window_that_fits_is_no_news(

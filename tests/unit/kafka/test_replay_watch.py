@@ -24,6 +24,17 @@ def test_a_line_says_rate_and_time_to_go(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
+def test_a_long_time_to_go_has_units_for_people(caplog: pytest.LogCaptureFixture) -> None:
+    """Hours and minutes, no thousands of seconds."""
+    times_s = iter([0.0, 10.0])
+    watch = ReplayWatch("t[0]", 0, 55_000, None, clock=lambda: next(times_s))
+    with caplog.at_level(logging.INFO, "dedup_sdk"):
+        watch.note(100)
+    assert caplog.messages == [
+        "t[0]: replayed up to offset 100 of 55000, 10 offsets a second, 1 h 31 min to go"
+    ]
+
+
 def test_it_is_over_at_its_end() -> None:
     """Not before; without an end never."""
     times_s = iter([0.0, 6.9, 7.0, 1e9])

@@ -15,6 +15,7 @@ from dedup_sdk.kafka.assignment import Assigned, Start
 from dedup_sdk.kafka.client import PendingRequest
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.kafka.window_check import WindowCheck, misfits
+from dedup_sdk.window import length_text
 
 DAY_MS = 86_400_000
 TOPIC = {"retention.ms": str(7 * DAY_MS), "cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}
@@ -36,10 +37,10 @@ TOPIC = {"retention.ms": str(7 * DAY_MS), "cleanup.policy": "delete", "message.t
     ],
 )
 def test_what_does_not_fit(window_ms: int, settings: dict[str, str], expected: list[str]) -> None:
-    """Longer than what the topic keeps, or shorter than what a resend takes; the numbers are in the line."""
+    """Longer than what the topic keeps, or shorter than what a resend takes; the lengths are in the line."""
     found = dict(misfits(window_ms, {**TOPIC, **settings}, 300_000))
     assert [*found] == expected
-    assert all(str(window_ms) in detail for detail in found.values())
+    assert all(f"the window is {length_text(window_ms)}, but" in detail for detail in found.values())
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,27 @@ def test_what_is_asked_from_outside_counts_too(
     """How far the group is behind takes from the retention; the producer's own time takes the place of the usual one."""
     found = dict(misfits(window_ms, TOPIC, 300, **given))
     assert [*found] == expected
-    assert all(str(number) in detail for detail in found.values() for number in given.values())
+    assert all(
+        length_text(given_ms, most_units=2) in detail
+        for detail in found.values()
+        for given_ms in given.values()
+    )
+
+
+def test_lengths_are_for_people() -> None:
+    """Each line has days, hours and minutes, and no long number of milliseconds."""
+    beyond = dict(misfits(8 * DAY_MS, TOPIC, 300_000, lag_ms=DAY_MS + 3_600_001))["window-beyond-retention"]
+    assert beyond.startswith(
+        "the window is 8 d and the group is 1 d 1 h behind, but the topic keeps only 7 d (retention.ms)"
+    )
+    short = dict(misfits(90_000, TOPIC, 45_000))["window-too-short"]
+    assert short.startswith(
+        "the window is 1 min 30 s, but a message may be sent again 2 min 45 s later: after a producer's"
+    )
+    assert (
+        "delivery.timeout.ms (2 min) and the session timeout of a consumer that sends to this topic (45 s)"
+        in short
+    )
 
 
 @pytest.mark.parametrize(
