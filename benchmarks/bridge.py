@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer
 
 from benchmarks.measure import cpu_seconds
 from benchmarks.rounds import orders
-from dedup_sdk import Bridge
+from dedup_sdk.bridge import Bridge
 from dedup_sdk.testing import MockKafka
 
 CONTENDERS = ("loop", "bridge", "bridge_plain")

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from benchmarks.measure import cpu_seconds
 from benchmarks.rounds import orders
-from dedup_sdk import DedupProducer
+from dedup_sdk.producer import DedupProducer
 from dedup_sdk.testing import MockKafka
 
 CONTENDERS = ("plain", "outbox", "outbox_no_fsync")

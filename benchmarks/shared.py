@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from benchmarks.measure import cpu_seconds
 from benchmarks.rounds import orders
 from dedup_adapters.redis import RedisStore
-from dedup_sdk import ClaimKind
+from dedup_sdk.shared import ClaimKind
 from dedup_sdk.testing import free_port
 
 SERVER: Final = "DEDUP_BENCH_REDIS"

@@ -13,7 +13,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from dedup_sdk import Bridge, DedupConsumer, Lookup, Window, header
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk.bridge import Bridge
 from dedup_sdk.testing import MockKafka
 
 

@@ -19,16 +19,8 @@ from tempfile import TemporaryDirectory
 from confluent_kafka import Message, Producer
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk import (
-    ClaimStore,
-    DedupConsumer,
-    Lookup,
-    MemoryClaimStore,
-    Shared,
-    SharedStoreError,
-    Window,
-    header,
-)
+from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk.shared import ClaimStore, MemoryClaimStore, Shared, SharedStoreError
 from dedup_sdk.testing import MockKafka, free_port
 
 

@@ -19,16 +19,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from dedup_sdk import (
-    DedupProducer,
-    IdSpec,
-    Lookup,
-    ProducerKey,
-    ProducerKeys,
-    Window,
-    header,
-    required_window,
-)
+from dedup_sdk import IdSpec, Lookup, Window, header, required_window
+from dedup_sdk.producer import DedupProducer, ProducerKey, ProducerKeys
 
 DEDUP_KEY: Final = "dedup-id"
 """The header that contains the key; the vendor's guide leaves the position to the application."""

@@ -53,8 +53,21 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateTable
 
 from dedup_adapters.sql.tables import DIALECTS
-from dedup_sdk import ConfigurationError, OutboxError, OutboxFullError, OutboxLockedError, ProducerKeys
-from dedup_sdk.producer import Outgoing, Step, Stored, as_bytes, pack_headers, pairs, usable_id, why_unusable
+from dedup_sdk import ConfigurationError
+from dedup_sdk.producer import (
+    OutboxError,
+    OutboxFullError,
+    OutboxLockedError,
+    Outgoing,
+    ProducerKeys,
+    Step,
+    Stored,
+    as_bytes,
+    pack_headers,
+    pairs,
+    usable_id,
+    why_unusable,
+)
 
 _TOPIC_CHARACTERS: Final = 249
 _IDS_A_STATEMENT: Final = 500

@@ -3,17 +3,51 @@
 To write your own outbox, implement `Outbox`; its messages are `Outgoing`.
 """
 
-from dedup_sdk.producer.outbox import Outbox, Step, Stored
-from dedup_sdk.producer.outgoing import Outgoing, as_bytes, pack_headers, pairs, usable_id, why_unusable
+from typing import TYPE_CHECKING, Final
+
+from dedup_sdk.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from dedup_sdk.errors import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
+    from dedup_sdk.producer.keys import ProducerKey, ProducerKeys, Uuid7Keys
+    from dedup_sdk.producer.outbox import Outbox, Step, Stored
+    from dedup_sdk.producer.outgoing import Outgoing, as_bytes, pack_headers, pairs, usable_id, why_unusable
+    from dedup_sdk.producer.producer import DedupProducer
 
 __all__ = [
+    "DedupProducer",
     "Outbox",
+    "OutboxDamagedError",
+    "OutboxError",
+    "OutboxFullError",
+    "OutboxLockedError",
     "Outgoing",
+    "ProducerKey",
+    "ProducerKeys",
     "Step",
     "Stored",
+    "Uuid7Keys",
     "as_bytes",
     "pack_headers",
     "pairs",
     "usable_id",
     "why_unusable",
 ]
+
+_MODULES: Final = {
+    "dedup_sdk.errors": ("OutboxDamagedError", "OutboxError", "OutboxFullError", "OutboxLockedError"),
+    "dedup_sdk.producer.keys": ("ProducerKey", "ProducerKeys", "Uuid7Keys"),
+    "dedup_sdk.producer.outbox": ("Outbox", "Step", "Stored"),
+    "dedup_sdk.producer.outgoing": (
+        "Outgoing",
+        "as_bytes",
+        "pack_headers",
+        "pairs",
+        "usable_id",
+        "why_unusable",
+    ),
+    "dedup_sdk.producer.producer": ("DedupProducer",),
+}
+
+if not TYPE_CHECKING:  # a type checker reads the imports above
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -16,9 +16,9 @@ All of them listen on 127.0.0.1 only, and raise `dedup_sdk.errors.KafkaHelperErr
 Each name is loaded when it is first used, so that importing this package loads nothing.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING, Final
 
-from typing import TYPE_CHECKING, Any
+from dedup_sdk.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dedup_sdk.testing.cutting_proxy import CuttingProxy
@@ -28,19 +28,12 @@ if TYPE_CHECKING:
 
 __all__ = ["CuttingProxy", "LocalKafka", "MockKafka", "free_port"]
 
-_MODULE_OF = {
-    "CuttingProxy": "cutting_proxy",
-    "LocalKafka": "local_kafka",
-    "MockKafka": "mock_kafka",
-    "free_port": "ports",
+_MODULES: Final = {
+    "dedup_sdk.testing.cutting_proxy": ("CuttingProxy",),
+    "dedup_sdk.testing.local_kafka": ("LocalKafka",),
+    "dedup_sdk.testing.mock_kafka": ("MockKafka",),
+    "dedup_sdk.testing.ports": ("free_port",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name when the name is first used."""
-    if name not in _MODULE_OF:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+if not TYPE_CHECKING:  # a type checker reads the imports above
+    __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dedup_sdk import Bridge
+from dedup_sdk.bridge import Bridge
 from dedup_sdk.bridge.record_ids import source_id
 from dedup_sdk.kafka.client import topic_id_of
 from dedup_sdk.kafka.client_errors import is_retriable

@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import ClaimStore, Shared
+from dedup_sdk.shared import ClaimStore, Shared
 from tests.chaos.bed import Bed
 from tests.chaos.options import MemoryKind, WorkerOptions
 from tests.support.databases import PostgreSQL, cut_connections, database_of

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from dedup_sdk import DedupProducer
+from dedup_sdk.producer import DedupProducer
 from dedup_sdk.testing.supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER
 from tests.chaos.sabotage import sabotage

@@ -17,7 +17,8 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
-from dedup_sdk import Bridge, ClaimKind, ClaimStore, DedupConsumer
+from dedup_sdk import DedupConsumer
+from dedup_sdk.bridge import Bridge
 from dedup_sdk.core.reach import StartPlan
 from dedup_sdk.engine.partition import Partition, Writer
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
@@ -28,6 +29,7 @@ from dedup_sdk.kafka.assignment import Starts
 from dedup_sdk.kafka.assignment_api import AssignmentApi
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.session import Session
+from dedup_sdk.shared import ClaimKind, ClaimStore
 from dedup_sdk.store.rocks import RocksPartition
 from dedup_sdk.units.memory import UnitMemory
 from tests.support.outbox_worker import send_before_persist

@@ -22,7 +22,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header, key
+from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
+from dedup_sdk.ids import key
 from tests.chaos.bad_disk import be_refused
 from tests.chaos.inbox_loop import InboxLoop
 from tests.chaos.journal import Journal

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk import LastId, Window, header, orders, value
+from dedup_sdk import LastId, Window, header, orders
+from dedup_sdk.ids import value
 from tests.group.conftest import MOCK, on
 from tests.support.consuming import iterate_all, lookup, poll_quiet, run_all, values
 from tests.support.dead_letters import dead_letters, fail_for, forward

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
-from dedup_sdk import BridgeCounters, BridgeError, MemoryStore
+from dedup_sdk import MemoryStore
+from dedup_sdk.bridge import BridgeCounters, BridgeError
 from dedup_sdk.bridge.source import Source
 from dedup_sdk.bridge.source_log import Log, id_prefix
 from dedup_sdk.bridge.target import Target

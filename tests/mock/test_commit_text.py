@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, key
+from dedup_sdk import LastId, Lookup, MemoryStore, Window, header
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreLockedError
+from dedup_sdk.ids import key
 from dedup_sdk.orders import integer
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support.consuming import (

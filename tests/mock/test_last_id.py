@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, key, orders
+from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, orders
 from dedup_sdk.cli.app import run
+from dedup_sdk.ids import key
 from tests.support.consuming import poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:

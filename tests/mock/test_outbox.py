@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from dedup_sdk import DedupProducer, OutboxDamagedError, OutboxError, OutboxFullError, ProducerKey
+from dedup_sdk.producer import DedupProducer, OutboxDamagedError, OutboxError, OutboxFullError, ProducerKey
 from dedup_sdk.producer.client_adapter import PartitionChooser
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 from tests.support.outboxes import GatedOutbox, make_producer, poll_until, records, stored

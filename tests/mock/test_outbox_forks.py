@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import DedupProducer, OutboxError
+from dedup_sdk.producer import DedupProducer, OutboxError
 from tests.support.outboxes import make_producer, records, stored
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_a_child_that_ends_as_programs_end_leaves_the_outbox_alone(kafka: MockKa
     """With the interpreter's own end, in a program of its own: what the parent persists afterwards is still there when it is killed."""
     program = f"""
 import os, sys
-from dedup_sdk import DedupProducer
+from dedup_sdk.producer import DedupProducer
 producer = DedupProducer({{"bootstrap.servers": "127.0.0.1:9", "log_level": 0}}, outbox={str(tmp_path / "outbox")!r})
 producer.produce("orders", b"1", dedup_id="a")
 producer.persist()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError
 
-from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreCorruptError, StoreError
+from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreError
+from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.runner import settings as run_settings
 from dedup_sdk.runner.dead_letters import original_headers
 from tests.support.consuming import QUIET_S, committed, poll_quiet, poll_some, run_all, values

@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk import (
+from dedup_sdk import ConfigurationError, LastId, MemoryStore, VerdictKind, Window, Windows, header, orders
+from dedup_sdk.ids import key
+from dedup_sdk.shared import (
     Claim,
     ClaimKind,
-    ConfigurationError,
-    LastId,
     MemoryClaimStore,
-    MemoryStore,
     Shared,
     SharedStoreError,
-    VerdictKind,
-    Window,
-    Windows,
-    header,
-    key,
-    orders,
     scope_name,
     scoped_ids,
 )

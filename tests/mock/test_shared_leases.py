@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, SharedStoreError, Window
+from dedup_sdk import Window
 from dedup_sdk.observe import Counters
+from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared, SharedStoreError
 from dedup_sdk.shared.claims import ClaimGatekeeper
 from dedup_sdk.shared.gate import OwnedClaim
 from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances

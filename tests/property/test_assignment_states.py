@@ -14,8 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dedup_sdk import Lookup, MemoryStore, Window, key
+from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import key
 from dedup_sdk.kafka import recovery, session
 from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
 from dedup_sdk.kafka.commit_text import parse_metadata

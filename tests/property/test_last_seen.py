@@ -9,8 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from dedup_sdk import StoreCorruptError, orders
+from dedup_sdk import orders
 from dedup_sdk.core.seen import Candidate, IdStatus, Seen, begin, restore
+from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.orders import Comparison, Order, PartialOrder, SortKey
 
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk import Deduplicator, Lookup, Record, Window, key
+from dedup_sdk import Deduplicator, Lookup, Record, Window
 from dedup_sdk.core.reach import GRACE
-from dedup_sdk.ids import digest_one
+from dedup_sdk.ids import digest_one, key
 from dedup_sdk.marks import Progress
 from dedup_sdk.store.manifest import PartitionManifest
 from dedup_sdk.store.memory import MemoryStore

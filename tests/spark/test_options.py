@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk import LastId, Lookup, Unit, Window, header, key, orders
+from dedup_sdk import LastId, Lookup, Unit, Window, header, orders
+from dedup_sdk.ids import key
 from spark_backfill.options import Options, parse_options
 from spark_backfill.source_options import KAFKA_SOURCES, absolute_arguments
 

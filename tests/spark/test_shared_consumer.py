@@ -10,7 +10,8 @@ import pytest
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import MemoryStore, Shared, Window
+from dedup_sdk import MemoryStore, Window
+from dedup_sdk.shared import Shared
 from tests.support.consuming import lookup, make_consumer, poll_through
 from tests.support.databases import database_of
 from tests.support.redis_servers import HAS_REDIS, redis_cluster, redis_server
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
     from tests.support.shared_history import SharedHistory
 
 CONTAINER = pytest.mark.container

@@ -13,8 +13,8 @@ from redis import Redis
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import ClaimKind, MemoryClaimStore, SharedStoreError
 from dedup_sdk.marks import Marks
+from dedup_sdk.shared import ClaimKind, MemoryClaimStore, SharedStoreError
 from dedup_sdk.shared.scope import scoped_ids
 from spark_backfill import shared_rebuild
 from spark_backfill.errors import BackfillError, one_line
@@ -34,7 +34,7 @@ from tests.support.shared_history import HANDLED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
     from spark_backfill.fold import Task
     from tests.support.redis_servers import RedisServer
     from tests.support.shared_history import SharedHistory

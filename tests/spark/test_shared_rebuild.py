@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk import ClaimKind, MemoryClaimStore
 from dedup_sdk.marks import Marks
+from dedup_sdk.shared import ClaimKind, MemoryClaimStore
 from dedup_sdk.shared.scope import scoped_ids
 from dedup_sdk.store.manifest import MANIFEST_NAME
 from spark_backfill.backfill import backfill

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import ClaimKind, ConfigurationError
+from dedup_sdk import ConfigurationError
+from dedup_sdk.shared import ClaimKind
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options

@@ -6,12 +6,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dedup_sdk import Bridge
+from dedup_sdk.bridge import Bridge
 from tests.support.consuming import PATIENCE_S
 from tests.support.topic_records import topic_records
 
 if TYPE_CHECKING:
-    from dedup_sdk import BridgeCounters
+    from dedup_sdk.bridge import BridgeCounters
 
 QUICK = {"log_level": 0, "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 20}
 """For a bridge that is the only member of its group: on the mock cluster who joins after it waits for a second less than its session."""

@@ -8,11 +8,12 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk import ClaimKind
+from dedup_sdk.shared import ClaimKind
 from dedup_sdk.shared.claims import ClaimGatekeeper
 
 if TYPE_CHECKING:
-    from dedup_sdk import ClaimStore, DedupConsumer
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.shared import ClaimStore
 
 WINDOW_MS = 3_600_000
 PATIENCE_S = 60.0

@@ -6,15 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from dedup_sdk import (
-    Lookup,
-    MemoryStore,
-    PartitionEvent,
-    VerdictKind,
-    Window,
-    key,
-)
+from dedup_sdk import Lookup, MemoryStore, PartitionEvent, VerdictKind, Window
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import key
 from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.guards import CallbackErrors

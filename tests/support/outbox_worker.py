@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from dedup_sdk import DedupProducer
+from dedup_sdk.producer import DedupProducer
 from dedup_sdk.producer.pipeline import Pipeline, Queued
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
 

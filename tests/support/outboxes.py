@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dedup_sdk import DedupProducer, OutboxDamagedError, OutboxFullError
+from dedup_sdk.producer import DedupProducer, OutboxDamagedError, OutboxFullError
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
 from tests.support.consuming import PATIENCE_S
 from tests.support.topic_records import topic_records

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk import DedupConsumer, Lookup, Record, Window, header, key
-from dedup_sdk.ids import function
+from dedup_sdk import DedupConsumer, Lookup, Record, Window, header
+from dedup_sdk.ids import function, key
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition

@@ -5,19 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk import (
-    DedupConsumer,
-    Deduplicator,
-    LastId,
-    Lookup,
-    Record,
-    RocksStore,
-    Window,
-    Windows,
-    header,
-    key,
-)
-from dedup_sdk.ids import function, py
+from dedup_sdk import DedupConsumer, Deduplicator, LastId, Lookup, Record, RocksStore, Window, Windows, header
+from dedup_sdk.ids import function, key, py
 from dedup_sdk.orders import integer
 
 if TYPE_CHECKING:

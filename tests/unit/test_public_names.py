@@ -17,74 +17,140 @@ import pytest
 import dedup_adapters
 import dedup_sdk
 import dedup_sdk.orders
-import dedup_sdk.testing
 import spark_backfill
+from dedup_sdk.shared import Shared
 
-PUBLIC = [
-    "Bridge",
-    "BridgeCounters",
-    "BridgeError",
-    "Claim",
-    "ClaimKind",
-    "ClaimStore",
-    "ConfigurationError",
-    "Counters",
-    "Coverage",
-    "DeadLetter",
-    "DeadLetterError",
-    "DedupConsumer",
-    "DedupError",
-    "DedupProducer",
-    "Deduplicator",
-    "ForeignStoreError",
-    "IdSpec",
-    "IdSpecError",
-    "KafkaHelperError",
-    "LastId",
-    "Lookup",
-    "MemoryClaimStore",
-    "MemoryStore",
-    "MissingIdError",
-    "OutboxDamagedError",
-    "OutboxError",
-    "OutboxFullError",
-    "OutboxLockedError",
-    "PartitionEvent",
-    "PartitionObserver",
-    "PartitionStatus",
-    "ProducerKey",
-    "ProducerKeys",
-    "Record",
-    "RecoveryError",
-    "RocksStore",
-    "Settled",
-    "Shared",
-    "SharedStoreError",
-    "SnapshotError",
-    "StoreCorruptError",
-    "StoreError",
-    "StoreLockedError",
-    "StoreUnavailableError",
-    "Unit",
-    "Uuid7Keys",
-    "Verdict",
-    "VerdictEvent",
-    "VerdictKind",
-    "Window",
-    "Windows",
-    "cloudevents",
-    "header",
-    "id_spec",
-    "ids_of",
-    "json",
-    "key",
-    "original_headers",
-    "py",
-    "required_window",
-    "scope_name",
-    "scoped_ids",
-    "value",
+PUBLIC = {
+    "dedup_sdk": [
+        "ConfigurationError",
+        "Counters",
+        "Coverage",
+        "DeadLetter",
+        "DeadLetterError",
+        "DedupConsumer",
+        "DedupError",
+        "Deduplicator",
+        "IdSpec",
+        "LastId",
+        "Lookup",
+        "MemoryStore",
+        "MissingIdError",
+        "PartitionEvent",
+        "PartitionObserver",
+        "PartitionStatus",
+        "Record",
+        "RecoveryError",
+        "RocksStore",
+        "Settled",
+        "StoreError",
+        "Unit",
+        "Verdict",
+        "VerdictEvent",
+        "VerdictKind",
+        "Window",
+        "Windows",
+        "cloudevents",
+        "header",
+        "id_spec",
+        "ids_of",
+        "original_headers",
+        "required_window",
+    ],
+    "dedup_sdk.bridge": [
+        "Bridge",
+        "BridgeCounters",
+        "BridgeError",
+    ],
+    "dedup_sdk.ids": [
+        "MAX_ID_BYTES",
+        "Fields",
+        "IdSpec",
+        "Ids",
+        "Leaf",
+        "RecordFields",
+        "cloudevents",
+        "digest_one",
+        "digest_parts",
+        "function",
+        "header",
+        "id_spec",
+        "json",
+        "key",
+        "py",
+        "value",
+    ],
+    "dedup_sdk.producer": [
+        "DedupProducer",
+        "Outbox",
+        "OutboxDamagedError",
+        "OutboxError",
+        "OutboxFullError",
+        "OutboxLockedError",
+        "Outgoing",
+        "ProducerKey",
+        "ProducerKeys",
+        "Step",
+        "Stored",
+        "Uuid7Keys",
+        "as_bytes",
+        "pack_headers",
+        "pairs",
+        "usable_id",
+        "why_unusable",
+    ],
+    "dedup_sdk.shared": [
+        "Claim",
+        "ClaimKind",
+        "ClaimStore",
+        "MemoryClaimStore",
+        "Shared",
+        "SharedStoreError",
+        "scope_name",
+        "scoped_ids",
+    ],
+    "dedup_sdk.testing": [
+        "CuttingProxy",
+        "LocalKafka",
+        "MockKafka",
+        "free_port",
+    ],
+}
+"""The public names by package, but for the errors and the orders: all of `dedup_sdk.errors` and `dedup_sdk.orders` are."""
+NAMES = [(package, name) for package, names in PUBLIC.items() for name in names]
+MOST_TOP_LEVEL_NAMES = 40
+MOVED = [
+    ("Bridge", "dedup_sdk.bridge"),
+    ("BridgeCounters", "dedup_sdk.bridge"),
+    ("BridgeError", "dedup_sdk.bridge"),
+    ("ForeignStoreError", "dedup_sdk.errors"),
+    ("IdSpecError", "dedup_sdk.errors"),
+    ("KafkaHelperError", "dedup_sdk.errors"),
+    ("SnapshotError", "dedup_sdk.errors"),
+    ("StoreCorruptError", "dedup_sdk.errors"),
+    ("StoreLockedError", "dedup_sdk.errors"),
+    ("StoreUnavailableError", "dedup_sdk.errors"),
+    ("json", "dedup_sdk.ids"),
+    ("key", "dedup_sdk.ids"),
+    ("py", "dedup_sdk.ids"),
+    ("value", "dedup_sdk.ids"),
+    ("DedupProducer", "dedup_sdk.producer"),
+    ("OutboxDamagedError", "dedup_sdk.producer"),
+    ("OutboxError", "dedup_sdk.producer"),
+    ("OutboxFullError", "dedup_sdk.producer"),
+    ("OutboxLockedError", "dedup_sdk.producer"),
+    ("ProducerKey", "dedup_sdk.producer"),
+    ("ProducerKeys", "dedup_sdk.producer"),
+    ("Uuid7Keys", "dedup_sdk.producer"),
+    ("Claim", "dedup_sdk.shared"),
+    ("ClaimKind", "dedup_sdk.shared"),
+    ("ClaimStore", "dedup_sdk.shared"),
+    ("MemoryClaimStore", "dedup_sdk.shared"),
+    ("Shared", "dedup_sdk.shared"),
+    ("SharedStoreError", "dedup_sdk.shared"),
+    ("scope_name", "dedup_sdk.shared"),
+    ("scoped_ids", "dedup_sdk.shared"),
 ]
+"""The names that moved out of `dedup_sdk`, and their places."""
 PACKAGES = [dedup_sdk, dedup_adapters, spark_backfill]
 OPTIONAL = (
     "dedup_adapters",
@@ -125,18 +191,21 @@ def modules() -> list[str]:
 
 
 def test_the_public_names_are_these() -> None:
-    """What users may import is decided, sorted, and there."""
-    assert dedup_sdk.__all__ == PUBLIC == sorted(PUBLIC)
-    assert all(hasattr(dedup_sdk, name) for name in PUBLIC)
-    assert dedup_sdk.testing.__all__ == ["CuttingProxy", "LocalKafka", "MockKafka", "free_port"]
-    assert all(getattr(dedup_sdk.testing, name) for name in dedup_sdk.testing.__all__)
+    """What users may import is decided, and there; at the top are few names, sorted."""
+    for package, names in PUBLIC.items():
+        assert import_module(package).__all__ == names
+        assert all(hasattr(import_module(package), name) for name in names)
+    assert PUBLIC["dedup_sdk"] == sorted(PUBLIC["dedup_sdk"])
+    assert len(PUBLIC["dedup_sdk"]) <= MOST_TOP_LEVEL_NAMES
     assert dedup_sdk.orders.__all__ == sorted(dedup_sdk.orders.__all__)
     assert all(getattr(dedup_sdk.orders, name).__doc__ for name in dedup_sdk.orders.__all__)
 
 
-def test_type_checkers_and_the_interpreter_find_the_same_names() -> None:
+@pytest.mark.parametrize("name", [name for name in PUBLIC if name != "dedup_sdk.ids"])
+def test_type_checkers_and_the_interpreter_find_the_same_names(name: str) -> None:
     """The imports that type checkers read, the table that the interpreter reads, and the list of names are one list."""
-    tree = ast.parse(Path(dedup_sdk.__file__).read_text(encoding="utf-8"))
+    package = import_module(name)
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     (checked,) = [
         node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
@@ -146,8 +215,19 @@ def test_type_checkers_and_the_interpreter_find_the_same_names() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported == dedup_sdk._MODULE_OF
-    assert sorted(imported) == dedup_sdk.__all__
+    assert imported == {each: module for module, names in package._MODULES.items() for each in names}
+    assert sorted(imported) == package.__all__
+
+
+@pytest.mark.parametrize(("name", "place"), MOVED)
+def test_a_name_that_moved_warns(name: str, place: str) -> None:
+    """It is found for one version, with its new place, at each place that imports it; nothing lists it any more."""
+    for _ in range(2):
+        with pytest.warns(DeprecationWarning, match=f"write 'from {place} import {name}'") as caught:
+            assert getattr(dedup_sdk, name) is getattr(import_module(place), name)
+        assert [each.filename for each in caught] == [__file__]
+    assert name not in dir(dedup_sdk)
+    assert name not in dedup_sdk.__all__
 
 
 def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
@@ -155,6 +235,16 @@ def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
     found = loaded("import dedup_sdk")
     assert ours(found) == {"dedup_sdk"}
     assert found & {"asyncio", "confluent_kafka", "numpy", "rocksdict"} == set()
+
+
+@pytest.mark.parametrize(
+    "package", ["dedup_sdk.bridge", "dedup_sdk.producer", "dedup_sdk.shared", "dedup_sdk.testing"]
+)
+def test_importing_a_package_loads_none_of_its_modules(package: str) -> None:
+    """Its names cost nothing until they are used."""
+    found = loaded(f"import {package}")
+    assert ours(found) == {"dedup_sdk", "dedup_sdk.lazy_names", package}
+    assert found & {"asyncio", "confluent_kafka", "numpy", "rocksdict", "sqlite3"} == set()
 
 
 def test_a_name_loads_what_it_is_made_of() -> None:
@@ -169,30 +259,32 @@ def test_a_name_loads_what_it_is_made_of() -> None:
     assert len(consumer) <= MOST_MODULES_OF_A_CONSUMER
 
 
-def test_the_package_lists_its_names_before_they_are_loaded() -> None:
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_package_lists_its_names_before_they_are_loaded(package: str) -> None:
     """`dir()` has every public name, `import *` gives them, and a name that is none raises `AttributeError`."""
-    assert set(PUBLIC) <= set(dir(dedup_sdk))
+    module = import_module(package)
+    assert set(PUBLIC[package]) <= set(dir(module))
     everything: dict[str, object] = {}
-    exec("from dedup_sdk import *", everything)  # noqa: S102 - it is what is tested
-    assert set(PUBLIC) <= set(everything)
-    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        getattr(dedup_sdk, "Nonsense")  # noqa: B009 - a type checker would refuse it
+    exec(f"from {package} import *", everything)  # noqa: S102 - it is what is tested
+    assert set(PUBLIC[package]) <= set(everything)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nonsense'"):
+        getattr(module, "Nonsense")  # noqa: B009 - a type checker would refuse it
 
 
 def test_public_classes_and_values_are_pickled() -> None:
     """A class is pickled by its module, a value by its class: both come back the same."""
-    for name in PUBLIC:
-        public = getattr(dedup_sdk, name)
+    for package, name in NAMES:
+        public = getattr(import_module(package), name)
         if inspect.isclass(public):
             assert pickle.loads(pickle.dumps(public)) is public  # noqa: S301 - our own
     strategy = dedup_sdk.Lookup(id="header:dedup-id", window=dedup_sdk.Window(days=7))
     assert pickle.loads(pickle.dumps(strategy)) == strategy  # noqa: S301 - our own
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_says_what_it_is(name: str) -> None:
+@pytest.mark.parametrize(("package", "name"), NAMES)
+def test_a_public_name_says_what_it_is(package: str, name: str) -> None:
     """Each exported class and function has a docstring of its own, and so have its public methods."""
-    public = getattr(dedup_sdk, name)
+    public = getattr(import_module(package), name)
     assert public.__doc__
     assert not public.__doc__.startswith(f"{name}("), "a dataclass without a docstring gets its signature"
     for member, value in vars(public).items() if inspect.isclass(public) else ():
@@ -222,10 +314,15 @@ def test_walking_finds_the_modules() -> None:
     assert isinstance(import_module("dedup_sdk"), ModuleType)
 
 
-@pytest.mark.parametrize("name", ["Window", "Windows", "Lookup", "LastId", "Record", "Shared", "Unit"])
+@pytest.mark.parametrize("name", ["Window", "Windows", "Lookup", "LastId", "Record", "Unit"])
 def test_the_hints_of_a_value_can_be_resolved(name: str) -> None:
     """Tools that read dataclasses (validators, injectors) ask for them."""
     assert get_type_hints(getattr(dedup_sdk, name))
+
+
+def test_the_hints_of_shared_can_be_resolved() -> None:
+    """Likewise."""
+    assert get_type_hints(Shared)
 
 
 def test_the_version_is_that_of_the_package() -> None:

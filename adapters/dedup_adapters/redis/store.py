@@ -14,7 +14,8 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from dedup_adapters.redis.clients import client_maker, passes, run_ids, told, warn_of_forgetting
 from dedup_adapters.redis.scripts import CLAIM, COMPLETE, LOAD, RELEASE, RENEW
-from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+from dedup_sdk import ConfigurationError
+from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 
 BATCH_IDS: Final = 1_000
 """IDs per script; a script blocks the server, here for about a millisecond."""
@@ -23,7 +24,7 @@ PREFIX: Final = "dedup:"
 
 
 class RedisStore:
-    """A `dedup_sdk.ClaimStore` in Redis (6.2 or newer) or Valkey.
+    """A `dedup_sdk.shared.ClaimStore` in Redis (6.2 or newer) or Valkey.
 
     Args:
         server: a URL (``redis://``, ``rediss://``, ``unix://``; for any node of a cluster
@@ -66,7 +67,7 @@ class RedisStore:
     def claim(
         self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
     ) -> list[Claim]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         claims: list[Claim] = [_FOREIGN] * len(ids)
         with self._answers():
             for tag, rows in self._batches(ids):
@@ -85,7 +86,7 @@ class RedisStore:
         return claims
 
     def renew(self, ids: Sequence[bytes], tokens: Sequence[int], owner: str, lease_ms: int) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         return self._flags(RENEW, ids, [owner, lease_ms], [list(map(str, tokens))])
 
     def complete(
@@ -97,15 +98,15 @@ class RedisStore:
         timestamps_ms: Sequence[int],
         window_ms: int,
     ) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         return self._flags(COMPLETE, ids, [owner, window_ms], [timestamps_ms, list(map(str, tokens))])
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         return self._flags(RELEASE, ids, [], [list(map(str, tokens))])
 
     def load(self, ids: Sequence[bytes], *, timestamps_ms: Sequence[int], window_ms: int) -> None:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         self._flags(LOAD, ids, [window_ms], [timestamps_ms])
 
     def incarnation(self) -> str:
@@ -114,7 +115,7 @@ class RedisStore:
             return run_ids(self._client)
 
     def close(self) -> None:
-        """See `dedup_sdk.ClaimStore`; a client of yours stays open."""
+        """See `dedup_sdk.shared.ClaimStore`; a client of yours stays open."""
         if self._ours and self._client is not None:
             self._client.close()
 

@@ -47,7 +47,8 @@ from dedup_adapters.sql.engines import EXAMPLE, LIBPQ, engine_of
 from dedup_adapters.sql.errors import is_retryable
 from dedup_adapters.sql.query_timeout import Query, QueryTimeout
 from dedup_adapters.sql.tables import difference
-from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+from dedup_sdk import ConfigurationError
+from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 
 logger = logging.getLogger("dedup_adapters")
 
@@ -62,7 +63,7 @@ _LEAST_IDLE_MS: Final = 1_000
 
 
 class SharedStore:
-    """A `dedup_sdk.ClaimStore` in a table of PostgreSQL (9.6 or newer); a call is one statement.
+    """A `dedup_sdk.shared.ClaimStore` in a table of PostgreSQL (9.6 or newer); a call is one statement.
 
     Args:
         engine: SQLAlchemy's, or a URL (``postgresql+psycopg://...``). For an engine of yours you must set
@@ -156,7 +157,7 @@ class SharedStore:
     def claim(
         self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
     ) -> list[Claim]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         rows = self._run(
             self._claim,
             ids,
@@ -169,7 +170,7 @@ class SharedStore:
         return [found[key] for key in ids]
 
     def renew(self, ids: Sequence[bytes], tokens: Sequence[int], owner: str, lease_ms: int) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         return self._flags(self._renew, ids, tokens, owner=_storable(owner), lease_ms=lease_ms)
 
     def complete(
@@ -181,7 +182,7 @@ class SharedStore:
         timestamps_ms: Sequence[int],
         window_ms: int,
     ) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         return self._flags(
             self._complete,
             ids,
@@ -192,15 +193,15 @@ class SharedStore:
         )
 
     def release(self, ids: Sequence[bytes], tokens: Sequence[int]) -> list[bool]:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         return self._flags(self._release, ids, tokens)
 
     def load(self, ids: Sequence[bytes], *, timestamps_ms: Sequence[int], window_ms: int) -> None:
-        """See `dedup_sdk.ClaimStore`."""
+        """See `dedup_sdk.shared.ClaimStore`."""
         self._run(self._load, ids, timestamps_ms=timestamps_ms, window_ms=window_ms)
 
     def close(self) -> None:
-        """See `dedup_sdk.ClaimStore`; an engine of yours stays open."""
+        """See `dedup_sdk.shared.ClaimStore`; an engine of yours stays open."""
         self._timeout.close()
         if self._ours is not None:
             self._ours.dispose()

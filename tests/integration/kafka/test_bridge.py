@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from dedup_sdk import BridgeError
+from dedup_sdk.bridge import BridgeError
 from dedup_sdk.bridge.target import BatchFailedError, Target
 from tests.support.bridging import bridge, copy_all, lying
 from tests.support.producing import Outgoing, produce, with_ids

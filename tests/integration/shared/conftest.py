@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import MemoryClaimStore
+from dedup_sdk.shared import MemoryClaimStore
 from tests.support.databases import PostgreSQL
 from tests.support.redis_servers import (
     HAS_REDIS,
@@ -25,7 +25,7 @@ from tests.support.redis_servers import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
 
 CONTAINER = pytest.param("container", marks=pytest.mark.container)
 VALKEY = ["valkey"] if HAS_VALKEY else []

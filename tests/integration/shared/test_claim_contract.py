@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import Claim, ClaimKind
+from dedup_sdk.shared import Claim, ClaimKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
 
 LEASE_MS = 600_000
 WINDOW_MS = 3_600_000

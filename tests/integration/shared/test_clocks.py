@@ -11,14 +11,14 @@ from sqlalchemy import create_engine, text
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import ClaimKind
+from dedup_sdk.shared import ClaimKind
 from tests.integration.shared.conftest import ANY_REDIS
 from tests.integration.shared.test_claim_contract import LEASE_MS, claim, complete, ids, until_fresh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
     from tests.support.redis_servers import RedisServer
 
 TOKEN = 5

@@ -12,14 +12,15 @@ from redis.cluster import RedisCluster
 from redis.crc import key_slot
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+from dedup_sdk import ConfigurationError
+from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 from tests.support.claiming import shared_ids
 from tests.support.redis_servers import HAS_REDIS, redis_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
     from tests.support.redis_servers import RedisClusterServers, RedisServer
 
 FOREVER_MS = 3_600_000

@@ -17,7 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import Claim, ClaimKind, ConfigurationError, SharedStoreError
+from dedup_sdk import ConfigurationError
+from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 from tests.support.claiming import shared_ids
 from tests.support.databases import cut_connections
 from tests.support.redis_servers import HAS_REDIS, HAS_VALKEY, redis_server
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
     from tests.support.redis_servers import RedisServer
 
 FOREVER_MS = 3_600_000

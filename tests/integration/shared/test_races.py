@@ -15,13 +15,13 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import Claim, ClaimKind
+from dedup_sdk.shared import Claim, ClaimKind
 from tests.support.claiming import Outcome, contend, contend_in_redis, shared_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from dedup_sdk import ClaimStore
+    from dedup_sdk.shared import ClaimStore
     from tests.support.redis_servers import RedisServer
 
 THREADS = 6

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import create_engine, event
 
 from dedup_adapters.sql import SharedStore
-from dedup_sdk import Claim, ClaimKind, SharedStoreError
+from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 from tests.support.claiming import PATIENCE_S, WINDOW_MS, shared_ids
 
 if TYPE_CHECKING:

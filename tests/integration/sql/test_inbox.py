@@ -26,8 +26,8 @@ from sqlalchemy import (
 )
 
 from dedup_adapters.sql import Inbox, InboxError
-from dedup_sdk import ConfigurationError, Record, header, key
-from dedup_sdk.ids import digest_one
+from dedup_sdk import ConfigurationError, Record, header
+from dedup_sdk.ids import digest_one, key
 from tests.integration.sql.conftest import MYSQLS, SERVERS
 from tests.support.databases import Statements
 

@@ -14,7 +14,8 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_adapters.sql import Inbox, InboxError, KeptOffsets, OutOfOrderError
-from dedup_sdk import ConfigurationError, KafkaHelperError, MemoryStore, Record
+from dedup_sdk import ConfigurationError, MemoryStore, Record
+from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import PATIENCE_S, commit_plainly, ending_with_the_log, make_consumer, values
 from tests.support.databases import Statements

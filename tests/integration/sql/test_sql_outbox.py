@@ -9,7 +9,8 @@ from confluent_kafka import KafkaError
 from sqlalchemy import create_engine, insert, select, text
 
 from dedup_adapters.sql_outbox import SqlOutbox
-from dedup_sdk import ConfigurationError, OutboxError, OutboxFullError, OutboxLockedError, ProducerKey
+from dedup_sdk import ConfigurationError
+from dedup_sdk.producer import OutboxError, OutboxFullError, OutboxLockedError, ProducerKey
 from dedup_sdk.testing import MockKafka
 from tests.integration.sql.conftest import SERVERS
 from tests.support.consuming import PATIENCE_S

@@ -6,7 +6,7 @@ from collections import Counter
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from dedup_sdk import Claim, ClaimKind, MemoryClaimStore, SharedStoreError
+from dedup_sdk.shared import Claim, ClaimKind, MemoryClaimStore, SharedStoreError
 from dedup_sdk.shared.memory import _Claimed
 
 if TYPE_CHECKING:

@@ -22,10 +22,11 @@ from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, 
 from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
-    from dedup_sdk import Shared, VerdictEvent, Window
+    from dedup_sdk import VerdictEvent, Window
     from dedup_sdk.core.flight import RecordRef
     from dedup_sdk.engine.partition import Partition
     from dedup_sdk.kafka.session import Session
+    from dedup_sdk.shared import Shared
     from tests.support.sharing.world import World
 
 WALL_S = 10**6

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dedup_sdk import MemoryStore, Shared, Window, scoped_ids
+from dedup_sdk import MemoryStore, Window
 from dedup_sdk.ids import digest_one
+from dedup_sdk.shared import Shared, scoped_ids
 from tests.support.sharing.line import Line, Memory, State
 from tests.support.sharing.member import Life, Member
 from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident, Truth

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_adapters import cmq
-from dedup_sdk import ConfigurationError, Lookup, ProducerKeys, Window, header, required_window
+from dedup_sdk import ConfigurationError, Lookup, Window, header, required_window
+from dedup_sdk.producer import ProducerKeys
 from tests.support.outboxes import records
 
 if TYPE_CHECKING:

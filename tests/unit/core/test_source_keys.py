@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dedup_sdk import Record, header, key
+from dedup_sdk import Record, header
 from dedup_sdk.core.source_keys import (
     MAX_COMPARED_BYTES,
     PARTITION_SOURCE,
@@ -12,7 +12,7 @@ from dedup_sdk.core.source_keys import (
     lacked_fallback,
     source_spec_of,
 )
-from dedup_sdk.ids import RecordFields, digest_one
+from dedup_sdk.ids import RecordFields, digest_one, key
 
 
 def fields(*headers: dict[str, bytes | None], key: bytes | None = None) -> RecordFields:

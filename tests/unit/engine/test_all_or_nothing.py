@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dedup_sdk import Deduplicator, Lookup, Record, Window, key
+from dedup_sdk import Deduplicator, Lookup, Record, Window
 from dedup_sdk.engine.prefetch import looked_up
 from dedup_sdk.errors import ConfigurationError, StoreError, StoreLockedError
+from dedup_sdk.ids import key
 from dedup_sdk.marks import Found
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import Identity

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window, key
+from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window
 from dedup_sdk.core.reach import plan_start
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.ids import digest_one
+from dedup_sdk.ids import digest_one, key
 from dedup_sdk.store.paths import list_partitions
 from tests.support.disks import FullStore
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk import Deduplicator, Lookup, Record, RocksStore, Window, key
+from dedup_sdk import Deduplicator, Lookup, Record, RocksStore, Window
+from dedup_sdk.ids import key
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.pages import encode_step
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import Lookup, MemoryStore, Window, key
+from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import key
 from dedup_sdk.store.rocks import RocksStore
 from tests.support.interrupting import Interrupted, InterruptedAt
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import Deduplicator, LastId, Record, header, key, orders
+from dedup_sdk import Deduplicator, LastId, Record, header, orders
 from dedup_sdk.engine.partition import Partition
+from dedup_sdk.ids import key
 from tests.support.disks import FullStore
 from tests.support.records import DAY_MS
 

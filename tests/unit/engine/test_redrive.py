@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, Window, header, key, orders
+from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, Window, header, orders
+from dedup_sdk.ids import key
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.strategy import Strategy
 from tests.support.records import kinds

@@ -6,9 +6,9 @@ from hashlib import sha256
 
 import pytest
 
-from dedup_sdk import LastId, Lookup, Record, Window, header, key, orders
+from dedup_sdk import LastId, Lookup, Record, Window, header, orders
 from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
-from dedup_sdk.ids import IdSpec, RecordFields, digest_one
+from dedup_sdk.ids import IdSpec, RecordFields, digest_one, key
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix, redrive_value
 from dedup_sdk.ids.spec import GroupKeys, redrive_headers, redriven_keys
 from dedup_sdk.units.keys import UnitKeys

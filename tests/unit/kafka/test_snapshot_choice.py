@@ -8,8 +8,9 @@ import fsspec
 import numpy as np
 import pytest
 
-from dedup_sdk import ConfigurationError, Deduplicator, Lookup, MemoryStore, SnapshotError, Window, header
+from dedup_sdk import ConfigurationError, Deduplicator, Lookup, MemoryStore, Window, header
 from dedup_sdk.core.reach import StartPlan, plan_start
+from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one
 from dedup_sdk.kafka.recovery import start_from_snapshot
 from dedup_sdk.marks import Marks

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk import Lookup, MemoryStore, Window, key
+from dedup_sdk import Lookup, MemoryStore, Window
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.ids import key
 from dedup_sdk.kafka.assignment import Assigned, Start
 from dedup_sdk.kafka.client import PendingRequest
 from dedup_sdk.kafka.settings import client_settings

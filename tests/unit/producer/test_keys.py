@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk import ConfigurationError, ProducerKey, ProducerKeys, Uuid7Keys
+from dedup_sdk import ConfigurationError
+from dedup_sdk.producer import ProducerKey, ProducerKeys, Uuid7Keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk import ConfigurationError, DedupProducer
+from dedup_sdk import ConfigurationError
+from dedup_sdk.producer import DedupProducer
 from dedup_sdk.producer.settings import producer_settings
 
 if TYPE_CHECKING:

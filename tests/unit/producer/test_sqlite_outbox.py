@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
+from dedup_sdk.producer import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
 from dedup_sdk.producer.outbox import Step
 from dedup_sdk.producer.outgoing import Outgoing, pack_headers
 from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
@@ -101,7 +101,7 @@ def test_a_second_one_is_refused(outbox: SqliteOutbox) -> None:
     with pytest.raises(OutboxLockedError, match="is open elsewhere"):
         second.open()
     program = (
-        "import sys; from pathlib import Path; from dedup_sdk import OutboxLockedError\n"
+        "import sys; from pathlib import Path; from dedup_sdk.producer import OutboxLockedError\n"
         "from dedup_sdk.producer.sqlite_outbox import SqliteOutbox\n"
         "try: SqliteOutbox(Path(sys.argv[1])).open()\n"
         "except OutboxLockedError as error: print(error)"

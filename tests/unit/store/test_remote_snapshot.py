@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dedup_sdk import ConfigurationError, DedupConsumer, DedupError, Lookup, RocksStore, SnapshotError
+from dedup_sdk import ConfigurationError, DedupConsumer, DedupError, Lookup, RocksStore
 from dedup_sdk.cli.app import run
+from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.backup import restore_snapshot
 from dedup_sdk.store.snapshot_copy import publish_snapshot
 from dedup_sdk.store.snapshot_source import find_remote, redacted_url
