@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.core.ranges import Range, merged
+from dedup_sdk.core.ranges import Range, Ranges, from_offset, lie_inside, merged
 from dedup_sdk.marks import Int64s, Marks, Progress, Witness
 from dedup_sdk.record import Verdict, VerdictKind
 
@@ -338,7 +338,7 @@ class Flight:
         self._epochs_below: list[tuple[int, int]] = []
         if progress.epoch is not None:
             self._epochs_below.append((progress.completed_end, progress.epoch))
-        self.reported_ranges: tuple[Range, ...] = ()
+        self.reported_ranges: Ranges = ()
         self._reported_open: set[int] = set()
         self._passing: Callable[[list[Chunk], int], None] | None = None
         self._bound: Callable[[int], int] | None = None
@@ -400,11 +400,10 @@ class Flight:
             offered += chunk.column[rows][chunk.column[rows] < end].tolist()
         return offered
 
-    def completed_above(self, offset: int) -> tuple[Range, ...]:
+    def completed_above(self, offset: int) -> Ranges:
         """Return the completed offsets at or above one of ``[low, position)``, as half-open ranges, ascending."""
         chunks = [each for chunk in self.chunks for each in chunk.done_ranges(offset)]
-        ranges = merged([(offset, max(offset, self.high)), *self.restored, *chunks])
-        return tuple((max(start, offset), end) for start, end in ranges if end > offset)
+        return from_offset(merged([(offset, max(offset, self.high)), *self.restored, *chunks]), offset)
 
     def is_completed(self, offset: int) -> bool:
         """Whether this group has completed the record at this offset since ``low``."""
@@ -433,7 +432,7 @@ class Flight:
             mask[index] = self.is_open(int(offsets[index]))
         return mask
 
-    def done_ranges(self) -> tuple[Range, ...]:
+    def done_ranges(self) -> Ranges:
         """Return the ranges above the watermark that are durable once every completion is written.
 
         Half-open, ascending.
@@ -508,7 +507,7 @@ class Flight:
     # --- records that another owner completed ----------------------------------------------------------------
 
     @property
-    def reported(self) -> tuple[Range, ...]:
+    def reported(self) -> Ranges:
         """The ranges that only a commit's text reports as completed, and that are not completed here yet; half-open."""
         if not self._reported_open:
             return self.reported_ranges
@@ -529,11 +528,9 @@ class Flight:
 
         They stay known until `forget_reported`.
         """
-        reported = _inside(self.reported_ranges, chunk.column)
+        reported = lie_inside(self.reported_ranges, chunk.column)
         position = chunk.offsets[-1] + 1
-        self.reported_ranges = tuple(
-            (max(start, position), end) for start, end in self.reported_ranges if end > position
-        )
+        self.reported_ranges = from_offset(self.reported_ranges, position)
         rows = [row for row in np.flatnonzero(reported).tolist() if chunk.states[row] != DONE]
         self._reported_open.update(chunk.offsets[row] for row in rows)
         return rows
@@ -561,7 +558,7 @@ class Flight:
     def hide_restored(self, chunk: Chunk) -> None:
         """Complete the records of a chunk that were completed in an earlier life."""
         if self.restored:
-            for row in np.flatnonzero(_inside(self.restored, chunk.column)).tolist():
+            for row in np.flatnonzero(lie_inside(self.restored, chunk.column)).tolist():
                 chunk.finish(row, REDELIVERED)
                 chunk.leave_no_mark([row])
 
@@ -721,11 +718,3 @@ class Flight:
     def forget_dirty(self) -> None:
         """Note that the completions below the watermark are written."""
         self._dirty = {first: chunk for first, chunk in self._dirty.items() if chunk.offsets[-1] >= self.high}
-
-
-def _inside(ranges: Sequence[Range], offsets: Int64s) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which offsets lie in one of some ranges, which are ascending."""
-    edges = np.asarray(ranges, np.int64).ravel()
-    # An offset inside a range has an odd number of edges at or before it.
-    inside: np.ndarray[tuple[int], np.dtype[np.bool_]] = edges.searchsorted(offsets, side="right") % 2 == 1
-    return inside

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from dedup_sdk.core.count_window import CountWindow
+from dedup_sdk.core.ranges import from_offset
 from dedup_sdk.marks import Int64s, Progress
 from dedup_sdk.window import Window
 
@@ -82,7 +83,7 @@ def plan_start(
     if low > stored.low:
         high, beginning = max(high, low), "jumped"
         stored = replace(
-            stored, low=low, done=tuple((max(start, low), end) for start, end in stored.done if end > low),
+            stored, low=low, done=from_offset(stored.done, low),
             since_ms=NOTHING_KNOWN if low > stored.high else stored.since_ms,
             since_number=stored.accepted if low > stored.high else stored.since_number,
         )  # fmt: skip

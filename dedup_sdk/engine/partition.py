@@ -34,7 +34,7 @@ from dedup_sdk.core.flight import (
     RecordRef,
 )
 from dedup_sdk.core.memory import Find, Memory
-from dedup_sdk.core.ranges import Range, merged
+from dedup_sdk.core.ranges import Range, Ranges, before_offset, from_offset, merged
 from dedup_sdk.core.reach import StartPlan
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.engine.gates import Gate
@@ -334,14 +334,13 @@ class Partition:
         """
         self.flight.report_completed(ranges, epoch)
 
-    def completed_above(self, offset: int) -> tuple[Range, ...]:
+    def completed_above(self, offset: int) -> Ranges:
         """Return the completed offsets from ``offset`` on, as half-open ranges, ascending.
 
         Of this owner's completions only those of records that it read; see `committable`.
         """
-        here = [(start, min(end, self._read_to)) for start, end in self.flight.completed_above(offset)]
-        ranges = merged([*(each for each in here if each[0] < each[1]), *self.flight.reported])
-        return tuple((max(start, offset), end) for start, end in ranges if end > offset)
+        here = before_offset(self.flight.completed_above(offset), self._read_to)
+        return from_offset(merged([*here, *self.flight.reported]), offset)
 
     def _hide_reported(self, chunk: Chunk, rows: list[int]) -> None:
         """Complete the records of a chunk that another owner completed, instead of delivering them."""

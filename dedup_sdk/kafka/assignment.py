@@ -30,6 +30,7 @@ from confluent_kafka import (
 )
 
 from dedup_sdk.core.flight import Flight
+from dedup_sdk.core.ranges import count_offsets
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import ConfigurationError, RecoveryError
@@ -414,8 +415,8 @@ class Assigned:
         The next owner gets their records again.
         """
         done = self.metadata(partition, offset).done
-        committed = 0 if done is None else sum(end - start for start, end in done.ranges)
-        return sum(end - start for start, end in partition.completed_above(offset)) - committed
+        committed = 0 if done is None else count_offsets(done.ranges)
+        return count_offsets(partition.completed_above(offset)) - committed
 
     def _witness(self, flight: Flight, offset: int) -> Witness | None:
         place = flight.place(offset)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dedup_sdk.core.ranges import before_offset
 from dedup_sdk.core.reach import NOTHING_KNOWN
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
@@ -167,7 +168,7 @@ def _cut_back(partition: Partition, loaded: Loaded, end: int) -> Loaded | None:
     if not partition.marks_single_ids and progress.high > end:
         # The last IDs of sources and the ends of units cannot be rolled back: they are rebuilt from the log.
         return None
-    done = tuple((begin, min(stop, end)) for begin, stop in progress.done if begin < end)
+    done = before_offset(progress.done, end)
     high = max(min(progress.high, end), min(progress.low, end))
     progress = replace(
         progress,
