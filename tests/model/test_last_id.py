@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.model.last_id.history import LastIdHistory, MakeHost, MakeRule
 from tests.model.last_id.host import Beginning, LastIdHost, Said, Store
-from tests.model.last_id.log import Ident, Row
-from tests.model.last_id.rule import Answer, LastIdRule, Order, SourceState
+from tests.model.last_id.rule import Answer, Ident, LastIdRule, Order, Sent, SourceState, compare
 
 SEEDS = 3 * int(os.environ.get("DEDUP_MODEL_SEEDS", "12"))
 FIRST = int(os.environ.get("DEDUP_MODEL_FIRST", "0"))
@@ -49,7 +49,7 @@ class MarksAtAccept(LastIdHost):
 class MarksPastGaps(LastIdHost):
     """The mark moves with completion, past what is not completed yet."""
 
-    def _complete(self, offset: int, row: Row | None) -> None:
+    def _complete(self, offset: int, row: Sent | None) -> None:
         if row is not None:
             self._fold(self.live, row)
         super()._complete(offset, row)
@@ -105,26 +105,26 @@ class MixesTheSources(LastIdHost):
 
     def assign(self, beginning: Beginning) -> None:
         """See `LastIdHost`."""
-        mixed = [row._replace(source=0) for row in beginning.log]
+        mixed = [row._replace(source="") for row in beginning.log]
         super().assign(replace(beginning, log=mixed))
 
 
 # --- broken variants: what the rule says ------------------------------------------------------------------------------
 
 
-class NotNewerIsADuplicate(LastIdRule[Ident]):
+class NotNewerIsADuplicate(LastIdRule):
     """Below the mark nothing is remembered, and all taken for seen."""
 
-    def judge(self, state: SourceState[Ident] | None, *arguments: object, **named: object) -> Answer:
+    def judge(self, state: SourceState | None, *arguments: object, **named: object) -> Answer:
         """See `LastIdRule`."""
         answer = super().judge(state, *arguments, **named)  # type: ignore[arg-type]
         ident = arguments[0]
         assert isinstance(ident, Ident)
-        older = state is not None and self.compare(ident, state.kept[-1]) is Order.OLDER
+        older = state is not None and compare(ident, state.kept[-1]) is Order.OLDER
         return Answer.DUPLICATE if older else answer
 
 
-class UncomparableIsADuplicate(LastIdRule[Ident]):
+class UncomparableIsADuplicate(LastIdRule):
     """What the order does not know is not delivered."""
 
     def delivers(self, answer: Answer) -> bool:
@@ -132,18 +132,16 @@ class UncomparableIsADuplicate(LastIdRule[Ident]):
         return super().delivers(answer) and answer is not Answer.UNCOMPARABLE
 
 
-class NeverRestarts(LastIdRule[Ident]):
+class NeverRestarts(LastIdRule):
     """An uncomparable ID leaves the mark where it is."""
 
-    def fold(
-        self, state: SourceState[Ident] | None, ident: Ident, *, whole: bool
-    ) -> SourceState[Ident] | None:
+    def fold(self, state: SourceState | None, ident: Ident, **named: Any) -> SourceState | None:
         """See `LastIdRule`."""
-        unknown = state is not None and self.compare(ident, state.kept[-1]) is Order.UNCOMPARABLE
-        return state if unknown else super().fold(state, ident, whole=whole)
+        unknown = state is not None and compare(ident, state.kept[-1]) is Order.UNCOMPARABLE
+        return state if unknown else super().fold(state, ident, **named)
 
 
-class RestartsAtTheMalformed(LastIdRule[Ident]):
+class RestartsAtTheMalformed(LastIdRule):
     """An ID without a place in the order is a mark like any other."""
 
     def is_well_formed(self, ident: Ident) -> bool:  # noqa: ARG002
@@ -151,15 +149,15 @@ class RestartsAtTheMalformed(LastIdRule[Ident]):
         return True
 
 
-class TrustsARestart(LastIdRule[Ident]):
+class TrustsARestart(LastIdRule):
     """A source that begins anew passes for one of which all is known."""
 
-    def restart(self, ident: Ident) -> SourceState[Ident]:
+    def restart(self, ident: Ident, timestamp_ms: int) -> SourceState:
         """See `LastIdRule`."""
-        return SourceState((ident,))
+        return replace(super().restart(ident, timestamp_ms), known=None)
 
 
-class TrustsTooEarly(LastIdRule[Ident]):
+class TrustsTooEarly(LastIdRule):
     """A source passes for known as soon as its gap set is full."""
 
     @property
@@ -168,14 +166,12 @@ class TrustsTooEarly(LastIdRule[Ident]):
         return self.reorder_depth + 1
 
 
-class KeepsTooFew(LastIdRule[Ident]):
+class KeepsTooFew(LastIdRule):
     """The gap set is smaller than the depth."""
 
-    def fold(
-        self, state: SourceState[Ident] | None, ident: Ident, *, whole: bool
-    ) -> SourceState[Ident] | None:
+    def fold(self, state: SourceState | None, ident: Ident, **named: Any) -> SourceState | None:
         """See `LastIdRule`."""
-        folded = super().fold(state, ident, whole=whole)
+        folded = super().fold(state, ident, **named)
         return folded and replace(folded, kept=folded.kept[-max(1, self.reorder_depth) :])
 
 

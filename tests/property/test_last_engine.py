@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from dedup_sdk import Deduplicator, LastId, Lookup, Record, Verdict, VerdictKind, Window, header, orders
-from tests.support.naive_last_id import Sent, remember, verdict
+from tests.model.last_id.rule import Answer, Ident, LastIdRule, Sent, fold_all
 from tests.support.surviving import Disk, MemoryDisk, RocksDisk
 
 WINDOW_MS = 1_000_000
@@ -28,7 +28,7 @@ ACTIONS = st.lists(
 
 def ident_of(sent: Sent) -> str:
     """Return the other ID of a record, by which a second opinion knows it."""
-    return f"ident-{(sent.number or 0) + sent.offset % 3}"
+    return f"ident-{(sent.ident.number or 0) + sent.offset % 3}"
 
 
 class Living:
@@ -62,7 +62,7 @@ class Living:
                 timestamp_ms=sent.timestamp_ms,
                 headers=(
                     ("source", sent.source.encode()),
-                    ("seq", str(sent.number).encode()),
+                    ("seq", str(sent.ident.number).encode()),
                     ("ident", self.asked.get(sent.offset, ident_of(sent)).encode()),
                 ),
             )
@@ -125,7 +125,7 @@ def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
                 if action == "admit":
                     first = len(living.log)
                     batch = [
-                        Sent(first + at, source, "", number, first + at)
+                        Sent(first + at, source, Ident("", number), first + at)
                         for at, (source, number) in enumerate(given_)
                     ]
                     living.log += batch
@@ -153,7 +153,7 @@ def _check(living: Living, depth: int, below_floor: str) -> None:
     for sent in living.log:
         told = living.told[sent.offset]
         if told.kind is VerdictKind.DUPLICATE and below_floor == "deliver":
-            same = sent.number in [each.number for each in done[sent.source]]
+            same = sent.ident in [each.ident for each in done[sent.source]]
             known_otherwise = living.strategy.otherwise and ident_of(sent) in idents
             assert same or known_otherwise, f"{sent} was dropped, and never handled"
         done[sent.source].append(sent)
@@ -161,7 +161,7 @@ def _check(living: Living, depth: int, below_floor: str) -> None:
     _check_sources(living, done, depth, below_floor)
     if living.strategy.otherwise:
         for ident in [f"ident-{number}" for number in range(20)]:
-            told = _ask(living, Sent(len(living.log), "x", "", None, len(living.log)), ident)
+            told = _ask(living, Sent(len(living.log), "x", Ident("", None), len(living.log)), ident)
             assert told.kind is (VerdictKind.DUPLICATE if ident in idents else VerdictKind.FRESH), (
                 ident,
                 told,
@@ -182,15 +182,16 @@ def _ask(living: Living, sent: Sent, ident: str) -> Verdict:
 
 
 def _check_sources(living: Living, done: dict[str, list[Sent]], depth: int, below_floor: str) -> None:
+    rule = LastIdRule(reorder_depth=depth, dense=True, window_ms=WINDOW_MS)
     for source, completed in done.items():
-        known = remember(completed, depth, dense=True, window_ms=WINDOW_MS)
+        known = fold_all(rule, completed)
         for number in range(17):
             end = len(living.log)
-            sent = Sent(end, source, "", number, end)
-            expected = verdict(sent, known, WINDOW_MS)
+            sent = Sent(end, source, Ident("", number), end)
+            expected = rule.judge(known, sent.ident, timestamp_ms=end)
             told = _ask(living, sent, f"nobody's {end}")
-            if expected != "below-floor":
-                assert told.kind.value == expected, (sent, told)
+            if expected is not Answer.BELOW_FLOOR:
+                assert told.kind.value == expected.value, (sent, told)
             elif below_floor == "discard":
                 assert told.kind is VerdictKind.DUPLICATE
             else:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, RecordRef
 from dedup_sdk.core.last import open_last
 from dedup_sdk.core.last_rule import LastRule
-from dedup_sdk.core.seen import Candidate
+from dedup_sdk.core.seen import Candidate, IdStatus
 from dedup_sdk.core.source_keys import SourceKeys
 from dedup_sdk.core.state import PartitionState
 from dedup_sdk.decision import BelowFloor
@@ -20,13 +20,18 @@ from dedup_sdk.ids import header
 from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.window import Window
-from tests.support.naive_last_id import Remembered, Sent, remember, verdict
+from tests.model.last_id.rule import Answer, Ident, LastIdRule, Sent, fold_all
 from tests.support.slashed import DenseSlashed, Slashed
 
 WINDOW_MS = 1_000
 
 
 KEYS = SourceKeys(header("id"), header("source"), "slashed")
+
+
+def id_bytes(ident: Ident) -> bytes:
+    """Return an ID as it travels."""
+    return b"?" if ident.number is None else f"{ident.origin}/{ident.number}".encode()
 
 
 def source_digest(name: str) -> bytes:
@@ -51,9 +56,9 @@ class Driven:
     def __post_init__(self) -> None:
         self.state = open_last(self.rule, KEYS, Progress(low=0, high=0))
 
-    def candidate(self, id_bytes: bytes) -> Candidate:
+    def candidate(self, ident: Ident) -> Candidate:
         """Return an ID with its place."""
-        return Candidate(id_bytes, self.rule.order.sort_key(id_bytes))
+        return Candidate(id_bytes(ident), self.rule.order.sort_key(id_bytes(ident)))
 
     def find(self, digests: bytes, count: int) -> Found:
         """Look marks up as a store would."""
@@ -76,7 +81,7 @@ class Driven:
         chunk = self.state.admit(
             [sent.offset for sent in batch],
             np.asarray([sent.timestamp_ms for sent in batch], np.int64),
-            [source_digest(sent.source) + sent.id_bytes for sent in batch],
+            [source_digest(sent.source) + id_bytes(sent.ident) for sent in batch],
             {},
             self.find,
             now_ms=2**53,
@@ -190,7 +195,7 @@ def test_a_driven_partition_says_and_remembers_what_the_rule_does(
             batch: list[Sent] = []
             for source, origin, number, later in given_:
                 now_ms += later * jump_ms
-                batch.append(Sent(len(driven.log) + len(batch), source, origin, number, now_ms))
+                batch.append(Sent(len(driven.log) + len(batch), source, Ident(origin, number), now_ms))
             driven.log += batch
             driven.admit(batch)
         elif action in ("write", "flush"):
@@ -209,45 +214,52 @@ def test_a_driven_partition_says_and_remembers_what_the_rule_does(
         driven.complete(places[-1])
     driven.flush()
     assert driven.state.flight.high == len(driven.log)
-    _check(driven, depth, dense=dense, below_floor=below_floor)
+    _check(driven, LastIdRule(reorder_depth=depth, below_floor=below_floor, dense=dense, window_ms=WINDOW_MS))
 
 
-def _check(driven: Driven, depth: int, *, dense: bool, below_floor: str) -> None:
+def _check(driven: Driven, rule: LastIdRule) -> None:
     done: dict[str, list[Sent]] = {source: [] for source in "xyz"}
     for sent in driven.log:
-        known = remember(done[sent.source], depth, dense=dense, window_ms=WINDOW_MS)
-        before = any((each.origin, each.number) == (sent.origin, sent.number) for each in done[sent.source])
-        _check_verdict(driven, sent, verdict(sent, known, WINDOW_MS), before=before, below_floor=below_floor)
+        known = fold_all(rule, done[sent.source])
+        before = any(each.ident == sent.ident for each in done[sent.source])
+        answer = rule.judge(known, sent.ident, timestamp_ms=sent.timestamp_ms)
+        _check_verdict(driven, rule, sent, answer, before=before)
         done[sent.source].append(sent)
     for source, completed in done.items():
-        _check_memory(driven, source, remember(completed, depth, dense=dense, window_ms=WINDOW_MS))
+        _check_memory(driven, rule, source, completed)
 
 
-def _check_verdict(driven: Driven, sent: Sent, expected: str, *, before: bool, below_floor: str) -> None:
+def _check_verdict(driven: Driven, rule: LastIdRule, sent: Sent, expected: Answer, *, before: bool) -> None:
     told = driven.told[sent.offset]
     dropped = told[0] is VerdictKind.DUPLICATE
-    if dropped and below_floor == "deliver":
+    if dropped and rule.below_floor == "deliver":
         assert before, f"{sent} was dropped, and nobody handled it before"
-    if expected == "duplicate" or (expected == "below-floor" and below_floor == "discard"):
+    if not rule.delivers(expected):
         assert dropped, (sent, told)
-    elif expected == "uncovered":
+    elif expected is Answer.UNCOVERED:
         assert told == (VerdictKind.UNVERIFIED, "uncovered") or (dropped and before), (sent, told)
-    elif expected == "fresh":
+    elif expected is Answer.FRESH:
         # In flight more is known than what a source remembers.
         assert told[0] is VerdictKind.FRESH or (dropped and before), (sent, told)
 
 
-def _check_memory(driven: Driven, source: str, known: Remembered | None) -> None:
-    stored = driven.stored.get(source_digest(source))
+def _check_memory(driven: Driven, rule: LastIdRule, source: str, completed: list[Sent]) -> None:
+    known, stored = fold_all(rule, completed), driven.stored.get(source_digest(source))
     assert (stored is None) == (known is None)
     if known is None or stored is None:
         return
     mark = driven.rule.restore(stored[2], stored[0], stored[1])
-    assert (mark.offset, mark.timestamp_ms) == (known.offset, known.timestamp_ms)
+    last = max(sent.offset for sent in completed if sent.ident.number is not None)
+    assert (mark.offset, mark.timestamp_ms) == (last, known.timestamp_ms)
     assert (mark.seen.known, mark.seen.forgot) == (known.known, known.forgot)
     for number in range(14):
-        sent = Sent(0, source, known.origin, number, known.timestamp_ms)
-        standing = mark.seen.status(driven.candidate(sent.id_bytes)).name.lower()
-        fresh = "newer" if number > known.numbers[-1] else "unseen"
-        expected = {"fresh": fresh, "uncovered": fresh, "duplicate": "seen", "below-floor": "below"}
-        assert standing == expected[verdict(sent, known, WINDOW_MS)]
+        ident = known.kept[-1]._replace(number=number)
+        fresh = IdStatus.NEWER if number > (known.kept[-1].number or 0) else IdStatus.UNSEEN
+        expected = {
+            Answer.FRESH: fresh,
+            Answer.UNCOVERED: fresh,
+            Answer.DUPLICATE: IdStatus.SEEN,
+            Answer.BELOW_FLOOR: IdStatus.BELOW,
+        }
+        answer = rule.judge(known, ident, timestamp_ms=known.timestamp_ms)
+        assert mark.seen.status(driven.candidate(ident)) is expected[answer]

@@ -11,15 +11,15 @@ import random
 from collections.abc import Callable
 
 from tests.model.last_id.host import Beginning, Commit, LastIdHost, Said
-from tests.model.last_id.log import Ident, Manners, compare, draw_log
+from tests.model.last_id.log import Manners, draw_log
 from tests.model.last_id.oracle import BrokenPromiseError, Oracle
 from tests.model.last_id.rule import LastIdRule
 
 LOG_LENGTH = 120
 _MOST_STEPS = 20_000
 _MOST_OPERATIONS = 3
-MakeHost = Callable[[LastIdRule[Ident]], LastIdHost]
-MakeRule = Callable[..., LastIdRule[Ident]]
+MakeHost = Callable[[LastIdRule], LastIdHost]
+MakeRule = Callable[..., LastIdRule]
 
 
 class LastIdHistory:
@@ -35,7 +35,7 @@ class LastIdHistory:
         )  # fmt: skip
         self.log = draw_log(chooser, LOG_LENGTH, manners)
         below_floor = chooser.choice(["deliver", "deliver", "discard"])
-        rule = make_rule(compare=compare, reorder_depth=depth, below_floor=below_floor)
+        rule = make_rule(reorder_depth=depth, below_floor=below_floor)
         self.hosts = [make_host(rule), make_host(rule)]
         self.oracle = Oracle(self.log, rule, orderly=not wild)
         self.meddling = self._chance(0.3)

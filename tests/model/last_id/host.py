@@ -6,11 +6,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.model.last_id.log import Ident, Row
-from tests.model.last_id.rule import Answer, LastIdRule, Order, SourceState
+from tests.model.last_id.rule import Answer, LastIdRule, Order, Sent, SourceState, compare
 
-Ahead = dict[int, Row | None]
-Sources = dict[int, SourceState[Ident]]
+Ahead = dict[int, Sent | None]
+Sources = dict[str, SourceState]
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ class Commit(NamedTuple):
 class Beginning:
     """Where a host begins: the log that is there from ``first`` on, and the group's commit."""
 
-    log: list[Row]
+    log: list[Sent]
     first: int
     commit: Commit
     new: bool
@@ -60,12 +59,12 @@ class Said(NamedTuple):
 class LastIdHost:
     """One consumer; offsets are "the next one" where they are watermarks."""
 
-    def __init__(self, rule: LastIdRule[Ident]) -> None:
+    def __init__(self, rule: LastIdRule) -> None:
         self.rule = rule
         self.disk: Store | None = None
         self.live = Store(0, 0, whole=True)
-        self._log: list[Row] = []
-        self._in_flight: dict[int, Row] = {}
+        self._log: list[Sent] = []
+        self._in_flight: dict[int, Sent] = {}
         self._parked: list[int] = []
         self.complete = False
 
@@ -153,9 +152,9 @@ class LastIdHost:
         ]
         return self.rule.judge(store.sources.get(row.source), row.ident, ahead, whole=store.whole)
 
-    def _has_twin(self, row: Row) -> bool:
+    def _has_twin(self, row: Sent) -> bool:
         return any(
-            other.source == row.source and self.rule.compare(row.ident, other.ident) is Order.SAME
+            other.source == row.source and compare(row.ident, other.ident) is Order.SAME
             for other in self._in_flight.values()
         )
 
@@ -169,7 +168,7 @@ class LastIdHost:
         answers = [self.admit(twin) for twin in waiting]
         return [said for said in answers if said is not None]
 
-    def _complete(self, offset: int, row: Row | None) -> None:
+    def _complete(self, offset: int, row: Sent | None) -> None:
         self.live.ahead[offset] = row
         self._advance()
 
@@ -181,7 +180,7 @@ class LastIdHost:
                 self._fold(store, row)
             store.high += 1
 
-    def _fold(self, store: Store, row: Row) -> None:
+    def _fold(self, store: Store, row: Sent) -> None:
         state = self.rule.fold(store.sources.get(row.source), row.ident, whole=store.whole)
         if state is not None:
             store.sources[row.source] = state

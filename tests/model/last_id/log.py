@@ -4,39 +4,8 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from tests.model.last_id.rule import Order
-
-_MALFORMED = -1
-
-
-class Ident(NamedTuple):
-    """A number that an origin gave; those of different origins have no order."""
-
-    origin: int
-    number: int
-
-
-class Row(NamedTuple):
-    """A record: its source, and its ID."""
-
-    source: int
-    ident: Ident
-
-    @property
-    def is_malformed(self) -> bool:
-        """Whether its ID has no place in any order."""
-        return self.ident.origin == _MALFORMED
-
-
-def compare(one: Ident, other: Ident) -> Order:
-    """Compare what comes of the same origin."""
-    if one.origin != other.origin or _MALFORMED in (one.origin, other.origin):
-        return Order.UNCOMPARABLE
-    if one.number == other.number:
-        return Order.SAME
-    return Order.NEWER if one.number > other.number else Order.OLDER
+from tests.model.last_id.rule import Ident, Sent
 
 
 @dataclass
@@ -81,20 +50,21 @@ class Manners:
     wild: bool = False
 
 
-def draw_log(chooser: random.Random, length: int, manners: Manners) -> list[Row]:
+def draw_log(chooser: random.Random, length: int, manners: Manners) -> list[Sent]:
     """Draw a log."""
     numbers: dict[tuple[int, int], _Numbers] = {}
     origins = [0] * manners.sources
-    rows = []
-    for _ in range(length):
+    log: list[Sent] = []
+    for offset in range(length):
         source = chooser.randrange(manners.sources)
         if chooser.random() < 0.1:
             origins[source] = chooser.randrange(manners.origins)
         held = numbers.setdefault((source, origins[source]), _Numbers(chooser, manners.depth))
         if chooser.random() < manners.malformed:
-            rows.append(Row(source, Ident(_MALFORMED, chooser.randrange(3))))
+            ident = Ident(f"?{chooser.randrange(3)}", None)
         elif held.seen and chooser.random() < 0.4:
-            rows.append(Row(source, Ident(origins[source], held.again(wild=manners.wild))))
+            ident = Ident(str(origins[source]), held.again(wild=manners.wild))
         else:
-            rows.append(Row(source, Ident(origins[source], held.draw())))
-    return rows
+            ident = Ident(str(origins[source]), held.draw())
+        log.append(Sent(offset, str(source), ident))
+    return log

@@ -1,5 +1,7 @@
 """What must hold for compare-with-the-last-one, told from the whole log and from what the handlers did.
 
+It judges lives from outside, where `tests.model.last_id.rule` predicts the answers: so it also judges a broken rule.
+
 lost
     a record is taken for a duplicate, or for completed, and no handler did its work; a commit passes one that is not over; one
     is discarded below the floor that was not late by more than the depth.
@@ -16,8 +18,7 @@ rebuilt otherwise
 from __future__ import annotations
 
 from tests.model.last_id.host import Said, Sources, Store
-from tests.model.last_id.log import Ident, Row, compare
-from tests.model.last_id.rule import Answer, LastIdRule, Order
+from tests.model.last_id.rule import Answer, Ident, LastIdRule, Order, Sent, compare
 
 
 class BrokenPromiseError(Exception):
@@ -30,7 +31,7 @@ class Oracle:
     ``orderly``: the log keeps to the depth, so that also a source of which not all is known doubles nothing unseen.
     """
 
-    def __init__(self, log: list[Row], rule: LastIdRule[Ident], *, orderly: bool) -> None:
+    def __init__(self, log: list[Sent], rule: LastIdRule, *, orderly: bool) -> None:
         self._log, self._rule, self._orderly = log, rule, orderly
         self.exact = True
         self.meddled = False
@@ -98,7 +99,8 @@ class Oracle:
 
     def _earlier(self, offset: int) -> list[int]:
         row = self._log[offset]
-        return [earlier for earlier in range(offset) if self._log[earlier] == row]
+        same = [(each.source, each.ident) == (row.source, row.ident) for each in self._log[:offset]]
+        return [earlier for earlier, is_same in enumerate(same) if is_same]
 
     def _newer_before(self, offset: int) -> set[Ident]:
         row = self._log[offset]
@@ -125,7 +127,7 @@ class Oracle:
     def _is_doubtful(self, said: Said) -> bool:
         offset, answer = said.offset, said.answer
         row = self._log[offset]
-        if row.is_malformed or self.meddled:
+        if row.ident.number is None or self.meddled:
             return True
         if answer is Answer.BELOW_FLOOR:
             return self._is_late(offset)
@@ -134,7 +136,7 @@ class Oracle:
         passed = [
             other.ident
             for other in self._log[: said.high]
-            if other.source == row.source and not other.is_malformed
+            if other.source == row.source and other.ident.number is not None
         ]
         if answer is Answer.UNCOMPARABLE:
             return bool(passed) and passed[-1].origin != row.ident.origin
@@ -148,6 +150,6 @@ class Oracle:
         origins = {
             other.ident.origin
             for other in self._log[: offset + 1]
-            if other.source == row.source and not other.is_malformed
+            if other.source == row.source and other.ident.number is not None
         }
         return len(origins) > 1

@@ -1,14 +1,16 @@
-"""The rule of compare-with-the-last-one, as pure functions of plain values: what a strategy of that kind is held against.
+"""The rule of `LastId`, as pure functions of plain values: the one oracle of it, in the model and in property tests.
 
-A source is a sequence of records inside a partition whose IDs have an order, e.g. those of one producer. Of the completed records of a source its newest
-``reorder_depth + 1`` IDs are kept: the newest is the mark, the others are the gap set below it.
+Nothing here is taken from the code under test. An ID is an origin and a number; numbers of two origins have no order.
+An ID without a number is malformed: it has no place in the order, so it is delivered, and leaves its source as it was.
 
-Completed records are folded in the order of their offsets, as the watermark passes them; one that was given up is not
-folded. What is completed above the watermark is known by its ID alone (``ahead``) until the watermark passes it. So what
-is kept follows from the completed prefix of the log, in whatever order its records were completed.
+A source is a sequence of records inside a partition whose IDs have an order, e.g. those of one producer. Of the
+completed records of a source its newest IDs are kept: the newest is the mark, the others are the gap set below it.
+They are the newest ``reorder_depth + 1`` IDs or, where the order is ``dense``, those that are at most
+``reorder_depth`` below the mark.
 
-Between two IDs the order says `Order`. One that is not the same as itself is malformed: it has no place in the order, so
-that it is delivered, and leaves its source as it was.
+Completed records are folded in the order of their offsets, as the watermark passes them. What is completed above the
+watermark is known by its ID alone (``ahead``) until the watermark passes it. So what is kept follows from the completed
+prefix of the log, in whatever order its records were completed.
 
 What may be said of a record holds as long as the log keeps to the depth: a source's new IDs overtake at most
 ``reorder_depth`` others and are overtaken by at most as many, and one that comes again has at most as many newer ones
@@ -17,21 +19,44 @@ before it. Beyond that a record may be delivered again, and is lost only with ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic, Literal, TypeVar
+from typing import Literal, NamedTuple
 
-Ident = TypeVar("Ident")
+
+class Ident(NamedTuple):
+    """A number that an origin gave; None: the ID is malformed."""
+
+    origin: str
+    number: int | None
+
+
+class Sent(NamedTuple):
+    """One record of a log: its source, and its ID; a timestamp below 0 is none."""
+
+    offset: int
+    source: str
+    ident: Ident
+    timestamp_ms: int = 0
 
 
 class Order(Enum):
-    """What the order says of one ID beside another."""
+    """The order of one ID beside another."""
 
     OLDER = "older"
     SAME = "same"
     NEWER = "newer"
     UNCOMPARABLE = "uncomparable"
+
+
+def compare(one: Ident, other: Ident) -> Order:
+    """Compare what comes of the same origin."""
+    if one.origin != other.origin or one.number is None or other.number is None:
+        return Order.UNCOMPARABLE
+    if one.number == other.number:
+        return Order.SAME
+    return Order.NEWER if one.number > other.number else Order.OLDER
 
 
 class Answer(Enum):
@@ -45,24 +70,28 @@ class Answer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceState(Generic[Ident]):
+class SourceState:
     """What is kept of a source that has completed records.
 
-    ``kept``: its newest IDs, the mark last. ``known``: None where they are the newest of all that the group completed;
-    else how many were taken in since less was known, by a late beginning or a restart.
+    ``kept``: its newest IDs, of one origin, the mark last. ``forgot``: it may have had older ones. ``known``: None
+    where ``kept`` are the newest of all that the group completed; else how many were taken in since less was known, by
+    a late beginning or a restart. ``timestamp_ms``: of its newest record.
     """
 
     kept: tuple[Ident, ...]
+    forgot: bool = False
     known: int | None = None
+    timestamp_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastIdRule(Generic[Ident]):
-    """``compare(one, other)`` says how the first stands to the second; it may be called with anything that came as an ID."""
+class LastIdRule:
+    """``window_ms``: a source that was silent for longer begins anew; None: none does."""
 
-    compare: Callable[[Ident, Ident], Order]
     reorder_depth: int
     below_floor: Literal["deliver", "discard"] = "deliver"
+    dense: bool = False
+    window_ms: int | None = None
 
     @property
     def enough(self) -> int:
@@ -74,7 +103,13 @@ class LastIdRule(Generic[Ident]):
         return 3 * self.reorder_depth + 1
 
     def judge(
-        self, state: SourceState[Ident] | None, ident: Ident, ahead: Iterable[Ident] = (), *, whole: bool
+        self,
+        state: SourceState | None,
+        ident: Ident,
+        ahead: Iterable[Ident] = (),
+        *,
+        whole: bool = True,
+        timestamp_ms: int = 0,
     ) -> Answer:
         """Return what to say of a record.
 
@@ -83,13 +118,15 @@ class LastIdRule(Generic[Ident]):
         """
         if not self.is_well_formed(ident):
             return Answer.UNCOMPARABLE
+        if state is not None and self.is_over(state, timestamp_ms):
+            state = None
         kept = state.kept if state is not None else ()
-        orders = [self.compare(ident, known) for known in kept]
-        if Order.SAME in orders or any(self.compare(ident, known) is Order.SAME for known in ahead):
+        orders = [compare(ident, known) for known in kept]
+        if Order.SAME in orders or any(compare(ident, known) is Order.SAME for known in ahead):
             return Answer.DUPLICATE
         if Order.UNCOMPARABLE in orders:
             return Answer.UNCOMPARABLE
-        if Order.NEWER not in orders and len(kept) > self.reorder_depth:
+        if state is not None and self.is_below_floor(state, ident):
             return Answer.BELOW_FLOOR
         covered = whole if state is None else state.known is None
         return Answer.FRESH if covered else Answer.UNCOVERED
@@ -101,38 +138,72 @@ class LastIdRule(Generic[Ident]):
         )
 
     def fold(
-        self, state: SourceState[Ident] | None, ident: Ident, *, whole: bool
-    ) -> SourceState[Ident] | None:
+        self, state: SourceState | None, ident: Ident, *, whole: bool = True, timestamp_ms: int = 0
+    ) -> SourceState | None:
         """Return what is kept once the watermark passes a completed record; see `judge`."""
         if not self.is_well_formed(ident):
             return state
-        if state is None:
-            return self._counted(SourceState((ident,), None if whole else 1))
-        orders = [self.compare(ident, known) for known in state.kept]
-        if Order.UNCOMPARABLE in orders:
-            return self.restart(ident)
-        if Order.SAME in orders:
-            return state
-        place = orders.count(Order.NEWER)
-        newest = (*state.kept[:place], ident, *state.kept[place:])[-self.reorder_depth - 1 :]
-        if newest == state.kept:
-            return state
-        return self._counted(SourceState(newest, None if state.known is None else state.known + 1))
+        if state is None or self.is_over(state, timestamp_ms):
+            return self._begin(ident, timestamp_ms, whole=whole)
+        if compare(ident, state.kept[-1]) is Order.UNCOMPARABLE:
+            return self.restart(ident, timestamp_ms)
+        timestamp_ms = max(timestamp_ms, state.timestamp_ms)
+        if self.is_below_floor(state, ident):
+            return replace(state, timestamp_ms=timestamp_ms)
+        numbers = sorted({each.number or 0 for each in (*state.kept, ident)})
+        newest = [n for n in numbers if not self.dense or n >= numbers[-1] - self.reorder_depth]
+        kept = tuple(
+            Ident(ident.origin, n) for n in (newest if self.dense else numbers[-self.reorder_depth - 1 :])
+        )
+        known = state.known
+        if known is not None and kept != state.kept:
+            known += 1
+        return self._counted(SourceState(kept, state.forgot or len(kept) < len(numbers), known, timestamp_ms))
 
-    def restart(self, ident: Ident) -> SourceState[Ident]:
+    def restart(self, ident: Ident, timestamp_ms: int) -> SourceState:
         """Begin a source anew with an ID that its order does not know.
 
         What is kept of the order before says nothing of this one, and this one may have been here before: nothing is known.
         """
-        return self._counted(SourceState((ident,), 1))
+        return self._begin(ident, timestamp_ms, whole=False)
 
-    def doubt(self, state: SourceState[Ident]) -> SourceState[Ident]:
+    def doubt(self, state: SourceState) -> SourceState:
         """Return what is kept where some of what was completed is missing: the IDs are right, but not all of them."""
         return replace(state, known=0)
 
     def is_well_formed(self, ident: Ident) -> bool:
         """Whether an ID has a place in the order."""
-        return self.compare(ident, ident) is Order.SAME
+        return ident.number is not None
 
-    def _counted(self, state: SourceState[Ident]) -> SourceState[Ident]:
+    def is_over(self, state: SourceState, timestamp_ms: int) -> bool:
+        """Whether a source was silent for longer than its window when a record of that time comes."""
+        known_ms = state.timestamp_ms
+        return (
+            self.window_ms is not None
+            and min(timestamp_ms, known_ms) >= 0
+            and timestamp_ms - known_ms > self.window_ms
+        )
+
+    def is_below_floor(self, state: SourceState, ident: Ident) -> bool:
+        """Whether an ID is older than all that are kept, and may be one of those that are not kept any more."""
+        if not state.forgot or compare(ident, state.kept[0]) is not Order.OLDER:
+            return False
+        # A dense order also remembers of a number below the lowest kept one that it did not come.
+        return not self.dense or (ident.number or 0) < (state.kept[-1].number or 0) - self.reorder_depth
+
+    def _begin(self, ident: Ident, timestamp_ms: int, *, whole: bool) -> SourceState:
+        if whole:
+            return SourceState((ident,), timestamp_ms=timestamp_ms)
+        # Without a gap set one ID is enough to be known, and all below it may have come before.
+        return self._counted(SourceState((ident,), self.reorder_depth == 0, 1, timestamp_ms))
+
+    def _counted(self, state: SourceState) -> SourceState:
         return state if state.known is None or state.known < self.enough else replace(state, known=None)
+
+
+def fold_all(rule: LastIdRule, completed: Iterable[Sent]) -> SourceState | None:
+    """Return what the completed records of one source, in offset order, leave behind."""
+    state: SourceState | None = None
+    for sent in completed:
+        state = rule.fold(state, sent.ident, timestamp_ms=sent.timestamp_ms)
+    return state

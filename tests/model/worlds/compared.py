@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from dedup_sdk.ids import header
 from dedup_sdk.strategy import LastId, Lookup
 from dedup_sdk.window import Window
-from tests.support.naive_last_id import Remembered, Sent, after, verdict
+from tests.model.last_id.rule import Answer, Ident, LastIdRule, SourceState
 from tests.support.slashed import DenseSlashed, Slashed
 
 if TYPE_CHECKING:
@@ -60,13 +60,6 @@ def headers_of(ident: str) -> list[tuple[str, str | bytes | None]]:
     ]
 
 
-def sent_of(ident: str, offset: int, timestamp_ms: int) -> Sent:
-    """A record as the naive reading takes it."""
-    source, compared, _ = ident.split("|")
-    origin, _, number = compared.partition("/")
-    return Sent(offset, source, origin, int(number) if number else None, timestamp_ms)
-
-
 class Source:
     """Draws idents: each source counts up with some disorder, repeats what was sent, and changes its origin now and then."""
 
@@ -102,15 +95,15 @@ class Source:
 
 
 class Fact(NamedTuple):
-    """What the log says of a record: ``duplicate``, ``fresh`` or why it is in doubt; ``looked_up``: by the second opinion, None without one."""
+    """What the log says of a record; ``looked_up``: by the second opinion, None without one."""
 
-    compared: str
-    looked_up: str | None
+    compared: Answer
+    looked_up: Answer | None
 
     @property
-    def expected(self) -> str:
+    def expected(self) -> Answer:
         """The verdict once a second opinion was asked."""
-        in_doubt = self.compared not in ("fresh", "duplicate")
+        in_doubt = self.compared not in (Answer.FRESH, Answer.DUPLICATE)
         return self.looked_up if in_doubt and self.looked_up is not None else self.compared
 
 
@@ -126,22 +119,23 @@ def read_compared(
     log: Iterable[LogRow], compared: Compared, window: Window, now_ms: int
 ) -> Iterator[tuple[int, Fact]]:
     """Yield what the log says of each record, by offset, read from its beginning in offset order; after ``now_ms`` is the future."""
-    sources: dict[str, Remembered | None] = {}
+    sources: dict[str, SourceState | None] = {}
     others: dict[str, int] = {}
-    window_ms = window.time_ms or 0
-    dense = compared.kind == "dense"
+    rule = LastIdRule(
+        reorder_depth=compared.reorder_depth, dense=compared.kind == "dense", window_ms=window.time_ms or 0
+    )
     for row in sorted(log):
         # A time from the future is none: neither source nor second opinion keeps it.
         known_ms = row.timestamp_ms if row.timestamp_ms <= now_ms else -1
-        sent = sent_of(row.ident, row.offset, known_ms)
-        other = row.ident.split("|")[2]
+        source, text, other = row.ident.split("|")
+        origin, _, number = text.partition("/")
+        ident = Ident(origin, int(number) if number else None)
         looked_up = None
         if compared.second is not None:
             seen_ms = others.get(other)
             within = seen_ms is not None and row.timestamp_ms - seen_ms <= (compared.second.time_ms or 0)
-            looked_up = "duplicate" if within else "fresh"
-        yield row.offset, Fact(verdict(sent, sources.get(sent.source), window_ms), looked_up)
-        sources[sent.source] = after(
-            sources.get(sent.source), sent, compared.reorder_depth, dense=dense, window_ms=window_ms
-        )
+            looked_up = Answer.DUPLICATE if within else Answer.FRESH
+        state = sources.get(source)
+        yield row.offset, Fact(rule.judge(state, ident, timestamp_ms=known_ms), looked_up)
+        sources[source] = rule.fold(state, ident, timestamp_ms=known_ms)
         others[other] = known_ms

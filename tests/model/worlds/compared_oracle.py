@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dedup_sdk.record import VerdictKind
+from tests.model.last_id.rule import Answer
 from tests.model.worlds.compared import LogRow, read_compared
 from tests.model.worlds.oracle import BrokenPromiseError, Oracle
 from tests.model.worlds.world import LONG, WALL_CLOCK_MS
@@ -54,22 +55,24 @@ class ComparedOracle(Oracle):
 
     def _is_duplicate(self, entry: Entry, fact: Fact, known: set[str]) -> bool:
         """Whether it is one by the log; in flight more is known than what a source remembers."""
-        discarded = fact.compared == "below-floor" and self._compared.below_floor == "discard"
-        return fact.expected == "duplicate" or discarded or not known.isdisjoint(self.names(entry))
+        discarded = fact.compared is Answer.BELOW_FLOOR and self._compared.below_floor == "discard"
+        return fact.expected is Answer.DUPLICATE or discarded or not known.isdisjoint(self.names(entry))
 
     def _judge_delivered(self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool) -> None:
         # A source begins anew where its origin changes, and where a wild time ends its window. An older ID is then fresh by what is completed,
         # and below the floor by the log only because of what was in flight when it was judged.
         begins_anew = len(set(self._compared.origins)) > 1 or self._world.times == "wild"
         began_anew = begins_anew and self._compared.reorder_depth > 0
-        trusted = fact.expected == "fresh" or (fact.expected == "below-floor" and began_anew)
+        trusted = fact.expected is Answer.FRESH or (fact.expected is Answer.BELOW_FLOOR and began_anew)
         # A source whose records have no time, or which misses some, is in doubt; a second opinion is asked then, whose window is a shorter one.
         may_doubt = self._world.times == "wild" or not self._world.knows_everything
-        asked = may_doubt and fact.looked_up == "fresh"
+        asked = may_doubt and fact.looked_up is Answer.FRESH
         if last is VerdictKind.FRESH and again and not (trusted or asked):
             raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
         # What was forgotten for its age is in doubt when its source goes on, and wild times age everything.
         remembers = self._world.times != "wild" and (self._world.window.time_ms or 0) >= (LONG.time_ms or 0)
-        certain = remembers and self._world.knows_everything and fact.expected in ("fresh", "duplicate")
+        certain = (
+            remembers and self._world.knows_everything and fact.expected in (Answer.FRESH, Answer.DUPLICATE)
+        )
         if last is VerdictKind.UNVERIFIED and certain:
             raise BrokenPromiseError(f"doubted: {entry} is certain: {fact}")
