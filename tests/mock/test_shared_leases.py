@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from dedup_sdk import Window
+from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, Window
 from dedup_sdk.observe import Counters
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared, SharedStoreError
 from dedup_sdk.shared.claims import ClaimGatekeeper
 from dedup_sdk.shared.gate import OwnedClaim
-from tests.mock.test_shared import Watched, claim_as, complete_as, hindrances
 from tests.support.claiming import claims_of
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
+from tests.support.shared_memory import Watched, claim_as, complete_as, hindrances
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -252,19 +252,6 @@ def test_nobody_holds_what_nobody_can_tell(make: Make, send: Send, store: Watche
     assert consumer.holds(again)
 
 
-class Faulty(MemoryClaimStore):
-    """Renews nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.renewals = 0
-
-    def renew(self, *_: Any) -> list[bool]:
-        """Fail."""
-        self.renewals += 1
-        raise SharedStoreError("the shared store is away; start it")
-
-
 def claims_for(store: MemoryClaimStore, *, silence_s: float = 300.0) -> tuple[ClaimGatekeeper, list[float]]:
     """ClaimGatekeeper that hold one ID, and the clock they go by."""
     now_s = [0.0]
@@ -292,15 +279,15 @@ def test_claims_are_renewed_as_long_as_the_group_waits_for_the_consumer(store: W
     assert len(store.asked["renew"]) == 100
 
 
-def test_a_renewal_that_failed_is_tried_again_before_the_lease_is_over() -> None:
+def test_a_renewal_that_failed_is_tried_again_before_the_lease_is_over(store: Watched) -> None:
     """Not only when the next one would be due; meanwhile nothing is sure for longer than a lease."""
-    store = Faulty()
+    store.away = True
     claims, now_s = claims_for(store)
     for tenth in range(90):
         now_s[0] = tenth / 10
         claims.leases.renew_while_alive()
         assert claims.is_sure
-    assert store.renewals == 4  # at 3 s, and 0.5, 1 and 2 s later
+    assert len(store.asked["renew"]) == 4  # at 3 s, and 0.5, 1 and 2 s later
     now_s[0] = 9.0
     assert not claims.is_sure
 

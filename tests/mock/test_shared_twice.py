@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk import VerdictKind, Window
-from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared, SharedStoreError
-from tests.mock.test_shared import LEASE_MS, claim_as, complete_as, shared_id
+from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, VerdictKind, Window
 from tests.support.claiming import claims_of
 from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
+from tests.support.shared_memory import LEASE_MS, Watched, claim_as, complete_as, shared_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,38 +116,9 @@ def test_an_older_mark_does_not_complete_a_claim(
     assert claim.kind is ClaimKind.DUPLICATE
 
 
-class LosesAnswers(MemoryClaimStore):
-    """A memory that does what it is asked, and whose answers get lost where `deaf`; or that is away."""
-
-    deaf = away = False
-
-    def claim(
-        self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
-    ) -> list[Claim]:
-        """Do it, and tell nobody."""
-        given = super().claim(ids, owner, lease_ms, timestamps_ms=timestamps_ms, window_ms=window_ms)
-        if self.deaf:
-            raise SharedStoreError("the answer took too long; start it")
-        return given
-
-    def complete(
-        self,
-        ids: Sequence[bytes],
-        tokens: Sequence[int],
-        owner: str,
-        *,
-        timestamps_ms: Sequence[int],
-        window_ms: int,
-    ) -> list[bool]:
-        """Do it, unless it is away."""
-        if self.away:
-            raise SharedStoreError("the shared store is away; start it")
-        return super().complete(ids, tokens, owner, timestamps_ms=timestamps_ms, window_ms=window_ms)
-
-
 def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: Send) -> None:
     """The server did it, the answer was lost, and the message is handled as unverified: it is not handled again when the lease is over."""
-    store = LosesAnswers()
+    store = Watched()
     store.deaf = True
     send("a")
     consumer = make("orders", shared=Shared(store, scope="global"))
@@ -166,7 +136,7 @@ def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions
     make: Make, send: Send
 ) -> None:
     """The owner gets its own claim again, but not while it handles the message: its twin waits, and is a duplicate then."""
-    store = LosesAnswers()
+    store = Watched()
     consumer = make("pairs", shared=Shared(store, scope="global"), completion="explicit")
     store.deaf = True
     send("a", topic="pairs", partition=0)
@@ -191,7 +161,7 @@ def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ID comes again out of its window, while the completion of the first, whose claim nobody heard of, is to be told: that is not the second one's."""
-    store = LosesAnswers()
+    store = Watched()
     store.deaf = store.away = True
     old_ms = int(time.time() * 1000) - 100_000
     consumer = make("orders", dedup=lookup(window=Window(seconds=10)), shared=Shared(store, scope="global"))
