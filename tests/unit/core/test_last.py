@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from dedup_sdk import Window, header, orders
+from dedup_sdk import LastId, Lookup, Window, header, orders
 from dedup_sdk.core.last import LastMemory, open_last
 from dedup_sdk.core.last_rule import LastRule
 from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
@@ -149,3 +149,24 @@ def test_a_source_that_began_anew_by_its_window_still_knows_the_ids_in_flight() 
         now_ms=2**53,
     )
     assert said(again) == ["fresh", "fresh", "fresh", "fresh", "in-flight"]
+
+
+def test_a_second_opinion_is_folded_too() -> None:
+    """Each record leaves its other ID, without anything being looked up for it."""
+    strategy = LastId(
+        id=header("seq"), order=orders.integer(), otherwise=Lookup(id=header("ident"), window=Window(days=1))
+    )
+    state = open_last(strategy.rule, strategy.keys, Progress(low=0, high=0), fallback=Window(days=1))
+    keys: list[bytes | None] = [PARTITION_SOURCE + bytes([at] * 16) + str(at).encode() for at in (1, 2, 1)]
+    asked: list[int] = []
+
+    def find(_digests: bytes, count: int) -> Any:
+        asked.append(count)
+        return NONE_FOUND
+
+    step = state.fold([0, 1, 2], np.asarray([5, 6, 7], np.int64), keys, find, 3, now_ms=2**53)
+    assert asked == [1]
+    assert step.marks.payloads is not None
+    assert sorted(zip(step.marks.offsets.tolist(), map(bool, step.marks.payloads), strict=True)) == [
+        (1, False), (2, False), (2, True),
+    ]  # fmt: skip
