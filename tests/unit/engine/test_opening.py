@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dedup_sdk import Deduplicator, Record
 from dedup_sdk.core.reach import plan_start
 from dedup_sdk.errors import ConfigurationError, StoreLockedError
 from dedup_sdk.marks import Coverage, Marks, Progress
@@ -24,6 +26,15 @@ FUTURE_MS = 10**15
 def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
     """Each of the stores, empty."""
     return MemoryStore() if request.param == "memory" else RocksStore(tmp_path / "store", generation_marks=1)
+
+
+def handled(store: KeyStore, *records: Record, **settings: Any) -> Deduplicator:
+    """Return an engine that has completed these records, and closed their partition."""
+    found = engine(store=store, **settings)
+    found.admit(records)
+    found.complete(records)
+    found.close("t", 0)
+    return found
 
 
 def test_a_new_group_begins_with_its_first_record() -> None:
@@ -56,12 +67,7 @@ def test_a_store_that_says_the_same_is_not_written_to(
 ) -> None:
     """An opening that begins with what is stored writes nothing; one that was cut back to a part of it does, before anything comes."""
     store = MemoryStore()
-    before = engine(store=store)
-    before.open("t", 0)
-    batch = [record(0, "a"), record(1, "b")]
-    before.admit(batch)
-    before.complete(batch)
-    before.close("t", 0)
+    handled(store, record(0, "a"), record(1, "b"))
     opened = engine(store=store).attach("t", 0)
     assert opened.loaded is not None
     kept = opened.loaded.progress
@@ -144,10 +150,7 @@ def test_a_count_window_is_covered_when_enough_were_accepted() -> None:
 def test_a_commit_behind_the_store_is_recognised() -> None:
     """What is completed but not committed comes again, and is known."""
     store = MemoryStore()
-    first = engine(store=store)
-    first.admit([record(0), record(1)])
-    first.complete([record(0), record(1)])
-    first.close("t", 0)
+    handled(store, record(0), record(1))
     second = engine(store=store)
     assert second.open("t", 0, low=0, committed=1) == Coverage(low=0, high=2, since_ms=None, complete=True)
     assert kinds(second.admit([record(1), record(2)])) == ["redelivered", "fresh"]
@@ -156,10 +159,7 @@ def test_a_commit_behind_the_store_is_recognised() -> None:
 def test_a_commit_that_nobody_told_of_is_not_made_up() -> None:
     """Opening without one does not turn the next true commit into a rewind."""
     store = MemoryStore()
-    first = engine(store=store)
-    first.admit([record(0), record(1)])
-    first.complete([record(0), record(1)])
-    first.close("t", 0)
+    first = handled(store, record(0), record(1))
     engine(store=store).open("t", 0)
     first.lose("t", 0)
     store.close()
@@ -169,10 +169,7 @@ def test_a_commit_that_nobody_told_of_is_not_made_up() -> None:
 def test_a_rewind_is_processed_again() -> None:
     """A start below the last known commit is a reset: what follows is delivered again."""
     store = MemoryStore()
-    first = engine(store=store)
-    first.admit([record(0), record(1)])
-    first.complete([record(0), record(1)])
-    first.close("t", 0)
+    handled(store, record(0), record(1))
     second = engine(store=store)
     second.open("t", 0, low=0, committed=2)
     second.close("t", 0)
@@ -218,10 +215,7 @@ def test_leaving_the_engine_writes_and_closes_everything() -> None:
 def test_a_record_from_the_future_makes_nothing_look_old() -> None:
     """Neither while the engine lives nor after it was opened again: its timestamp counts as now."""
     store = MemoryStore()
-    first = engine(store=store, recent_marks=1)
-    first.admit([record(0, "a", DAY_MS), record(1, "b", FUTURE_MS)])
-    first.complete([record(0, "a", DAY_MS), record(1, "b", FUTURE_MS)])
-    first.close("t", 0)
+    handled(store, record(0, "a", DAY_MS), record(1, "b", FUTURE_MS), recent_marks=1)
     second = engine(store=store, recent_marks=1)
     second.admit([record(2, "c", DAY_MS)])
     second.complete([record(2, "c", DAY_MS)])
