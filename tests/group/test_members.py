@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,6 +65,27 @@ def test_members_come_and_go(pair_world: World, protocol: dict[str, Any]) -> Non
 
     assert {key for key, times in crew.handled.items() if times > 1} == set()
     assert set(crew.handled) == {(partition, each) for partition in (0, 1) for each in ids}
+
+
+@pytest.mark.parametrize(("pair_world", "protocol"), MEMBERS, indirect=True)
+def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str, Any]) -> None:
+    """Whole assignments or deltas, as the protocol has it; every partition is taken and given back once in the end."""
+    world = pair_world
+    taken: Counter[int] = Counter()
+
+    def note(step: int) -> Any:
+        return lambda _, partitions: taken.update({tp.partition: step for tp in partitions})
+
+    first = world.idle_consumer("one", config=protocol)
+    first.subscribe([world.topic], on_assign=note(1), on_revoke=note(-1))
+    crew = Crew(first)
+    crew.until(lambda: len(first.assignment()) == 2)
+    second = world.consumer(world.next_disk, config=protocol)
+    crew.members.append(second)
+    crew.until_shared()
+    assert sum(taken.values()) == 1
+    first.close()
+    assert set(taken.values()) == {0}
 
 
 @pytest.mark.parametrize(("pair_world", "protocol"), MEMBERS, indirect=True)

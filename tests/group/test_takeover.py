@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError, TopicPartition
 
-from tests.support.consuming import poll_quiet, values
+from tests.support.consuming import poll_quiet, poll_some, values
 from tests.support.stored import stored_marks, stored_progress
 
 if TYPE_CHECKING:
@@ -55,3 +56,45 @@ def test_an_offset_that_is_gone_with_the_store_at_hand(world: World) -> None:
     world.delete_before(3)
 
     assert world.rest("one") == ["d", "e"]
+
+
+def test_without_a_policy_an_offset_that_is_gone_is_an_event(world: World) -> None:
+    """auto.offset.reset=error: the application gets the client's own event, and decides."""
+    world.send("a", "b", "c")
+    world.handle(1)
+    world.delete_before(2)
+    consumer = world.consumer(config={"auto.offset.reset": "error"})
+
+    event = poll_some(consumer, 1)[0]
+    assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
+    consumer.seek(TopicPartition(world.topic, 0, 2))
+    # The client may have told of it once more before the seek.
+    *again, last = values(poll_quiet(consumer))
+    assert last == "c"
+    # A slow client tells of it once more, although it was moved by then.
+    assert set(again) <= {"_AUTO_OFFSET_RESET"}
+
+
+def test_a_commit_that_comes_late_is_no_rewind(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A client sends an older commit again: on the same disk nothing is handled twice, and a line says so."""
+    world.send("a", "b", "c", "a")
+    assert world.rest() == ["a", "b", "c"]
+    world.commit_plainly(2, metadata=world.text_for(2))
+    world.send("d")
+
+    assert world.rest() == ["d"]
+    assert "a commit of 2 came after that of 4" in caplog.text
+    assert world.committed().offset == 5
+
+
+@pytest.mark.parametrize("disk", ["one", "two"])
+def test_a_rewound_group_sees_it_again(world: World, disk: str) -> None:
+    """A tool sets the offset back: what was completed comes again, on any machine, and duplicates stay hidden."""
+    world.send("a", "b", "a", "c")
+    world.handle(3)
+    world.commit_plainly(1)
+
+    assert world.rest(disk) == ["b", "a", "c"]
+    metadata = world.metadata()
+    assert metadata is not None
+    assert metadata.low == 1

@@ -134,17 +134,3 @@ def test_letting_partitions_go_keeps_what_was_asked_past(make: Make, send: Send,
     wait_for(consumer, lambda: consumer.assignment() == [], "the end of the assignment")
     assert committed(kafka.bootstrap, "g", "orders").offset == 2
     assert values(poll_some(make("orders"), 4)) == ["c", "d", "e", "f"]
-
-
-def test_without_a_policy_a_lost_offset_is_an_event(make: Make, send: Send, kafka: MockKafka) -> None:
-    """auto.offset.reset=error: the application gets the client's own event, and decides."""
-    send(*"abcdef")
-    with make("orders") as first:
-        poll_some(first, 1)
-    kafka.delete_records("orders", 0, 4)
-    consumer = make("orders", config={"auto.offset.reset": "error"})
-
-    event = poll_some(consumer, 1)[0]
-    assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
-    consumer.seek(TopicPartition("orders", 0, 4))
-    assert values(poll_some(consumer, 2)) == ["e", "f"]

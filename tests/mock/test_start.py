@@ -7,13 +7,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.commit_text import parse_metadata, sealed
+from dedup_sdk.kafka.commit_text import parse_metadata
 from tests.support.consuming import (
     commit_plainly,
     commit_text,
@@ -93,30 +93,6 @@ def test_a_text_without_a_log_is_believed_and_gets_one(make: Make, send: Send, k
     send("7", "new", "newer")
     other = make("orders", store=MemoryStore())
     assert values(poll_quiet(other)) == ["newer"]
-
-
-def test_a_commit_that_comes_late_has_nothing_handled_again(
-    make: Make, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On the same disk: it is no rewind, the store knows better, and the group is told so; a commit without the text is one."""
-    send(*"abcd")
-    with make("orders") as consumer:
-        assert values(poll_quiet(consumer)) == [*"abcd"]
-        consumer.commit(asynchronous=False)
-        Consumer.commit(
-            consumer,
-            offsets=[TopicPartition("orders", 0, 2, sealed(commit_text(2), "g", "orders", 0))],
-            asynchronous=False,
-        )
-    assert committed(kafka.bootstrap, "g", "orders").offset == 2
-    send("e")
-    with make("orders") as consumer:
-        assert values(poll_quiet(consumer)) == ["e"]
-        consumer.commit(asynchronous=False)
-        assert committed(kafka.bootstrap, "g", "orders").offset == 5
-        Consumer.commit(consumer, offsets=[TopicPartition("orders", 0, 2)], asynchronous=False)
-    assert "a commit of 2 came after that of 4" in caplog.text
-    assert values(poll_quiet(make("orders"))) == [*"cde"]
 
 
 @pytest.mark.parametrize("by_group", [True, False])

@@ -15,7 +15,7 @@ from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.protocol import DIGEST_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from dedup_sdk import PartitionStatus
@@ -245,13 +245,22 @@ def commit_text(
 
 
 def commit_plainly(
-    bootstrap: str, group: str, topic: str, offset: int, *, partition: int = 0, metadata: str = ""
+    bootstrap: str,
+    group: str,
+    topic: str,
+    offset: int,
+    *,
+    partition: int = 0,
+    metadata: str = "",
+    joining: Mapping[str, Any] | None = None,
 ) -> None:
-    """Commit as a client that knows nothing of us: a reset tool, or the consumer that was here before."""
-    plain = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
-    )
+    """Commit as a client that knows nothing of us: a reset tool, or a member with the settings ``joining``."""
+    common = {"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0, "enable.auto.commit": False}
+    plain = Consumer({**common, **(joining or {})})
     try:
+        if joining is not None:
+            plain.subscribe([topic])
+            wait_for(plain, lambda: bool(plain.assignment()), "an assignment")
         text = sealed(metadata, group, topic, partition)
         plain.commit(offsets=[TopicPartition(topic, partition, offset, text)], asynchronous=False)
     finally:

@@ -168,19 +168,6 @@ def test_a_transaction_below_the_committed_offset_is_waited_for(world: World) ->
     assert poll_quiet(consumer) == []
 
 
-def test_without_a_policy_an_offset_that_is_gone_is_an_event(world: World) -> None:
-    """auto.offset.reset=error: the application hears the client's own event, and may seek."""
-    world.send("a", "b", "c")
-    world.handle(1)
-    world.delete_before(2)
-    consumer = world.consumer(config={"auto.offset.reset": "error"})
-
-    event = poll_some(consumer, 1)[0]
-    assert event.error().code() == KafkaError._AUTO_OFFSET_RESET
-    consumer.seek(TopicPartition(world.topic, 0, 2))
-    assert values(poll_some(consumer, 1)) == ["c"]
-
-
 def test_history_that_is_gone_is_doubted(world: World) -> None:
     """Where the tail cannot be read any more, what hangs on it is delivered and counted as unverified."""
     world.send("a", "b", "c", "d")

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, TopicPartition
+from confluent_kafka import OFFSET_INVALID
 
-from dedup_sdk.store.rocks import RocksStore
-from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import lookup, poll_quiet, poll_some, values
+from tests.support.killed_member import completed_before_a_kill
 
 if TYPE_CHECKING:
     from tests.support.worlds import World
@@ -42,40 +39,16 @@ def test_the_commits_say_where_the_history_begins(world: World) -> None:
     )
 
 
-KILLED = """
-    import os, signal, sys
-    from dedup_sdk import DedupConsumer, Lookup, Window, header
-
-    bootstrap, group, topic, store, completion = sys.argv[1:]
-    consumer = DedupConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-         "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
-        dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=store, completion=completion,
-    )
-    consumer.subscribe([topic])
-    handled = 0
-    while handled < 5:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
-            handled += 1
-            consumer.complete(message)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
 @pytest.mark.parametrize("completion", ["explicit", "on-next-call"])
 def test_a_kill_right_after_complete_forgets_nothing(world: World, completion: str) -> None:
     """What complete() was told is in the store when it returns: SIGKILL, and the next process does not see it again."""
     world.send(*"abcdefgh")
-    arguments = [world.bootstrap, world.group, world.topic, str(world.disk()), completion]
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments], check=False, timeout=60
-    )
-    assert ended.returncode == -9
+    dedup = "Lookup(id=header('dedup-id'), window=Window(days=7))"
+    assert completed_before_a_kill(world, dedup, 5, completion=completion) == [*"abcde"]
     assert world.committed().offset == 0
     world.send("a", "e", "i")
 
-    assert world.rest() == ["f", "g", "h", "i"]
+    assert world.rest("same") == ["f", "g", "h", "i"]
 
 
 def test_a_store_in_use_is_waited_for(world: World) -> None:
@@ -91,20 +64,6 @@ def test_a_store_in_use_is_waited_for(world: World) -> None:
     world.send("b", "c")
 
     assert values(poll_some(second, 1)) == ["c"]
-
-
-def test_a_store_that_stays_in_use_is_waited_for_with_a_warning(world: World) -> None:
-    """After `lock_wait` there is one event, and the wait goes on until the owner closes it."""
-    world.send("a", "b")
-    owner = world.consumer()
-    poll_some(owner, 1)
-    other = world.idle_consumer(store=RocksStore(world.disk(), lock_wait=0.3))
-    other.assign([TopicPartition(world.topic, 0)])
-    assert wait_for(other, lambda: other.counters.events == {"store-locked": 1}, "the event") == []
-    assert other.poll(1) is None
-    owner.close()
-    assert values(poll_some(other, 2)) == ["a", "b"]
-    assert other.counters.events == {"store-locked": 1}
 
 
 def test_another_id_spec_on_the_same_disk_begins_anew(world: World) -> None:

@@ -88,18 +88,6 @@ def test_the_user_may_vouch_for_a_plain_group(world: World) -> None:
     assert world.rest("two") == []
 
 
-def test_a_rewound_group_sees_it_again(world: World) -> None:
-    """A tool that sets the offsets back: by default what was completed comes again, and duplicates stay hidden."""
-    world.send("a", "b", "a", "c")
-    world.handle(3)
-    world.commit_plainly(1)
-
-    assert world.rest() == ["b", "a", "c"]
-    metadata = world.metadata()
-    assert metadata is not None
-    assert metadata.low == 1
-
-
 def test_a_rewind_keeps_what_was_processed_before_it(world: World) -> None:
     """With our metadata of a new era beside the offset the marks are folded again from the beginning of the history."""
     world.send("a", "b", "c", "a")
@@ -107,16 +95,6 @@ def test_a_rewind_keeps_what_was_processed_before_it(world: World) -> None:
     world.commit_plainly(2, metadata=world.text_for(2, era="5f0c9a"))
 
     assert world.rest() == ["c"]
-
-
-def test_a_late_commit_is_no_rewind(world: World) -> None:
-    """The store's own commit of an older offset, as a client sends it again: on its disk nothing is handled twice."""
-    world.send("a", "b", "c", "a")
-    world.handle(3)
-    world.commit_plainly(2, metadata=world.text_for(2))
-    world.send("d")
-
-    assert world.rest() == ["d"]
 
 
 def test_a_group_set_forward_takes_nothing_in_between_for_handled(world: World) -> None:

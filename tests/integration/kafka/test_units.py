@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import time
 from typing import TYPE_CHECKING
 
@@ -14,34 +11,10 @@ from confluent_kafka import Producer
 from dedup_sdk import Unit, header
 from dedup_sdk.kafka.delivery import Fetcher
 from tests.support.consuming import PATIENCE_S, lookup, poll_quiet, values
+from tests.support.killed_member import completed_before_a_kill
 
 if TYPE_CHECKING:
     from tests.support.worlds import World
-
-KILLED = """
-    import os, signal, sys
-    from dedup_sdk import DedupConsumer, Lookup, Window, header
-
-    bootstrap, group, topic, store, commits = sys.argv[1:]
-    consumer = DedupConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-         "session.timeout.ms": 2000, "heartbeat.interval.ms": 200, "auto.commit.interval.ms": 60000},
-        dedup=Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit")), store=store, completion="explicit",
-    )
-    consumer.subscribe([topic])
-    handled = {}
-    while len(handled) < 8:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
-            handled[message.value()] = message
-            if message.value() != b"v2":
-                consumer.complete(message)
-    print(b" ".join(sorted(handled)).decode(), flush=True)
-    if commits == "yes":
-        consumer.commit(asynchronous=False)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-"""Handles a, U (u1, u2), b, c and V (v1, v2, v3) but for v2, while W is not whole; then it is killed."""
 
 
 def send(world: World, *records: tuple[str, str, str]) -> None:
@@ -69,14 +42,10 @@ def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, a
         ("a", "a", ""), ("u1", "x", "U"), ("u2", "y", "U."), ("r1", "new", "R"), ("r2", "a", "R."),
         ("v1", "p", "V"), ("b", "b", ""), ("v2", "q", "V"), ("w1", "r", "W"), ("c", "c", ""), ("v3", "s", "V."),
     )  # fmt: skip
-    arguments = [world.bootstrap, world.group, world.topic, str(world.disk("same")), commits]
-    ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(KILLED), *arguments],
-        check=False, timeout=120, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (ended.stdout.split(), ended.returncode) == (["a", "b", "c", "u1", "u2", "v1", "v2", "v3"], -9), (
-        ended.stderr
-    )
+    # It handles a, U, b, c and V but for v2, while W is not whole.
+    strategy = "Lookup(id=header('dedup-id'), window=Window(days=7), unit=header('dedup-unit'))"
+    got = completed_before_a_kill(world, strategy, 8, commits=commits, failing="v2")
+    assert sorted(got) == ["a", "b", "c", "u1", "u2", "v1", "v2", "v3"]
     assert world.committed().offset == (5 if commits == "yes" else 0)
 
     send(

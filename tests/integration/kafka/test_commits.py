@@ -1,9 +1,10 @@
+"""Commits on a real broker: behind duplicates, with a text as long as it may be, and with a short one."""
+
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import ExitStack
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -11,7 +12,6 @@ from dedup_sdk import MemoryStore
 from dedup_sdk.kafka.commit_text import MOST_CHARACTERS, parse_metadata, unsealed
 from dedup_sdk.testing import LocalKafka
 from tests.support.consuming import numbers, poll_quiet, poll_some, values, wait_for
-from tests.support.crew import Crew
 from tests.support.worlds import World
 
 if TYPE_CHECKING:
@@ -20,37 +20,6 @@ if TYPE_CHECKING:
 
 _SHORT: Final = 120
 """Characters: enough for the text of a commit, and for nothing above its offset."""
-PROTOCOLS = {
-    "eager": {"partition.assignment.strategy": "range"},
-    "cooperative": {"partition.assignment.strategy": "cooperative-sticky"},
-    "kip-848": {"group.protocol": "consumer"},
-}
-
-
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The client's settings for a way of forming groups."""
-    return dict(PROTOCOLS[request.param])
-
-
-def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str, Any]) -> None:
-    """Whole assignments or deltas, as the protocol has it; every partition is taken and given back once in the end."""
-    world = pair_world
-    taken: Counter[int] = Counter()
-
-    def note(step: int) -> Any:
-        return lambda _, partitions: taken.update({tp.partition: step for tp in partitions})
-
-    first = world.idle_consumer("one", config=protocol)
-    first.subscribe([world.topic], on_assign=note(1), on_revoke=note(-1))
-    crew = Crew(first)
-    crew.until(lambda: len(first.assignment()) == 2)
-    second = world.consumer("two", config=protocol)
-    crew.members.append(second)
-    crew.until_shared()
-    assert sum(taken.values()) == 1
-    first.close()
-    assert set(taken.values()) == {0}
 
 
 def test_the_lag_goes_down_over_duplicates_behind_a_manual_commit(world: World) -> None:

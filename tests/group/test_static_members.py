@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError
 
+from tests.group.conftest import PROTOCOLS, on
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 from tests.support.crew import Crew
 
@@ -16,26 +17,24 @@ if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
     from tests.support.worlds import World
 
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    "eager": {"partition.assignment.strategy": "range", "session.timeout.ms": 20_000},
-    "cooperative": {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 20_000},
-    "kip-848": {"group.protocol": "consumer"},
-}
+OUTLASTS_A_RESTART = {"session.timeout.ms": 20_000}
 
 
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture
+def static(protocol: dict[str, Any]) -> dict[str, Any]:
     """The client's settings for a way of forming groups, with a session that outlasts a restart."""
-    return dict(PROTOCOLS[request.param])
+    # With KIP-848 the broker says how long a session is.
+    return protocol if "group.protocol" in protocol else {**protocol, **OUTLASTS_A_RESTART}
 
 
-def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, protocol: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("pair_world", "protocol"), [on("real", each) for each in PROTOCOLS], indirect=True)
+def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, static: dict[str, Any]) -> None:
     """Nobody else's partitions move, the store is found as it was left, and what was handled is not handled again."""
     world, crew, moved = pair_world, Crew(), Counter[str]()
     for partition in (0, 1):
         world.send("a", "b", "a", partition=partition)
-    one = world.consumer("one", config={**protocol, "group.instance.id": "one"})
-    two = world.idle_consumer("two", config={**protocol, "group.instance.id": "two"})
+    one = world.consumer("one", config={**static, "group.instance.id": "one"})
+    two = world.idle_consumer("two", config={**static, "group.instance.id": "two"})
     two.subscribe(
         [world.topic],
         on_assign=lambda *_: moved.update(["came"]),
@@ -50,7 +49,7 @@ def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, proto
     one.close()
 
     world.send("b", "c", partition=mine.partition)
-    again = world.consumer("one", config={**protocol, "group.instance.id": "one"})
+    again = world.consumer("one", config={**static, "group.instance.id": "one"})
     crew.members.append(again)
     crew.until(lambda: (mine.partition, "c") in crew.handled)
 
@@ -62,12 +61,13 @@ def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, proto
     assert dict(moved) == before
 
 
+@pytest.mark.parametrize(("world", "protocol"), [on("real", each) for each in PROTOCOLS], indirect=True)
 def test_one_instance_has_one_owner(
-    world: World, protocol: dict[str, Any], caplog: pytest.LogCaptureFixture
+    world: World, static: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A second process of the same instance: one ends with the client's fatal error, the other goes on, and nothing doubles."""
     world.send("a", "b")
-    settings = {**protocol, "group.instance.id": "one"}
+    settings = {**static, "group.instance.id": "one"}
     first = world.consumer(config=settings)
     assert values(poll_some(first, 2)) == ["a", "b"]
     poll_quiet(first)
@@ -86,7 +86,7 @@ def test_one_instance_has_one_owner(
             elif error.code() == KafkaError._FATAL:
                 fenced.append(member)
 
-    assert fenced == [second if "group.protocol" in protocol else first]
+    assert fenced == [second if "group.protocol" in static else first]
     assert fenced[0].partition_statuses == []
 
     world.send("b", "c")
