@@ -48,36 +48,52 @@ def records(numbers: range, partition: int, names: int = 90) -> list[Outgoing]:
     ]
 
 
-@pytest.fixture
-def run(
-    broker: Broker, spark: SparkSession, tmp_path: Path
-) -> Callable[..., tuple[Manifest, Report, list[str]]]:
-    """Runs the job: ``run("name", "--topic", ...)`` makes the snapshot ``name``; gives manifest, report and what was said."""
+class Jobs:
+    """Runs of the job into one folder, and topics that they read.
 
-    def job(name: str, *more: str) -> tuple[Manifest, Report, list[str]]:
+    ``topic``: of so many partitions. ``produce``: as the fixture.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        spark: SparkSession,
+        make_topic: Callable[..., str],
+        produce: Callable[..., int],
+        folder: Path,
+    ) -> None:
+        self.bootstrap, self._spark, self._folder = broker.bootstrap, spark, folder
+        self.topic, self.produce = make_topic, produce
+
+    def run(self, name: str, *more: str, base: str = "") -> tuple[Manifest, Report, list[str]]:
+        """Make the snapshot ``name``, on top of ``base``; return manifest, report and what was said."""
         said: list[str] = []
-        kafka = [] if "--compact" in more else ["--bootstrap", broker.bootstrap]
-        options = parse_options([*kafka, "--output", str(tmp_path / name), *more], print)
-        report = backfill(options, lambda: spark, say=said.append)
-        return verify_snapshot(tmp_path / name), report, said
+        kafka = [] if "--compact" in more else ["--bootstrap", self.bootstrap]
+        given = ["--base", str(self._folder / base)] if base else []
+        options = parse_options([*kafka, "--output", str(self._folder / name), *given, *more], print)
+        report = backfill(options, lambda: self._spark, say=said.append)
+        return verify_snapshot(self._folder / name), report, said
 
-    return job
+
+@pytest.fixture
+def jobs(
+    broker: Broker,
+    spark: SparkSession,
+    make_topic: Callable[..., str],
+    produce: Callable[..., int],
+    tmp_path: Path,
+) -> Jobs:
+    """Of this test, in its folder."""
+    return Jobs(broker, spark, make_topic, produce, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("source", "window"),
     [("kafka-client", "60s"), ("kafka-jvm", "60s"), ("kafka-client", "40n"), ("kafka-client", "40n+60s")],
 )
-def test_what_is_added_to_equals_a_full_rebuild(
-    run: Callable[..., tuple[Manifest, Report, list[str]]],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    tmp_path: Path,
-    source: str,
-    window: str,
-) -> None:
+def test_what_is_added_to_equals_a_full_rebuild(jobs: Jobs, tmp_path: Path, source: str, window: str) -> None:
     """Twice in a row, with partitions that grow, stay, or come to have something: the same fingerprint, and the old is not read."""
-    topic = make_topic(3)
+    topic = jobs.topic(3)
     asked = [
         "--topic",
         topic,
@@ -89,14 +105,14 @@ def test_what_is_added_to_equals_a_full_rebuild(
         "--source",
         source,
     ]
-    produce(topic, records(range(COUNT), 0) + records(range(50), 1))
-    run("first", *asked)
-    produce(topic, records(range(COUNT, COUNT + 30), 0) + records(range(COUNT, COUNT + 5), 2))
-    second, report, _ = run("second", *asked, "--base", str(tmp_path / "first"))
+    jobs.produce(topic, records(range(COUNT), 0) + records(range(50), 1))
+    jobs.run("first", *asked)
+    jobs.produce(topic, records(range(COUNT, COUNT + 30), 0) + records(range(COUNT, COUNT + 5), 2))
+    second, report, _ = jobs.run("second", *asked, base="first")
     assert (report.records, report.offsets, report.base) == (35, 35, str(tmp_path / "first"))
     assert report.base_marks > 0
-    third, _, _ = run("third", "--base", str(tmp_path / "second"), "--whole-topic", "--source", source)
-    full, _, _ = run("full", *asked)
+    third, _, _ = jobs.run("third", "--base", str(tmp_path / "second"), "--whole-topic", "--source", source)
+    full, _, _ = jobs.run("full", *asked)
     assert second.fingerprint == third.fingerprint == full.fingerprint
     for one in (second, third):
         for ours, theirs in zip(one.partitions, full.partitions, strict=True):
@@ -108,30 +124,23 @@ def test_what_is_added_to_equals_a_full_rebuild(
     assert json.loads((tmp_path / "second" / "report.json").read_text())["base_marks"] == report.base_marks
 
 
-def test_a_group_adds_what_it_has_committed_since(
-    broker: Broker,
-    run: Callable[..., tuple[Manifest, Report, list[str]]],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-    tmp_path: Path,
-) -> None:
+def test_a_group_adds_what_it_has_committed_since(jobs: Jobs, group: str, tmp_path: Path) -> None:
     """Up to the new commit, without what was given up since, also inside the base; a group that went back is refused."""
 
     def commit(offset: int) -> None:
-        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
+        consumer = Consumer({"bootstrap.servers": jobs.bootstrap, "group.id": group})
         place = TopicPartition(topic, 0, offset, sealed(commit_text(offset), group, topic, 0))
         consumer.commit(offsets=[place], asynchronous=False)
         consumer.close()
 
-    topic = make_topic(1)
+    topic = jobs.topic(1)
     asked = ["--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--group", group]
-    produce(topic, records(range(200), 0, names=10_000))
+    jobs.produce(topic, records(range(200), 0, names=10_000))
     commit(120)
-    run("first", *asked)
+    jobs.run("first", *asked)
     commit(180)
-    grown, report, _ = run("second", *asked, "--base", str(tmp_path / "first"))
-    full, _, _ = run("full", *asked)
+    grown, report, _ = jobs.run("second", *asked, base="first")
+    full, _, _ = jobs.run("full", *asked)
     assert report.records == 60
     (ours,), (theirs,) = grown.partitions, full.partitions
     assert grown.fingerprint == full.fingerprint
@@ -139,48 +148,40 @@ def test_a_group_adds_what_it_has_committed_since(
     assert (ours.since_ms, theirs.since_ms) == (None, None)
     commit(100)
     with pytest.raises(BackfillError, match="reaches offset 180, and the history ends at 100: the group was"):
-        run("third", *asked, "--base", str(tmp_path / "second"))
+        jobs.run("third", *asked, base="second")
     assert not (tmp_path / "third").exists()
 
 
-def test_windows_other_than_the_base(
-    run: Callable[..., tuple[Manifest, Report, list[str]]],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    tmp_path: Path,
-) -> None:
+def test_windows_other_than_the_base(jobs: Jobs) -> None:
     """A shorter one cuts as a full rebuild does; a longer one says from when on sightings are known."""
-    topic = make_topic(1)
+    topic = jobs.topic(1)
     asked = ["--topic", topic, "--id", "header:dedup-id", "--whole-topic"]
-    produce(topic, records(range(COUNT), 0))
-    run("base", *asked, "--window", "32s")
-    short, _, _ = run("short", *asked, "--window", "16s", "--base", str(tmp_path / "base"))
-    full, _, _ = run("full", *asked, "--window", "16s")
+    jobs.produce(topic, records(range(COUNT), 0))
+    jobs.run("base", *asked, "--window", "32s")
+    short, _, _ = jobs.run("short", *asked, "--window", "16s", base="base")
+    full, _, _ = jobs.run("full", *asked, "--window", "16s")
     assert (short.fingerprint, short.window) == (full.fingerprint, "16s")
-    long, report, said = run("long", *asked, "--window", "64s", "--base", str(tmp_path / "base"))
+    long, report, said = jobs.run("long", *asked, "--window", "64s", base="base")
     assert any("the base remembers 32s, and not what it had dropped by then" in line for line in said)
     last_ms = BASE_MS + STEP_MS * (COUNT - 1)
     assert (long.window, report.known_since_ms) == ("64s", last_ms - 34 * STEP_MS)
     assert long.partitions[0].since_ms == report.known_since_ms
 
 
-def test_written_again_as_few_files(
-    run: Callable[..., tuple[Manifest, Report, list[str]]],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    tmp_path: Path,
-) -> None:
+def test_written_again_as_few_files(jobs: Jobs, tmp_path: Path) -> None:
     """Without Kafka, and into the base's own place: the same marks, but for those that are to expire."""
-    topic = make_topic(2)
-    produce(topic, records(range(COUNT), 0, names=10_000) + records(range(30), 1))
-    base, _, _ = run("base", "--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic")
-    again, report, _ = run("again", "--base", (tmp_path / "base").as_uri(), "--compact")
+    topic = jobs.topic(2)
+    jobs.produce(topic, records(range(COUNT), 0, names=10_000) + records(range(30), 1))
+    base, _, _ = jobs.run(
+        "base", "--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic"
+    )
+    again, report, _ = jobs.run("again", "--base", (tmp_path / "base").as_uri(), "--compact")
     assert again.fingerprint == base.fingerprint
     bare = [[replace(entry, files=()) for entry in each.partitions] for each in (again, base)]
     assert bare[0] == bare[1]
     assert (again.topic, again.topic_id, again.cluster) == (base.topic, base.topic_id, base.cluster)
     assert (report.records, report.offsets, report.base_marks) == (0, 0, base.marks)
-    expired, _, _ = run(
+    expired, _, _ = jobs.run(
         "base", "--base", str(tmp_path / "base"), "--compact", "--overwrite", "--expire-before", "2023-11-14T22:15:00"
     )  # fmt: skip
     assert 0 < expired.marks < base.marks
@@ -231,23 +232,18 @@ def test_an_archive_of_what_is_new_is_enough(spark: SparkSession, tmp_path: Path
         made("holed", "--source", late, "--base", str(tmp_path / "base"))
 
 
-def test_a_damaged_base_leaves_nothing(
-    run: Callable[..., tuple[Manifest, Report, list[str]]],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_base_leaves_nothing(jobs: Jobs, tmp_path: Path) -> None:
     """A byte that changed is found where the file is read, in a task; one line says so, and there is no snapshot."""
-    topic = make_topic(1)
-    produce(topic, records(range(40), 0))
-    run("base", "--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic")
+    topic = jobs.topic(1)
+    jobs.produce(topic, records(range(40), 0))
+    jobs.run("base", "--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--whole-topic")
     (damaged,) = (tmp_path / "base" / "0").glob("*.sst")
     data = bytearray(damaged.read_bytes())
     data[len(data) // 2] ^= 1
     damaged.write_bytes(data)
-    produce(topic, records(range(40, 50), 0))
+    jobs.produce(topic, records(range(40, 50), 0))
     with pytest.raises(Exception, match="SHA-256") as caught:
-        run("grown", "--base", str(tmp_path / "base"), "--whole-topic")
+        jobs.run("grown", "--base", str(tmp_path / "base"), "--whole-topic")
     line = one_line(caught.value)
     assert "00000.sst has SHA-256" in line
     assert "its manifest says" in line

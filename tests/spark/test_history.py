@@ -39,21 +39,6 @@ def text(offset: int, **told: Any) -> str:
     return CommitMetadata(**{"low": 0, "complete": True, "rule": RULE, **told}).text(offset)
 
 
-def commit(broker: Broker, group: str, topic: str, offsets: dict[int, tuple[int, str]]) -> None:
-    """Commit an offset with its text for each partition."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": group})
-    try:
-        consumer.commit(
-            offsets=[
-                TopicPartition(topic, number, offset, sealed(said, group, topic, number))
-                for number, (offset, said) in offsets.items()
-            ],
-            asynchronous=False,
-        )
-    finally:
-        consumer.close()
-
-
 def minutes(count: int, partition: int = 0) -> list[Outgoing]:
     """One record a minute."""
     return [
@@ -62,13 +47,45 @@ def minutes(count: int, partition: int = 0) -> list[Outgoing]:
     ]
 
 
-@pytest.fixture
-def resolve(broker: Broker) -> Callable[..., History]:
-    """Resolves a topic's history: ``resolve(topic, Window(...), group=...)``."""
+class Past:
+    """A group, topics with a past, and the history of them that a run would fold."""
 
-    def history(topic: str, window: Window, **given: Any) -> History:
+    def __init__(
+        self, broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int], group: str
+    ) -> None:
+        self.bootstrap, self.group = broker.bootstrap, group
+        self.make_topic, self.produce = make_topic, produce
+
+    def topic_of(self, count: int) -> str:
+        """Make a topic of one partition with one record a minute."""
+        topic = self.make_topic(1)
+        self.produce(topic, minutes(count))
+        return topic
+
+    def delete_before(self, topic: str, offset: int) -> None:
+        """Delete the records before an offset of partition 0."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for answer in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+            answer.result(30)
+
+    def commit(self, topic: str, offsets: dict[int, tuple[int, str]]) -> None:
+        """Commit an offset with its text for each partition."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
+        try:
+            consumer.commit(
+                offsets=[
+                    TopicPartition(topic, number, offset, sealed(said, self.group, topic, number))
+                    for number, (offset, said) in offsets.items()
+                ],
+                asynchronous=False,
+            )
+        finally:
+            consumer.close()
+
+    def resolve(self, topic: str, window: Window, **given: Any) -> History:
+        """Resolve a topic's history: ``resolve(topic, Window(...), group=...)``."""
         group, vouched = given.pop("group", None), given.pop("assume_processed", False)
-        with KafkaLog(broker.bootstrap, topic, {}) as log:
+        with KafkaLog(self.bootstrap, topic, {}) as log:
             return resolve_history(
                 log,
                 window,
@@ -78,53 +95,44 @@ def resolve(broker: Broker) -> Callable[..., History]:
                 **{"rule": RULE, **given},
             )
 
-    return history
+
+@pytest.fixture
+def past(broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int], group: str) -> Past:
+    """Of a fresh group on a real broker."""
+    return Past(broker, make_topic, produce, group)
 
 
-def test_vouched_history_is_the_whole_log(
-    resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int]
-) -> None:
+def test_vouched_history_is_the_whole_log(past: Past) -> None:
     """Without a group everything up to the end counts, complete where the log begins at 0, with both identities."""
-    topic = make_topic(2)
-    produce(topic, minutes(3))
-    history = resolve(topic, Window(days=1))
+    topic = past.make_topic(2)
+    past.produce(topic, minutes(3))
+    history = past.resolve(topic, Window(days=1))
     assert [(each.low, each.begin, each.high, each.complete) for each in history.offset_ranges] == [
         (0, 0, 3, True),
         (0, 0, 0, True),
     ]
     assert history.cluster
     assert len(history.topic_id) > 10
-    assert history.topic_id != resolve(make_topic(1), Window(days=1)).topic_id
+    assert history.topic_id != past.resolve(past.make_topic(1), Window(days=1)).topic_id
 
 
-def test_reading_begins_at_the_first_record_inside_the_window(
-    resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int]
-) -> None:
+def test_reading_begins_at_the_first_record_inside_the_window(past: Past) -> None:
     """With 100 minutes of log and a window of 16, reading begins 17 minutes before the last record; with a count at 0."""
-    topic = make_topic(1)
-    produce(topic, minutes(100))
-    (offset_range,) = resolve(topic, Window(minutes=16)).offset_ranges
+    topic = past.topic_of(100)
+    (offset_range,) = past.resolve(topic, Window(minutes=16)).offset_ranges
     assert offset_range.keep_from_ms == BASE_MS + 82 * MINUTE_MS
     assert 81 <= offset_range.begin <= 82
     assert not offset_range.complete
-    (counted,) = resolve(topic, Window(minutes=16, count=5)).offset_ranges
+    (counted,) = past.resolve(topic, Window(minutes=16, count=5)).offset_ranges
     assert (counted.begin, counted.keep_from_ms) == (0, BASE_MS + 82 * MINUTE_MS)
 
 
-def test_the_cut_is_what_the_group_committed(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-) -> None:
+def test_the_cut_is_what_the_group_committed(past: Past) -> None:
     """The offset range of each partition is [low, committed) of the group's own metadata; others are skipped with a reason."""
-    topic = make_topic(6)
+    topic = past.make_topic(6)
     for partition in range(6):
-        produce(topic, minutes(10, partition))
-    commit(
-        broker,
-        group,
+        past.produce(topic, minutes(10, partition))
+    past.commit(
         topic,
         {
             0: (7, text(7, low=2)),
@@ -134,7 +142,7 @@ def test_the_cut_is_what_the_group_committed(
             4: (4, text(5)),
         },
     )
-    history = resolve(topic, Window(days=1), group=group)
+    history = past.resolve(topic, Window(days=1), group=past.group)
     assert [
         (each.partition, each.low, each.begin, each.high, each.complete) for each in history.offset_ranges
     ] == [
@@ -146,24 +154,18 @@ def test_the_cut_is_what_the_group_committed(
     assert history.skipped == {2: without, 3: another, 4: without, 5: "nothing committed"}
 
 
-def test_what_was_handled_by_another_rule_is_not_folded_by_this_one(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-) -> None:
+def test_what_was_handled_by_another_rule_is_not_folded_by_this_one(past: Past) -> None:
     """What its consumers hid as duplicates would count as handled, by IDs that nobody has handled: vouched for or not."""
-    topic = make_topic(2)
+    topic = past.make_topic(2)
     for partition in range(2):
-        produce(topic, minutes(10, partition))
-    commit(broker, group, topic, {0: (7, text(7)), 1: (7, text(7, rule=ANOTHER))})
+        past.produce(topic, minutes(10, partition))
+    past.commit(topic, {0: (7, text(7)), 1: (7, text(7, rule=ANOTHER))})
     for vouched in (False, True):
-        history = resolve(topic, Window(days=1), group=group, assume_processed=vouched)
+        history = past.resolve(topic, Window(days=1), group=past.group, assume_processed=vouched)
         assert [each.partition for each in history.offset_ranges] == [0]
         assert history.skipped == {1: ANOTHER_RULE}
     with pytest.raises(BackfillError, match="give --id, --window"):
-        resolve(topic, Window(days=1), group=group, rule="0" * 16)
+        past.resolve(topic, Window(days=1), group=past.group, rule="0" * 16)
 
 
 @pytest.mark.parametrize(
@@ -195,80 +197,52 @@ def test_the_rule_of_a_run_is_that_of_its_consumers(changed: list[str]) -> None:
     assert rule_of(options) != mine
 
 
-def test_assumed_history_keeps_the_cut(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-) -> None:
+def test_assumed_history_keeps_the_cut(past: Past) -> None:
     """A user who vouches for what lies before the commits gets all of it, and nothing beyond them."""
-    topic = make_topic(1)
-    produce(topic, minutes(10))
-    commit(broker, group, topic, {0: (4, "")})
-    (offset_range,) = resolve(topic, Window(days=1), group=group, assume_processed=True).offset_ranges
+    topic = past.topic_of(10)
+    past.commit(topic, {0: (4, "")})
+    (offset_range,) = past.resolve(
+        topic, Window(days=1), group=past.group, assume_processed=True
+    ).offset_ranges
     assert (offset_range.low, offset_range.high, offset_range.complete) == (0, 4, True)
 
 
-def test_a_late_record_at_the_logs_beginning_hides_no_gap(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-) -> None:
+def test_a_late_record_at_the_logs_beginning_hides_no_gap(past: Past) -> None:
     """What lay before it was written inside the window, as what lies behind it was: the offsets are named."""
-    topic = make_topic(1)
+    topic = past.make_topic(1)
     late = Outgoing(value=b"x", partition=0, timestamp_ms=BASE_MS - 90 * MINUTE_MS)
-    produce(topic, [*minutes(20), late, *minutes(30)[20:]])
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for answer in admin.delete_records([TopicPartition(topic, 0, 20)]).values():
-        answer.result(30)
+    past.produce(topic, [*minutes(20), late, *minutes(30)[20:]])
+    past.delete_before(topic, 20)
 
     def survey(*_: object) -> dict[int, Archived]:
         old_ms = BASE_MS - 100 * MINUTE_MS
         return {0: Archived(0, 0, 3, 3, old_ms, old_ms, None)}
 
-    (offset_range,) = resolve(topic, Window(hours=1), survey=survey).offset_ranges
+    (offset_range,) = past.resolve(topic, Window(hours=1), survey=survey).offset_ranges
     assert offset_range.gaps == ((3, 20),)
 
 
-def test_a_group_without_history_is_an_error(
-    resolve: Callable[..., History], make_topic: Callable[..., str], produce: Callable[..., int], group: str
-) -> None:
+def test_a_group_without_history_is_an_error(past: Past) -> None:
     """A group that committed nothing ends in one line that names it and the ways out."""
-    topic = make_topic(1)
-    produce(topic, minutes(2))
+    topic = past.topic_of(2)
     with pytest.raises(
-        BackfillError, match=rf"group '{group}' has no history .*nothing committed.*--assume-processed"
+        BackfillError, match=rf"group '{past.group}' has no history .*nothing committed.*--assume-processed"
     ):
-        resolve(topic, Window(days=1), group=group)
+        past.resolve(topic, Window(days=1), group=past.group)
 
 
-def test_a_commit_beyond_the_log_is_an_error(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-) -> None:
+def test_a_commit_beyond_the_log_is_an_error(past: Past) -> None:
     """Offsets that this log never had belong to another topic of the same name."""
-    topic = make_topic(1)
-    produce(topic, minutes(2))
-    commit(broker, group, topic, {0: (50, text(50))})
+    topic = past.topic_of(2)
+    past.commit(topic, {0: (50, text(50))})
     with pytest.raises(BackfillError, match=r"committed offset 50 lies beyond the log's end 2"):
-        resolve(topic, Window(days=1), group=group)
+        past.resolve(topic, Window(days=1), group=past.group)
 
 
-def test_an_open_transaction_bounds_the_cut(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-) -> None:
+def test_an_open_transaction_bounds_the_cut(past: Past) -> None:
     """Records that may still be aborted are not folded, and aborted ones do not hide the last timestamp."""
-    topic = make_topic(1)
-    produce(topic, minutes(3))
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic, "log_level": 2})
+    topic = past.topic_of(3)
+    producer = Producer({"bootstrap.servers": past.bootstrap, "transactional.id": topic, "log_level": 2})
     producer.init_transactions(30)
     producer.begin_transaction()
     for _ in range(50):
@@ -279,30 +253,21 @@ def test_an_open_transaction_bounds_the_cut(
     producer.produce(topic, b"undecided", partition=0)
     producer.flush(30)
     try:
-        (offset_range,) = resolve(topic, Window(minutes=16)).offset_ranges
+        (offset_range,) = past.resolve(topic, Window(minutes=16)).offset_ranges
     finally:
         producer.abort_transaction(30)
     assert offset_range.high == 54
     assert offset_range.keep_from_ms == BASE_MS + (2 - 17) * MINUTE_MS
 
 
-def test_retention_shortens_what_is_known(
-    broker: Broker,
-    resolve: Callable[..., History],
-    make_topic: Callable[..., str],
-    produce: Callable[..., int],
-    group: str,
-) -> None:
+def test_retention_shortens_what_is_known(past: Past) -> None:
     """Deleted records are not read and coverage is no longer complete, while low stays the group's own."""
-    topic = make_topic(1)
-    produce(topic, minutes(10))
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for answer in admin.delete_records([TopicPartition(topic, 0, 6)]).values():
-        answer.result(30)
-    (vouched,) = resolve(topic, Window(days=1)).offset_ranges
+    topic = past.topic_of(10)
+    past.delete_before(topic, 6)
+    (vouched,) = past.resolve(topic, Window(days=1)).offset_ranges
     assert (vouched.low, vouched.begin, vouched.complete) == (6, 6, False)
-    commit(broker, group, topic, {0: (8, text(8, low=1))})
-    (offset_range,) = resolve(topic, Window(days=1), group=group).offset_ranges
+    past.commit(topic, {0: (8, text(8, low=1))})
+    (offset_range,) = past.resolve(topic, Window(days=1), group=past.group).offset_ranges
     assert offset_range == OffsetRange(
         partition=0,
         low=1,
