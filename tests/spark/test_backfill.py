@@ -19,7 +19,7 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.consuming import commit_text
-from tests.support.naive_fold import read_sorted_file
+from tests.support.known_marks import read_sorted_file
 from tests.support.producing import Outgoing, with_ids
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from spark_backfill.output import Output
-from tests.support.naive_fold import read_sorted_file
+from tests.support.known_marks import read_sorted_file
 from tests.support.producing import Outgoing
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster, kill_tree, wait_for
 from tests.support.spark_environment import make_environment_archive

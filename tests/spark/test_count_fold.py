@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,19 +10,15 @@ from dedup_sdk.decision import Mark
 from dedup_sdk.window import Window
 from spark_backfill.count_fold import CountFold
 from spark_backfill.time_fold import Folded
-from tests.support.naive_fold import Row, as_dictionary, digest_of, live, naive_fold
+from tests.support.folding import add_rows
+from tests.support.known_marks import newest_marks
+from tests.support.naive_fold import Row, digest_of, live, naive_fold
 
 
 def fold(rows: list[Row], window: Window, batch: int = 7, keep_from_ms: int | None = None) -> Folded:
     """Fold rows, so many a batch."""
     folding = CountFold(window, keep_from_ms)
-    for start in range(0, len(rows), batch):
-        part = rows[start : start + batch]
-        folding.add(
-            b"".join(row.digest or b"" for row in part),
-            np.array([row.offset for row in part], np.int64),
-            np.array([row.timestamp_ms for row in part], np.int64),
-        )
+    add_rows(folding, rows, batch)
     return folding.finish()
 
 
@@ -41,7 +36,7 @@ def test_equals_the_rule_applied_record_by_record(
     marks, accepted = naive_fold(rows, window)
     folded = fold(rows, window)
     inside = {digest: mark for digest, mark in marks.items() if accepted - mark.number < count}
-    assert as_dictionary(folded.marks) == inside
+    assert newest_marks([folded.marks]) == inside
     assert folded.accepted == accepted
     newest_ms = max((row.timestamp_ms for row in rows), default=0)
     assert live(marks, window, newest_ms, accepted).items() <= inside.items()
@@ -52,14 +47,14 @@ def test_a_duplicate_refreshes_the_sighting_and_not_the_number() -> None:
     names = ["a", "b", "a", "c", "a"]
     rows = [Row(0, offset, offset, digest_of(name)) for offset, name in enumerate(names)]
     folded = fold(rows, Window(count=2))
-    assert as_dictionary(folded.marks) == {digest_of("c"): Mark(3, 3, 3), digest_of("a"): Mark(4, 4, 4)}
+    assert newest_marks([folded.marks]) == {digest_of("c"): Mark(3, 3, 3), digest_of("a"): Mark(4, 4, 4)}
 
 
 def test_numbers_start_at_one_and_what_left_the_ring_is_told() -> None:
     """Acceptance numbers are ranks from the first row on; the last one that was forgotten is reported with its time."""
     rows = [Row(0, offset, 100 + offset, digest_of(offset)) for offset in range(5)]
     folded = fold(rows, Window(count=3))
-    assert sorted(mark.number for mark in as_dictionary(folded.marks).values()) == [3, 4, 5]
+    assert sorted(mark.number for mark in newest_marks([folded.marks]).values()) == [3, 4, 5]
     assert (folded.forgotten_number, folded.forgotten_ms, folded.accepted) == (2, 101, 5)
 
 
@@ -67,7 +62,7 @@ def test_a_time_horizon_is_told_by_number_too() -> None:
     """Marks left out for their age count as forgotten by number, so that coverage stays true in both dimensions."""
     rows = [Row(0, offset, 10 * offset, digest_of(offset)) for offset in range(4)]
     folded = fold(rows, Window(count=10, milliseconds=15), keep_from_ms=15)
-    assert [mark.number for mark in as_dictionary(folded.marks).values() if mark.number < 3] == []
+    assert [mark.number for mark in newest_marks([folded.marks]).values() if mark.number < 3] == []
     assert (folded.forgotten_number, folded.forgotten_ms) == (2, 10)
 
 

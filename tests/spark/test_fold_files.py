@@ -14,7 +14,8 @@ from spark_backfill.offset_range import OffsetRange
 from spark_backfill.output import Output
 from spark_backfill.slots import SlotPlan, placement_column, plan_slots
 from tests.support.folding import fold_to_files
-from tests.support.naive_fold import Row, as_dictionary, digest_of, naive_fold, read_sorted_file
+from tests.support.known_marks import newest_marks, read_sorted_file
+from tests.support.naive_fold import Row, digest_of, naive_fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -248,4 +249,4 @@ def test_marks_of_naive_and_columns_are_comparable() -> None:
     assert [tuple(mark) for mark in marks.values()] == [(2, 6, 1)]
     from dedup_sdk.marks import NO_MARKS
 
-    assert as_dictionary(NO_MARKS) == {}
+    assert newest_marks([NO_MARKS]) == {}

@@ -13,8 +13,8 @@ from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from tests.support.archives import write_json_lines, write_parquet
+from tests.support.known_marks import read_sorted_file
 from tests.support.lived_topics import ARCHIVE, BASE_MS, JSON, LINES, PARQUET, TWICE
-from tests.support.naive_fold import read_sorted_file
 
 if TYPE_CHECKING:
     from pathlib import Path

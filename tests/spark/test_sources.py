@@ -28,7 +28,7 @@ from spark_backfill.source_options import KAFKA_SOURCES
 from tests.spark.test_archive_ids import Content, contents
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import commit_text
-from tests.support.naive_fold import read_sorted_file
+from tests.support.known_marks import read_sorted_file
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from dedup_sdk.window import Window
 from spark_backfill import time_fold
 from spark_backfill.time_fold import TimeFold
-from tests.support.naive_fold import Row, as_dictionary, digest_of, live, naive_fold
+from tests.support.folding import add_rows
+from tests.support.known_marks import newest_marks
+from tests.support.naive_fold import Row, digest_of, live, naive_fold
 
 WINDOW = Window(milliseconds=40)
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 200)), max_size=60)
@@ -19,13 +21,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 200)), max_size=60)
 def fold(rows: list[Row], keep_from_ms: int | None, batch: int) -> time_fold.Folded:
     """Fold rows, so many a batch."""
     folding = TimeFold(keep_from_ms)
-    for start in range(0, len(rows), batch):
-        part = rows[start : start + batch]
-        folding.add(
-            b"".join(row.digest or b"" for row in part),
-            np.array([row.offset for row in part], np.int64),
-            np.array([row.timestamp_ms for row in part], np.int64),
-        )
+    add_rows(folding, rows, batch)
     return folding.finish()
 
 
@@ -36,7 +32,7 @@ def test_equals_a_loop_over_the_log(drawn: list[tuple[int, int]], random: object
     expected, _ = naive_fold(rows, WINDOW)
     random.shuffle(rows)  # type: ignore[attr-defined]
     folded = fold(rows, None, batch)
-    assert {d: m._replace(number=0) for d, m in expected.items()} == as_dictionary(folded.marks)
+    assert {d: m._replace(number=0) for d, m in expected.items()} == newest_marks([folded.marks])
     assert folded.forgotten_ms is None
 
 
@@ -47,7 +43,9 @@ def test_leaves_out_only_what_is_older(drawn: list[tuple[int, int]], keep_from_m
     marks, _ = naive_fold(rows, WINDOW)
     folded = fold(rows, keep_from_ms, 7)
     old = [mark.timestamp_ms for mark in marks.values() if mark.timestamp_ms < keep_from_ms]
-    assert set(as_dictionary(folded.marks)) == {d for d, m in marks.items() if m.timestamp_ms >= keep_from_ms}
+    assert set(newest_marks([folded.marks])) == {
+        d for d, m in marks.items() if m.timestamp_ms >= keep_from_ms
+    }
     assert folded.forgotten_ms == max(old, default=None)
 
 
@@ -61,21 +59,21 @@ def test_memory_is_bounded_by_distinct_ids(monkeypatch: pytest.MonkeyPatch) -> N
         folding.add(digest_of("hot") * 50, offsets, offsets)
         most = max(most, folding._pending_rows + folding._folded.count)
     assert most <= 200
-    assert as_dictionary(folding.finish().marks)[digest_of("hot")].offset == 9_999
+    assert newest_marks([folding.finish().marks])[digest_of("hot")].offset == 9_999
 
 
 def test_marks_ascend_as_unsigned_bytes() -> None:
     """Digests come out in RocksDB's order, where 0x80 lies above 0x7f."""
     digests = [bytes([first]) * 16 for first in (255, 128, 0, 127, 1)]
     rows = [Row(0, offset, 5, digest) for offset, digest in enumerate(digests)]
-    assert list(as_dictionary(fold(rows, None, 2).marks)) == sorted(digests)
+    assert list(newest_marks([fold(rows, None, 2).marks])) == sorted(digests)
 
 
 def test_what_lives_at_the_cut_survives_the_horizon() -> None:
     """No mark inside the window of the newest record is left out by a horizon one window before the last record."""
     rows = [Row(0, 0, 100, digest_of("a")), Row(0, 1, 141, digest_of("b")), Row(0, 2, 130, digest_of("c"))]
     marks, accepted = naive_fold(rows, WINDOW)
-    folded = as_dictionary(fold(rows, 130 - 40, 10).marks)
+    folded = newest_marks([fold(rows, 130 - 40, 10).marks])
     alive = live(marks, WINDOW, 141, accepted)
     assert set(alive) == {digest_of("b"), digest_of("c")}
     assert set(alive) <= set(folded)

@@ -1,8 +1,10 @@
-"""The fold of rows written down in a test: packed, shuffled, and written as by a run."""
+"""The fold of rows written down in a test: packed, shuffled, and written as by a run; or given to one fold."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from spark_backfill.fold import Packing, Task, pack_rows, write_slots
 from spark_backfill.slots import SlotPlan, plan_slots
@@ -14,8 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from dedup_sdk.window import Window
+    from spark_backfill.count_fold import CountFold
     from spark_backfill.offset_range import OffsetRange
     from spark_backfill.slot_outcome import SlotOutcome
+    from spark_backfill.time_fold import TimeFold
+    from tests.support.naive_fold import Row
 
 
 def fold_to_files(
@@ -33,3 +38,14 @@ def fold_to_files(
     )
     blocks = pack_rows(rows, Packing(plan, ordered))
     return plan, write_slots(blocks, plan, offset_ranges, window, folder, around=around)
+
+
+def add_rows(folding: CountFold | TimeFold, rows: Sequence[Row], batch: int) -> None:
+    """Give a fold these rows, all of which have an ID, so many a batch."""
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        folding.add(
+            b"".join(row.digest or b"" for row in part),
+            np.array([row.offset for row in part], np.int64),
+            np.array([row.timestamp_ms for row in part], np.int64),
+        )

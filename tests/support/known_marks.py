@@ -1,25 +1,56 @@
-"""Marks as a dictionary, however they are spread over journals and files."""
+"""Marks as a dictionary, however they are spread over journals and files: what tests compare two memories by."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.marks import Marks
-from tests.support.naive_fold import as_dictionary
+from dedup_sdk.store.pages import decode_items
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dedup_sdk.marks import Marks
+
+
+class Kept(NamedTuple):
+    """A mark: offset, timestamp (ms), number (0 where there is none), payload (b"" where there is none)."""
+
+    offset: int
+    timestamp_ms: int
+    number: int
+    payload: bytes
+
+
+def newest_of(pages: Iterable[Marks]) -> dict[bytes, Kept]:
+    """Return the mark of the highest offset of each digest."""
+    known: dict[bytes, Kept] = {}
+    for page in pages:
+        numbers = [0] * page.count if page.numbers is None else page.numbers.tolist()
+        payloads = page.payloads or [b""] * page.count
+        rows = zip(page.offsets.tolist(), page.timestamps.tolist(), numbers, payloads, strict=True)
+        for at, mark in enumerate(map(Kept._make, rows)):
+            digest = page.digests[16 * at : 16 * at + 16]
+            if digest not in known or mark.offset >= known[digest].offset:
+                known[digest] = mark
+    return known
 
 
 def newest_marks(pages: Iterable[Marks]) -> dict[bytes, Mark]:
-    """Return the mark of the highest offset of each digest, with its number (0 where there is none)."""
-    newest: dict[bytes, Mark] = {}
-    for page in pages:
-        for at in range(page.count):
-            one = slice(at, at + 1)
-            numbers = None if page.numbers is None else page.numbers[one]
-            row = Marks(
-                page.digests[16 * at : 16 * at + 16], page.offsets[one], page.timestamps[one], numbers
-            )
-            for digest, mark in as_dictionary(row).items():
-                if digest not in newest or newest[digest].offset < mark.offset:
-                    newest[digest] = mark
-    return newest
+    """Return the same without payloads, as the rule's oracles have them."""
+    return {digest: Mark(*kept[:3]) for digest, kept in newest_of(pages).items()}
+
+
+def read_sorted_file(path: Path) -> dict[bytes, Mark]:
+    """Return what a sorted file holds, in the order of the file, read by RocksDB itself."""
+    from rocksdict import Options, Rdict
+
+    folder = path.with_suffix(".db")
+    database = Rdict(str(folder), Options(raw_mode=True))
+    try:
+        database.ingest_external_file([str(path)])
+        entries = [(cast("bytes", key), cast("bytes", value)) for key, value in database.items()]
+    finally:
+        database.close()
+    return newest_marks([decode_items(entries)])

@@ -10,33 +10,25 @@ from dedup_sdk import Deduplicator, Record, Verdict
 from dedup_sdk.core.reach import plan_start
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.kafka.recovery import start_from_snapshot
+from dedup_sdk.marks import Marks
 from dedup_sdk.store.fingerprint import fingerprint
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.offset_range import OffsetRange, horizon_ms
+from tests.support.known_marks import Kept, newest_of
 from tests.support.rebuilding import NOW_MS
 from tests.support.steps import outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from dedup_sdk.core.reach import StartPlan
     from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.marks import Marks
     from dedup_sdk.strategy import Strategy
     from dedup_sdk.window import Window
-
-
-class Kept(NamedTuple):
-    """A mark: offset, timestamp (ms), number (0 where there is none), payload (b"" where there is none)."""
-
-    offset: int
-    timestamp_ms: int
-    number: int
-    payload: bytes
 
 
 class Memory(NamedTuple):
@@ -149,20 +141,6 @@ def in_snapshot(folder: Path) -> Memory:
     return Memory(newest_of(read_snapshot(folder, entry)), entry.accepted)
 
 
-def newest_of(pages: Iterable[Marks]) -> dict[bytes, Kept]:
-    """Return the mark of the highest offset of each digest."""
-    known: dict[bytes, Kept] = {}
-    for page in pages:
-        numbers = [0] * page.count if page.numbers is None else page.numbers.tolist()
-        payloads = page.payloads or [b""] * page.count
-        rows = zip(page.offsets.tolist(), page.timestamps.tolist(), numbers, payloads, strict=True)
-        for at, mark in enumerate(map(Kept._make, rows)):
-            digest = page.digests[16 * at : 16 * at + 16]
-            if digest not in known or mark.offset >= known[digest].offset:
-                known[digest] = mark
-    return known
-
-
 def begin_with(
     engine: Deduplicator, folder: Path, strategy: Strategy, *, low: int, committed: int, complete: bool = True
 ) -> tuple[Partition, StartPlan, str]:
@@ -189,8 +167,6 @@ def _identity(strategy: Strategy) -> Identity:
 
 
 def _fingerprint(marks: dict[bytes, Kept]) -> str:
-    from dedup_sdk.marks import Marks
-
     columns = np.asarray([mark[:2] for mark in marks.values()], np.int64).reshape(-1, 2)
     payloads = [mark.payload for mark in marks.values()]
     return fingerprint([Marks(b"".join(marks), columns[:, 0], columns[:, 1], payloads=payloads)])

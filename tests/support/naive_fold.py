@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_sdk.decision import Mark
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.pages import decode_items
 from tests.support.naive_log import Entry, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from dedup_sdk.window import Window
 
@@ -51,25 +48,3 @@ def live(marks: dict[bytes, Mark], window: Window, newest_ms: int, accepted: int
         for digest, mark in marks.items()
         if window.holds(newest_ms - mark.timestamp_ms, accepted - mark.number)
     }
-
-
-def as_dictionary(marks: Marks) -> dict[bytes, Mark]:
-    """Return columns of marks by digest; the number is 0 where they bear none."""
-    digests = [marks.digests[at : at + 16] for at in range(0, len(marks.digests), 16)]
-    numbers = [0] * marks.count if marks.numbers is None else marks.numbers.tolist()
-    columns = zip(marks.offsets.tolist(), marks.timestamps.tolist(), numbers, strict=True)
-    return dict(zip(digests, (Mark(*column) for column in columns), strict=True))
-
-
-def read_sorted_file(path: Path) -> dict[bytes, Mark]:
-    """Return what a sorted file holds, in the order of the file, read by RocksDB itself."""
-    from rocksdict import Options, Rdict
-
-    folder = path.with_suffix(".db")
-    database = Rdict(str(folder), Options(raw_mode=True))
-    try:
-        database.ingest_external_file([str(path)])
-        entries = [(cast("bytes", key), cast("bytes", value)) for key, value in database.items()]
-    finally:
-        database.close()
-    return as_dictionary(decode_items(entries))

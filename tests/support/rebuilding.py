@@ -25,7 +25,8 @@ from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle, rows_batch
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
-from tests.support.naive_fold import Row, as_dictionary
+from tests.support.known_marks import newest_marks
+from tests.support.naive_fold import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -227,10 +228,7 @@ def marks_of(folder: Path) -> dict[bytes, Mark]:
     """The marks of partition 0, read back from the files."""
     entry = read_manifest(folder).partition(0)
     assert entry is not None
-    found: dict[bytes, Mark] = {}
-    for page in read_snapshot(folder, entry):
-        found |= as_dictionary(page)
-    return found
+    return newest_marks(read_snapshot(folder, entry))
 
 
 def _columns(row: Row) -> Rows:
