@@ -23,8 +23,8 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.offset_range import OffsetRange, horizon_ms
 from spark_backfill.unit_spec import UnitSpec
+from tests.support.known_marks import Kept, newest_of
 from tests.support.lives import (
-    Kept,
     Memory,
     begin_with,
     engine_over,
@@ -32,7 +32,6 @@ from tests.support.lives import (
     in_store,
     in_window,
     lived,
-    newest_of,
     offset_range_of,
     replayed,
     verdicts,
@@ -373,9 +372,9 @@ def test_the_fold_of_units_is_that_of_a_list(seed: int, mode: Any, window: Windo
 
 
 @given(seed=SEEDS, mode=st.sampled_from(MODES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_units(seed: int, mode: Any) -> None:
-    """Of a group, and of one that crashed or had units that failed: what a replay of its history gives."""
+    """A snapshot and a replay agree, also after crashes and failed units; without faults a list says the same."""
     draw = Random(seed)
     window = draw.choice(UNIT_WINDOWS)
     faults = draw.random() < 0.5
@@ -419,6 +418,10 @@ def test_units(seed: int, mode: Any) -> None:
     replay, again = in_world(world)
     if calm and commit.complete:
         assert (found.alive(is_alive), found.accepted) == lived_through
+        assert replay.alive(is_alive) == lived_through[0]
+    if not faults and commit.complete:
+        told = told_by_list(events_of(world.log), window, members=mode == "members")
+        assert (told.alive(is_alive), told.accepted) == lived_through
     # Where a failed unit lies at the cut, the snapshot ends before it, and the rest is replayed.
     assert on.high == again.high == commit.offset
     # How much is in doubt hangs on how many records are folded at once, and what is late of a failed unit on where one begins.

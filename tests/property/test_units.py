@@ -1,4 +1,7 @@
-"""Units against a list that is read again in the order of ends, and through crashes, other disks and dead letters; broken ones are caught."""
+"""Verdicts of units against a list, and through crashes, other disks and dead letters; broken ones are caught.
+
+The list is read again in the order of ends. Marks of units are in `test_rebuilt_equals_lived`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,15 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk.core.flight import DONE
-from dedup_sdk.ids import digest_one
 from dedup_sdk.units import memory as unit_memory
 from dedup_sdk.units.doubt import Doubt
 from dedup_sdk.units.memory import UnitMemory
 from dedup_sdk.units.whole import CompleteUnit
 from dedup_sdk.window import Window
-from tests.support.known_marks import newest_marks
 from tests.support.naive_units import events_of, read_events
 from tests.support.unit_logs import unit_log
 from tests.support.unit_world import Action, UnitWorld
@@ -102,44 +103,6 @@ def test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends(
     }
     assert kinds == told.kinds
     assert all(world.handled[offset] <= 1 for offset in told.kinds)
-
-
-def _marks(world: UnitWorld) -> dict[bytes, tuple[int, int, int]]:
-    """Return the marks inside the window of an engine that ends in order."""
-    held = world.engine.partitions["t", 0]
-    held.flush()
-    window = world.strategy.window_of("t")
-    clock_ms = max(entry.timestamp_ms for entry in world.log)
-    accepted = held.memory.reach.count_window.accepted if held.memory.reach.count_window else 0
-    found = newest_marks(held.store.scan())
-    return {
-        digest: (mark.offset, mark.timestamp_ms, mark.number)
-        for digest, mark in found.items()
-        if window.holds(clock_ms - mark.timestamp_ms, accepted - mark.number)
-    }
-
-
-@given(seed=SEEDS, mode=st.sampled_from(["all-or-nothing", "members"]))
-@settings(max_examples=300, deadline=None)
-def test_a_store_that_is_folded_anew_has_the_marks_that_were_lived(seed: int, mode: Any) -> None:
-    """A group without faults moves to another disk: the log gives what the first one had, and what the list says."""
-    world = _lived(seed, mode=mode)
-    assert world.commit is not None
-    assume(world.commit.complete)
-    lived = _marks(world)
-    world.move()
-    assert _marks(world) == lived
-    window = world.strategy.window_of("t")
-    told = read_events(
-        events_of(world.log), time_ms=window.time_ms, count=window.count, members=mode == "members"
-    )
-    clock_ms = max(entry.timestamp_ms for entry in world.log)
-    numbered = window.count is not None
-    assert lived == {
-        digest_one(ident.encode()): (offset, at_ms, number if numbered else 0)
-        for ident, (offset, at_ms, number) in told.seen.items()
-        if window.holds(clock_ms - at_ms, told.accepted - number)
-    }
 
 
 # --- broken ------------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 class End(Enum):
@@ -30,8 +31,7 @@ class Entry:
     doubtful: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """What the log says of an ID: its last completed record, and the rank of its last accepted one."""
 
     offset: int
@@ -39,13 +39,12 @@ class Sighting:
     number: int
 
 
-def judge(entry: Entry, seen: Sighting | None, accepted: int, time_ms: int | None, count: int | None) -> bool:
-    """Whether a record is a duplicate of what was seen, ``accepted`` IDs having been accepted before it."""
-    if seen is None or seen.offset >= entry.offset:
-        return False
-    in_time = time_ms is None or entry.timestamp_ms - seen.timestamp_ms <= time_ms
-    in_count = count is None or accepted - seen.number < count
-    return in_time and in_count
+def in_window(
+    timestamp_ms: int, seen: Sighting, accepted: int, *, time_ms: int | None, count: int | None
+) -> bool:
+    """Whether a record of that time is a duplicate of what was seen before it; ``accepted``: IDs accepted before it."""
+    in_time = time_ms is None or timestamp_ms - seen.timestamp_ms <= time_ms
+    return in_time and (count is None or accepted - seen.number < count)
 
 
 @dataclass(slots=True)
@@ -68,7 +67,10 @@ def read_log(log: Iterable[Entry], time_ms: int | None, count: int | None) -> Re
         if entry.ident is None:
             continue
         sighting = seen.get(entry.ident)
-        if not entry.doubtful and sighting and judge(entry, sighting, reading.accepted, time_ms, count):
+        known = sighting and in_window(
+            entry.timestamp_ms, sighting, reading.accepted, time_ms=time_ms, count=count
+        )
+        if sighting and known and not entry.doubtful:
             reading.duplicates[entry.offset] = sighting
             seen[entry.ident] = Sighting(entry.offset, entry.timestamp_ms, sighting.number)
         else:

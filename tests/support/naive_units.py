@@ -1,14 +1,16 @@
 """Units in the plainest way: the log as a list, read again in the order of ends for every question.
 
-Nothing here is taken from the code under test. A record without a unit is an event of its own, where it lies; a unit is one where its
-last record lies. An event is rejected if one of its IDs was completed before it inside the window; what is accepted is remembered once
-all of it is handled.
+Nothing here is taken from the code under test; whether an ID is known the naive log says. A record without a unit is an
+event of its own, where it lies; a unit is one where its last record lies. An event is rejected if one of its IDs was
+completed before it inside the window; what is accepted is remembered once all of it is handled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from tests.support.naive_log import Sighting, in_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +60,10 @@ def events_of(log: Iterable[Entry]) -> list[Event]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a log says: offset -> kind (``fresh``, ``duplicate``, ``unkeyed``) of what is judged, and the IDs that are remembered.
-
-    ``seen``: ID -> offset, timestamp (ms) and rank.
-    """
+    """What a log says: offset -> kind (``fresh``, ``duplicate``, ``unkeyed``), and the last sighting of each ID."""
 
     kinds: dict[int, str] = field(default_factory=dict)
-    seen: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    seen: dict[str, Sighting] = field(default_factory=dict)
     accepted: int = 0
 
 
@@ -79,13 +78,13 @@ def read_events(
     """Judge all events in their order."""
     outcome = Outcome()
     for event in events:
-        end, known = event.end, set[str]()
-        for ident in event.idents:
-            if ident in outcome.seen:
-                _, at_ms, rank = outcome.seen[ident]
-                in_time = time_ms is None or end.timestamp_ms - at_ms <= time_ms
-                if in_time and (count is None or outcome.accepted - rank < count):
-                    known.add(ident)
+        end = event.end
+        known = {
+            ident
+            for ident in event.idents
+            if (seen := outcome.seen.get(ident))
+            and in_window(end.timestamp_ms, seen, outcome.accepted, time_ms=time_ms, count=count)
+        }
         rejected = bool(known) and not members
         firsts = set[str]()
         for entry in event.entries:
@@ -96,9 +95,9 @@ def read_events(
             if entry.ident is not None:
                 firsts.add(entry.ident)
         for ident in known:
-            outcome.seen[ident] = (end.offset, end.timestamp_ms, outcome.seen[ident][2])
+            outcome.seen[ident] = Sighting(end.offset, end.timestamp_ms, outcome.seen[ident].number)
         for ident in () if rejected else event.idents:
             if ident not in known:
                 outcome.accepted += 1
-                outcome.seen[ident] = (end.offset, end.timestamp_ms, outcome.accepted)
+                outcome.seen[ident] = Sighting(end.offset, end.timestamp_ms, outcome.accepted)
     return outcome
