@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dedup_sdk import Deduplicator, LastId, Lookup, Record, Window, header, id_spec, orders
+from dedup_adapters import artemis
+from dedup_sdk import Deduplicator, LastId, Lookup, Record, Window, header, id_spec, key, orders
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.paths import list_partitions
@@ -18,7 +19,8 @@ from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, run_through
-from tests.support.lives import in_window, newest_of
+from tests.support.known_marks import newest_of
+from tests.support.lives import in_window
 from tests.support.producing import outgoing, produce
 from tests.support.surviving import copy_at_one_moment
 from tests.support.unit_logs import unit_log
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from dedup_sdk.store.manifest import Manifest, PartitionManifest
     from dedup_sdk.strategy import Strategy
     from tests.support.brokers import Broker
-    from tests.support.lives import Kept
+    from tests.support.known_marks import Kept
 
 BASE_MS = 1_700_000_000_000
 PARTITIONS = (0, 1)
@@ -62,6 +64,7 @@ def in_units(window: str, mode: str = "all-or-nothing") -> Said:
     return looked_up("header:dedup-id", window, unit=header("dedup-unit"), unit_mode=mode)
 
 
+ID_CACHE = Said(artemis.duplicate_detection(id=key(), id_cache_size=60), ("--id", "key", "--window", "60n"))
 _BY_GTID = LastId(id=header("gtid"), order=orders.mysql_gtid(), source=header("producer"), reorder_depth=6)
 GTIDS = Said(
     _BY_GTID,
@@ -217,8 +220,8 @@ RULES = {
     "json": Rule(
         said=looked_up("json:/id", "1h"), log=lambda group: singles(group, 220), early=200, sources=(JVM, PARQUET),
     ),
-    "count": Rule(
-        said=looked_up("key", "60n"), log=lambda group: singles(group, 220), early=200,
+    "id-cache": Rule(
+        said=ID_CACHE, log=lambda group: singles(group, 220), early=200,
         sources=(JVM, TWICE), killed=True, expires=True,
     ),
     "count-expiring": Rule(
