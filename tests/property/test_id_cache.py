@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -12,9 +12,35 @@ from hypothesis import strategies as st
 from dedup_adapters import artemis
 from dedup_sdk import Deduplicator, MemoryStore, Record, RocksStore
 from dedup_sdk.store.protocol import KeyStore
-from tests.support.naive_id_cache import NaiveIdCache
 
 ADDRESSES = ["orders", "orders.eu", "audit"]
+
+
+@dataclass(slots=True)
+class NaiveIdCache:
+    """The duplicate ID cache as the documents of both brokers have it: a list of the last ``size`` accepted IDs.
+
+    It is their rule, and not ours: the naive log of a count window says the same in other words.
+    """
+
+    size: int = 0
+    persist: bool = True
+    ids: list[bytes] = field(default_factory=list)
+
+    def start(self, size: int, *, persist: bool) -> None:
+        """The broker starts: of what was stored the newest come back, if anything was, and is to be."""
+        kept = self.ids if self.persist and persist else []
+        self.size, self.persist = size, persist
+        self.ids = kept[-size:] if size else []
+
+    def accepts(self, dedup_id: bytes | None) -> bool:
+        """Whether a message is new; then its ID takes the slot of the oldest."""
+        if dedup_id is None or not self.size:
+            return True
+        if dedup_id in self.ids:
+            return False
+        self.ids = [*self.ids, dedup_id][-self.size :]
+        return True
 
 
 @dataclass(frozen=True, slots=True)
