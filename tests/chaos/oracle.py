@@ -1,5 +1,8 @@
 """The judge: what was lost, doubled, out of order, or committed too early. It knows nothing of stores and verdicts.
 
+Which records are one message the naive log says (`tests.support.naive_log`), as in all tests of lookups. The rest is no
+prediction of verdicts: it judges runs of processes from outside, by the calls of their handlers and the commits.
+
 message
     what the application should see once: the records of one partition that bear the same ID, each no later than a window
     after the one before it; of all partitions where a memory is shared. A record without an ID is a message by itself.

@@ -19,7 +19,7 @@ from dedup_sdk.kafka import commits
 from dedup_sdk.kafka.delivery import Delivery
 from dedup_sdk.kafka.loop import FetchLoop
 from dedup_sdk.testing import MockKafka
-from tests.support.walking.oracle import BrokenPromiseError
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.walking.player import Player
 from tests.support.walking.shrinking import shrink
 from tests.support.walking.walk import Step, Walk, invent

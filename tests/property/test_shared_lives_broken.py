@@ -18,8 +18,8 @@ from dedup_sdk.shared.leases import Leases
 from dedup_sdk.shared.memory import MemoryClaimStore, _Claimed, _Completed
 from dedup_sdk.shared.protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing import member, truth, watched, world
-from tests.support.sharing.truth import BrokenPromiseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 from tests.model.last_id.host import Beginning, Commit, LastIdHost, Said
 from tests.model.last_id.log import Manners, draw_log
-from tests.model.last_id.oracle import BrokenPromiseError, Oracle
+from tests.model.last_id.oracle import Oracle
 from tests.model.last_id.rule import LastIdRule
+from tests.support.broken_promise import BrokenPromiseError
 
 LOG_LENGTH = 120
 _MOST_STEPS = 20_000

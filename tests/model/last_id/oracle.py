@@ -19,10 +19,7 @@ from __future__ import annotations
 
 from tests.model.last_id.host import Said, Sources, Store
 from tests.model.last_id.rule import Answer, Ident, LastIdRule, Order, Sent, compare
-
-
-class BrokenPromiseError(Exception):
-    """A promise is broken; the first words say which."""
+from tests.support.broken_promise import BrokenPromiseError
 
 
 class Oracle:
@@ -43,7 +40,7 @@ class Oracle:
     def redelivered(self, offset: int) -> None:
         """Judge that a record was taken for completed."""
         if offset not in self.settled:
-            raise BrokenPromiseError(f"lost: nobody completed {offset}, {self._log[offset]}")
+            raise BrokenPromiseError("lost", f"nobody completed {offset}, {self._log[offset]}")
 
     def answered(self, said: Said, *, on_disk: bool) -> None:
         """Judge what is said of a record; ``on_disk``: this host's disk knows that it is completed."""
@@ -52,22 +49,22 @@ class Oracle:
             # Where the late are discarded, one that comes again after that is one more of them.
             discarded = self._rule.below_floor == "discard" and self._is_late(offset)
             if not discarded and not any(earlier in self.handled for earlier in self._earlier(offset)):
-                raise BrokenPromiseError(f"lost: {offset}, {self._log[offset]}, is a duplicate of nothing")
+                raise BrokenPromiseError("lost", f"{offset}, {self._log[offset]}, is a duplicate of nothing")
             self.settled.add(offset)
             return
         if not self._rule.delivers(answer):
             if not self._is_late(offset):
                 raise BrokenPromiseError(
-                    f"lost: {offset}, {self._log[offset]}, is discarded, and is not late"
+                    "lost", f"{offset}, {self._log[offset]}, is discarded, and is not late"
                 )
             self.settled.add(offset)
             return
         if on_disk and not self.meddled:
-            raise BrokenPromiseError(f"repeated: {offset}, {self._log[offset]}")
+            raise BrokenPromiseError("repeated", f"{offset}, {self._log[offset]}")
         if answer is Answer.FRESH:
             self._fresh(said)
         elif not self._is_doubtful(said):
-            raise BrokenPromiseError(f"doubted: {offset}, {self._log[offset]}, for {answer.name}")
+            raise BrokenPromiseError("doubted", f"{offset}, {self._log[offset]}, for {answer.name}")
 
     def ended(self, offset: int) -> None:
         """Note that a handler did its work, or that its dead letter arrived."""
@@ -78,7 +75,7 @@ class Oracle:
         """Judge a commit of a member that began at ``start``."""
         missing = set(range(start, offset)) - self.settled
         if missing:
-            raise BrokenPromiseError(f"lost: the commit of {offset} passes {min(missing)}")
+            raise BrokenPromiseError("lost", f"the commit of {offset} passes {min(missing)}")
 
     def kept(self, store: Store) -> None:
         """Judge what a store keeps."""
@@ -92,7 +89,7 @@ class Oracle:
                 sources[row.source] = state
         if sources != store.sources:
             raise BrokenPromiseError(
-                f"rebuilt otherwise: {sources} before {store.high}, lived {store.sources}"
+                "rebuilt otherwise", f"{sources} before {store.high}, lived {store.sources}"
             )
 
     # --- what the log says ------------------------------------------------------------------------------------------
@@ -122,7 +119,7 @@ class Oracle:
         # What another member completed, and has not committed, this one cannot know.
         known = [each for each in before if each < said.high or each in said.ahead]
         if known:
-            raise BrokenPromiseError(f"doubled: {offset}, {self._log[offset]}, was completed at {known[0]}")
+            raise BrokenPromiseError("doubled", f"{offset}, {self._log[offset]}, was completed at {known[0]}")
 
     def _is_doubtful(self, said: Said) -> bool:
         offset, answer = said.offset, said.answer

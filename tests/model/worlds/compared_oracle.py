@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from dedup_sdk.record import VerdictKind
 from tests.model.last_id.rule import Answer
 from tests.model.worlds.compared import LogRow, read_compared
-from tests.model.worlds.oracle import BrokenPromiseError, Oracle
+from tests.model.worlds.oracle import Oracle
 from tests.model.worlds.world import LONG, WALL_CLOCK_MS
+from tests.support.broken_promise import BrokenPromiseError
 
 if TYPE_CHECKING:
     from tests.model.worlds.broker import Entry
@@ -48,7 +49,7 @@ class ComparedOracle(Oracle):
         for serial, entry in sorted(present.items(), key=lambda each: each[1].offset):
             fact, last = facts[entry.offset], self.last.get((group, serial))
             if last is VerdictKind.DUPLICATE and not self._is_duplicate(entry, fact, known):
-                raise BrokenPromiseError(f"lost: {entry} was called a duplicate, and is none: {fact}")
+                raise BrokenPromiseError("lost", f"{entry} was called a duplicate, and is none: {fact}")
             again = not known.isdisjoint(self.names(entry))
             self._judge_delivered(entry, fact, last, again=again)
             known |= self.names(entry)
@@ -68,11 +69,11 @@ class ComparedOracle(Oracle):
         may_doubt = self._world.times == "wild" or not self._world.knows_everything
         asked = may_doubt and fact.looked_up is Answer.FRESH
         if last is VerdictKind.FRESH and again and not (trusted or asked):
-            raise BrokenPromiseError(f"doubled: {entry} is a duplicate: {fact}")
+            raise BrokenPromiseError("doubled", f"{entry} is a duplicate: {fact}")
         # What was forgotten for its age is in doubt when its source goes on, and wild times age everything.
         remembers = self._world.times != "wild" and (self._world.window.time_ms or 0) >= (LONG.time_ms or 0)
         certain = (
             remembers and self._world.knows_everything and fact.expected in (Answer.FRESH, Answer.DUPLICATE)
         )
         if last is VerdictKind.UNVERIFIED and certain:
-            raise BrokenPromiseError(f"doubted: {entry} is certain: {fact}")
+            raise BrokenPromiseError("doubted", f"{entry} is certain: {fact}")

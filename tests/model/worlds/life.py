@@ -19,9 +19,10 @@ from tests.model.worlds.compared_oracle import ComparedOracle
 from tests.model.worlds.disk import CrashError, Disk
 from tests.model.worlds.kept import kept
 from tests.model.worlds.member import Member, Told
-from tests.model.worlds.oracle import BrokenPromiseError, Oracle
+from tests.model.worlds.oracle import Oracle
 from tests.model.worlds.quiet import quiet
 from tests.model.worlds.world import FAR_FUTURE_MS, WALL_CLOCK_MS, World
+from tests.support.broken_promise import BrokenPromiseError
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -268,7 +269,7 @@ class Life:
             held = member.held(number)
             # One batch may be judged before the next look.
             if held is not None and held.flight.kept > 4 * self.world.parking + 60:
-                raise BrokenPromiseError(f"unbounded: {held.flight.kept} records are in memory")
+                raise BrokenPromiseError("unbounded", f"{held.flight.kept} records are in memory")
 
     # --- a life ------------------------------------------------------------------------------------------------------
 
@@ -369,7 +370,7 @@ class Life:
                 return
             for seat in list(self.members):
                 self._finish(seat)
-        raise BrokenPromiseError("stuck: what is left is never over")
+        raise BrokenPromiseError("stuck", "what is left is never over")
 
     def _finish(self, seat: Seat) -> None:
         """Have a member handle all that there is."""
@@ -398,5 +399,5 @@ class Life:
             return False
         left = kept(held.state)
         if any(left):
-            raise BrokenPromiseError(f"unbounded: nothing is in flight, and yet something is kept: {left}")
+            raise BrokenPromiseError("unbounded", f"nothing is in flight, and yet something is kept: {left}")
         return True

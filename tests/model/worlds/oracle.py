@@ -1,5 +1,7 @@
 """What must hold in every world, told from what the handlers did and not from what the code says.
 
+The verdicts that follow from a log it takes from the naive log.
+
 lost
     a record was called a duplicate, or redelivered, or passed by a commit, and nobody handled its message.
 doubled
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from dedup_sdk.kafka.commit_text import parse_metadata
 from dedup_sdk.record import VerdictKind
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.naive_log import End, read_log
 from tests.support.naive_log import Entry as LogEntry
 
@@ -26,10 +29,6 @@ if TYPE_CHECKING:
     from tests.model.worlds.broker import Broker, Entry
     from tests.model.worlds.member import Member, Told
     from tests.model.worlds.world import World
-
-
-class BrokenPromiseError(Exception):
-    """A promise is broken; the first word says which."""
 
 
 class Oracle:
@@ -84,19 +83,19 @@ class Oracle:
         entry = self.entries[told.partition][serial]
         if kind is VerdictKind.REDELIVERED:
             if not self.settled(group, told.partition, serial):
-                raise BrokenPromiseError(f"lost: {entry} is taken for completed, and nobody completed it")
+                raise BrokenPromiseError("lost", f"{entry} is taken for completed, and nobody completed it")
             return
         self.last[group, serial] = kind
         if kind is VerdictKind.DUPLICATE:
             if not self.may_be_duplicate(group, told.partition, entry):
-                raise BrokenPromiseError(f"lost: {entry} is a duplicate of what nobody handled")
+                raise BrokenPromiseError("lost", f"{entry} is a duplicate of what nobody handled")
             self._duplicates.add((group, serial))
         elif kind is VerdictKind.UNVERIFIED or self._was_recognised(group, serial):
             self.doubted.add((group, serial))
         # A duplicate with an old time takes its ID's mark out of the window; a restart then takes its log for another one, to lose nothing.
         knows = self._world.exact and self._world.times == "orderly"
         if told.verdict.deliver and serial in durable and knows and told.verdict.attempt == 1:
-            raise BrokenPromiseError(f"repeated: {entry} comes again, and the disk knew it")
+            raise BrokenPromiseError("repeated", f"{entry} comes again, and the disk knew it")
 
     def _was_recognised(self, group: str, serial: int) -> bool:
         """Whether a record with a strange time comes again that was known for a duplicate before: its log was taken for another one since.
@@ -110,14 +109,14 @@ class Oracle:
         if not self._world.exact:
             return
         if before is not None and before.offset > now.offset:
-            raise BrokenPromiseError(f"went back: from {before.offset} to {now.offset}")
+            raise BrokenPromiseError("went back", f"from {before.offset} to {now.offset}")
         metadata = parse_metadata(now.metadata, committed=now.offset)
         assert metadata is not None
         for serial, entry in self.entries[now.partition].items():
             if metadata.low <= entry.offset < now.offset and not (
                 entry.aborted or self.settled(group, now.partition, serial)
             ):
-                raise BrokenPromiseError(f"lost: the commit of {now.offset} passes {entry}")
+                raise BrokenPromiseError("lost", f"the commit of {now.offset} passes {entry}")
 
     # --- at the end --------------------------------------------------------------------------------------------------
 
@@ -129,7 +128,7 @@ class Oracle:
         entries = {s: e for s, e in self.entries[partition].items() if not e.aborted}
         for entry in self._broker.logs[partition].read(0, len(entries)):
             if not self.settled(group, partition, entry.serial):
-                raise BrokenPromiseError(f"lost: {entry} was never handled")
+                raise BrokenPromiseError("lost", f"{entry} was never handled")
         if self._world.exact:
             self.judge_verdicts(group, entries, gone)
 
@@ -152,6 +151,6 @@ class Oracle:
             if not certain or (group, serial) in self.doubted:
                 continue
             if last is VerdictKind.FRESH and entry.offset in duplicates:
-                raise BrokenPromiseError(f"doubled: {entry} is a duplicate of {duplicates[entry.offset]}")
+                raise BrokenPromiseError("doubled", f"{entry} is a duplicate of {duplicates[entry.offset]}")
             if last is VerdictKind.DUPLICATE and entry.offset not in duplicates:
-                raise BrokenPromiseError(f"lost: {entry} was called a duplicate, and is none")
+                raise BrokenPromiseError("lost", f"{entry} was called a duplicate, and is none")

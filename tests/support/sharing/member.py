@@ -17,8 +17,9 @@ from dedup_sdk.ids import digest_one, key
 from dedup_sdk.kafka.assignment import State as Assignment
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.shared.claims import ClaimGatekeeper
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import LOST, Line
-from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident
+from tests.support.sharing.truth import Coordinates, Entry, Ident
 from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:

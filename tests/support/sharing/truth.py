@@ -1,6 +1,7 @@
 """What handlers did, and what follows from it: which records may be hidden, and which may be handled again.
 
-It knows the promises of `docs/shared-store.md` and nothing of how they are kept.
+It knows the promises of `docs/shared-store.md` and nothing of how they are kept. It predicts no verdict, as the naive
+log does: which of two consumers handles a message depends on their order in time.
 
 credit
     one more handling of a message that a fault excuses. A fault gives one for each handling that others could not hear of, or that was
@@ -15,19 +16,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_sdk import VerdictKind
+from tests.support.broken_promise import BrokenPromiseError
 
 if TYPE_CHECKING:
     from dedup_sdk import VerdictEvent
 
 LONG_AGO = float("-inf")
-
-
-class BrokenPromiseError(Exception):
-    """A promise that was broken; ``kind`` in one word."""
-
-    def __init__(self, kind: str, what: str) -> None:
-        super().__init__(f"{kind}: {what}")
-        self.kind = kind
 
 
 class Coordinates(NamedTuple):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from dedup_sdk.core.flight import PARKED
 from dedup_sdk.shared.gate import ClaimGate
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import LOST
-from tests.support.sharing.truth import BrokenPromiseError
 
 if TYPE_CHECKING:
     from dedup_sdk.engine.deduplicator import Deduplicator

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from dedup_sdk import MemoryStore, Window
 from dedup_sdk.ids import digest_one
-from dedup_sdk.shared import Shared, scoped_ids
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import Line, Memory, State
 from tests.support.sharing.member import Life, Member
-from tests.support.sharing.truth import BrokenPromiseError, Coordinates, Entry, Ident, Truth
+from tests.support.sharing.truth import Coordinates, Entry, Ident, Truth
 
 if TYPE_CHECKING:
     from dedup_sdk.shared.scope import Scope

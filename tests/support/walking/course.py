@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from dedup_sdk import MemoryStore
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.walking.member import Member
-from tests.support.walking.oracle import BrokenPromiseError, Oracle
+from tests.support.walking.oracle import Oracle
 
 if TYPE_CHECKING:
     from pathlib import Path

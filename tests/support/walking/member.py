@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import DedupError
+from tests.support.broken_promise import BrokenPromiseError
 from tests.support.consuming import lookup, make_consumer
 from tests.support.interrupting import Interrupted, InterruptedAt
-from tests.support.walking.oracle import BrokenPromiseError, Oracle
+from tests.support.walking.oracle import Oracle
 from tests.support.walking.walk import SETTINGS
 
 if TYPE_CHECKING:

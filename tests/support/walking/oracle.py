@@ -1,6 +1,8 @@
 """What must be true of a walk through the consumer's calls, told from the log and from what the application did.
 
-Deliberately naive: it keeps everything, and knows nothing of states, marks or watermarks.
+Deliberately naive: it keeps everything, and knows nothing of states, marks or watermarks. It predicts no verdict, as
+the naive log does, because a walk does not say what the consumer has stored: it bounds which records may be hidden,
+and which must be.
 """
 
 from __future__ import annotations
@@ -8,18 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.support.broken_promise import BrokenPromiseError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dedup_sdk import Window
-
-
-class BrokenPromiseError(AssertionError):
-    """The consumer did what it promises not to do; ``kind`` is one word for it."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(f"{kind}: {text}")
-        self.kind = kind
 
 
 class Entry(NamedTuple):
