@@ -16,6 +16,7 @@ from dedup_sdk.ids import header
 from dedup_sdk.strategy import LastId, Lookup
 from dedup_sdk.window import Window
 from tests.model.last_id.rule import Answer, Ident, LastIdRule, SourceState
+from tests.support.naive_log import Sighting, in_window
 from tests.support.slashed import DenseSlashed, Slashed
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def read_compared(
 ) -> Iterator[tuple[int, Fact]]:
     """Yield what the log says of each record, by offset, read from its beginning in offset order; after ``now_ms`` is the future."""
     sources: dict[str, SourceState | None] = {}
-    others: dict[str, int] = {}
+    others: dict[str, Sighting] = {}
     rule = LastIdRule(
         reorder_depth=compared.reorder_depth, dense=compared.kind == "dense", window_ms=window.time_ms or 0
     )
@@ -132,10 +133,10 @@ def read_compared(
         ident = Ident(origin, int(number) if number else None)
         looked_up = None
         if compared.second is not None:
-            seen_ms = others.get(other)
-            within = seen_ms is not None and row.timestamp_ms - seen_ms <= (compared.second.time_ms or 0)
-            looked_up = Answer.DUPLICATE if within else Answer.FRESH
+            seen = others.get(other)
+            known = seen and in_window(row.timestamp_ms, seen, 0, time_ms=compared.second.time_ms, count=None)
+            looked_up = Answer.DUPLICATE if known else Answer.FRESH
         state = sources.get(source)
         yield row.offset, Fact(rule.judge(state, ident, timestamp_ms=known_ms), looked_up)
         sources[source] = rule.fold(state, ident, timestamp_ms=known_ms)
-        others[other] = known_ms
+        others[other] = Sighting(row.offset, known_ms, 0)
