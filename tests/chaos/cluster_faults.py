@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from tests.chaos.bad_disk import DISK_FAULTS
+from tests.chaos.crew import Run
 from tests.chaos.options import SESSION_MS
-from tests.chaos.process_faults import kill_and_start
+from tests.chaos.process_faults import again_and_again, kill_and_start, on_some_run
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import repeating
 from tests.chaos.stage import Stage
@@ -76,13 +77,9 @@ def _corruption(stage: Stage) -> None:
         rounds += 1
 
 
-def _disk_full(stage: Stage) -> None:
-    while stage.left_s > 0:
-        run = stage.some_run()
-        if run is not None:
-            with stage.full_disk(run):
-                stage.about(3.0)
-        stage.about(2.0)
+def _fill_the_disk(stage: Stage, run: Run) -> None:
+    with stage.full_disk(run):
+        stage.about(3.0)
 
 
 def _bad_disk(stage: Stage) -> None:
@@ -161,7 +158,7 @@ BAD_DISK: Final = Scenario(
 DISK_FULL: Final = Scenario(
     name="disk-full",
     summary="the disk of a worker has no room for a while",
-    play=_disk_full,
+    play=again_and_again(on_some_run(_fill_the_disk), 2.0),
     broken="forget-what-was-refused",
     recent_marks=600,
     mode="workers",
@@ -170,7 +167,7 @@ DISK_FULL: Final = Scenario(
 DISK_FULL_UNVERIFIED: Final = Scenario(
     name="disk-full-unverified",
     summary='the same with `on_full_disk="unverified"`: messages go on meanwhile',
-    play=_disk_full,
+    play=again_and_again(on_some_run(_fill_the_disk), 2.0),
     broken="trim-without-room",
     recent_marks=300,
     mode="workers",

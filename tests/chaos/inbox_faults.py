@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from tests.chaos.options import SESSION_MS
-from tests.chaos.process_faults import kill_and_start
+from tests.chaos.process_faults import FROZEN_S, kill_and_start
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import plain
 from tests.chaos.stage import Stage
 from tests.support.producing import Outgoing
 
-_FROZEN_S: Final = 1.5 * SESSION_MS / 1000 + 1.0
 _DOWN_S: Final = 1.0
 _FAULTS: Final = ("kill", "cut", "restart", "freeze", "kill", "cut")
 _NAMELESS: Final = 10
@@ -38,7 +36,7 @@ def _inbox(stage: Stage) -> None:
         elif fault == "restart":
             stage.restart_database(_DOWN_S)
         elif run is not None and fault == "freeze":
-            stage.freeze(run, _FROZEN_S)
+            stage.freeze(run, FROZEN_S)
         elif run is not None:
             kill_and_start(stage, run, 0.3)
 

@@ -10,7 +10,7 @@ from dedup_sdk import DeadLetter
 from tests.chaos.group_offsets import await_committed
 from tests.chaos.letters import read_letters
 from tests.chaos.options import SENT_AGAIN_HEADER
-from tests.chaos.process_faults import kill_and_start
+from tests.chaos.process_faults import again_and_again, kill_one
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 
@@ -20,9 +20,7 @@ _PARTITIONS: Final = 2
 
 def _dead_letters(stage: Stage) -> None:
     stage.bed.kafka.create_topic(f"{stage.topic}.dead-letters", _PARTITIONS)
-    while stage.left_s > 0:
-        _kill_one(stage)
-        stage.about(1.5)
+    again_and_again(kill_one, 1.5)(stage)
     stage.sender.pause()
     stage.sender.confirm()
     await_committed(stage)
@@ -30,14 +28,8 @@ def _dead_letters(stage: Stage) -> None:
     stage.given_up |= {(letter.partition, letter.offset) for letter, _ in letters}
     stage.faults["given-up"] += len(stage.given_up)
     _send_back(stage, [message for _, message in letters])
-    _kill_one(stage)
+    kill_one(stage)
     stage.about(1.0)
-
-
-def _kill_one(stage: Stage) -> None:
-    run = stage.some_run()
-    if run is not None:
-        kill_and_start(stage, run, 0.5)
 
 
 def _send_back(stage: Stage, messages: list[Any]) -> None:

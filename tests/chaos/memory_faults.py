@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.chaos.history import Away
 from tests.chaos.memory import ANSWER_S, LEASE_S, Memory
-from tests.chaos.process_faults import kill_and_start
+from tests.chaos.process_faults import kill_one, on_some_run
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 
@@ -40,22 +40,16 @@ def _shared(stage: Stage) -> None:
 
 
 def _kill(stage: Stage, _: Memory) -> None:
-    run = stage.some_run()
-    if run is not None:
-        kill_and_start(stage, run, 0.5)
+    kill_one(stage)
 
 
 def _zombie(stage: Stage, _: Memory) -> None:
-    run = stage.some_run()
-    if run is not None:
-        stage.freeze(run, _FROZEN_S)
+    on_some_run(lambda stage, run: stage.freeze(run, _FROZEN_S))(stage)
 
 
 def _dawdle(stage: Stage, _: Memory) -> None:
     # One that has just been started knows no signals yet, and would die of this one.
-    run = stage.some_run(at_work=True)
-    if run is not None:
-        stage.dawdle(run, _SLOW_S)
+    on_some_run(lambda stage, run: stage.dawdle(run, _SLOW_S), at_work=True)(stage)
 
 
 def _cut(stage: Stage, memory: Memory) -> None:

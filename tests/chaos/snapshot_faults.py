@@ -6,6 +6,7 @@ import time
 from typing import Final
 
 from tests.chaos.damage import flip_bytes
+from tests.chaos.process_faults import start_on_an_empty_disk
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import repeating
 from tests.chaos.snapshots import write_snapshot
@@ -33,9 +34,7 @@ def _snapshots(stage: Stage) -> None:
         _take(stage, number, damaged=True)
         run = stage.some_run()
         if run is not None:
-            stage.kill(run)
-            stage.delete_store(run)
-            stage.start(run.host)
+            start_on_an_empty_disk(stage, run)
         stage.about(2.0)
 
 

@@ -7,24 +7,12 @@ from typing import Final
 
 from tests.chaos.crew import Run
 from tests.chaos.options import SESSION_MS
-from tests.chaos.process_faults import kill_and_start
+from tests.chaos.process_faults import again_and_again, freeze_one, kill_one, on_some_run
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 
 _SESSION_S: Final = SESSION_MS / 1000
 _HOSTS: Final = 4
-
-
-def _kill(stage: Stage) -> None:
-    run = stage.some_run()
-    if run is not None:
-        kill_and_start(stage, run, 0.5)
-
-
-def _freeze(stage: Stage) -> None:
-    run = stage.some_run()
-    if run is not None:
-        stage.freeze(run, 1.5 * _SESSION_S + 1.0)
 
 
 def _leave(stage: Stage) -> None:
@@ -33,12 +21,6 @@ def _leave(stage: Stage) -> None:
         stage.leave(run)
         stage.about(1.0)
         stage.start(run.host)
-
-
-def _cut(stage: Stage) -> None:
-    run = stage.some_run()
-    if run is not None:
-        stage.cut(run)
 
 
 def _stall(stage: Stage) -> None:
@@ -92,10 +74,10 @@ def _pause_broker(stage: Stage) -> None:
 
 
 _WEIGHTED: Final[dict[Callable[[Stage], None], int]] = {
-    _kill: 6,
-    _freeze: 3,
+    kill_one: 6,
+    freeze_one: 3,
     _leave: 4,
-    _cut: 4,
+    on_some_run(Stage.cut): 4,
     _stall: 2,
     _lose_disk: 2,
     _lose_partition: 2,
@@ -106,17 +88,15 @@ _WEIGHTED: Final[dict[Callable[[Stage], None], int]] = {
 }
 
 
-def _soak(stage: Stage) -> None:
-    while stage.left_s > 0:
-        [fault] = stage.random.choices(list(_WEIGHTED), list(_WEIGHTED.values()))
-        fault(stage)
-        stage.about(1.5)
+def _any_fault(stage: Stage) -> None:
+    [fault] = stage.random.choices(list(_WEIGHTED), list(_WEIGHTED.values()))
+    fault(stage)
 
 
 SOAK: Final = Scenario(
     name="soak",
     summary="kills, interruptions, stops, rebalances, cuts, stalls, lost and damaged disks and broker failures at random",
-    play=_soak,
+    play=again_and_again(_any_fault, 1.5),
     broken="commit-past-a-gap",
     disks=None,
     proxied=True,

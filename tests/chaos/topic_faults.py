@@ -21,6 +21,7 @@ from tests.chaos.group_offsets import (
 )
 from tests.chaos.history import EARLIER, Forget, Rewind, Skip
 from tests.chaos.options import ID_HEADER
+from tests.chaos.process_faults import start_on_an_empty_disk
 from tests.chaos.scenario import Scenario
 from tests.chaos.sender import plain
 from tests.chaos.stage import Stage
@@ -101,9 +102,7 @@ def _truncate(stage: Stage) -> None:
         stage.excuses.append(Forget(partition=place.partition, offset=place.offset))
     run = stage.some_run()
     if run is not None:
-        stage.kill(run)
-        stage.delete_store(run)
-        stage.start(run.host)
+        start_on_an_empty_disk(stage, run)
 
 
 def _delete_offsets(stage: Stage) -> None:
@@ -177,9 +176,7 @@ def _transactions(stage: Stage) -> None:
         await_committed(stage)
         # Their successors fold the log again up to what is committed, in which the aborted records lie.
         for run in stage.crew.alive:
-            stage.kill(run)
-            stage.delete_store(run)
-            stage.start(run.host)
+            start_on_an_empty_disk(stage, run)
         stage.sleep(4.0)
         _send_in_transaction(stage, f"commit-{number}", idents, "commit")
         # Nobody ends this one: it holds back all readers until the broker does.
@@ -230,9 +227,7 @@ def _kill_now_and_then(stage: Stage) -> None:
         stage.about(2.0)
         run = stage.some_run()
         if run is not None:
-            stage.kill(run)
-            stage.delete_store(run)
-            stage.start(run.host)
+            start_on_an_empty_disk(stage, run)
 
 
 TOPIC_CHANGES: Final = Scenario(

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from tests.chaos.options import ID_HEADER, REJECTED_HEADER, UNIT_HEADER
-from tests.chaos.process_faults import kill_and_start
+from tests.chaos.process_faults import kill_one
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 from tests.support.producing import Outgoing
@@ -39,9 +39,7 @@ def _record(number: int, ident: str, unit: str) -> Outgoing:
 
 def _units(stage: Stage) -> None:
     while stage.left_s > 0:
-        run = stage.some_run()
-        if run is not None:
-            kill_and_start(stage, run, 0.5)
+        kill_one(stage)
         stage.about(0.5)
         fleeting = stage.start(_FOURTH)
         stage.faults["join"] += 1
