@@ -3,10 +3,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import TopicPartition
-
 from dedup_sdk import Window
-from tests.support.consuming import lookup, poll_quiet, poll_some, values
+from tests.support.consuming import lookup, poll_quiet, values
 from tests.support.producing import Outgoing, produce
 
 if TYPE_CHECKING:
@@ -109,13 +107,3 @@ def test_a_group_set_forward_takes_nothing_in_between_for_handled(world: World) 
     assert metadata is not None
     assert metadata.low == 3
     assert world.rest("two") == []
-
-
-def test_offsets_of_the_user_win(world: World) -> None:
-    """Partitions taken by hand with an offset begin there, and nothing before it is taken for handled."""
-    world.send("a", "b", "c")
-    world.handle(2)
-    consumer = world.idle_consumer()
-    consumer.assign([TopicPartition(world.topic, 0, 0)])
-
-    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
