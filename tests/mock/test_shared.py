@@ -12,12 +12,6 @@ from dedup_sdk.shared import (
     ClaimKind,
     MemoryClaimStore,
     Shared,
-    VerdictKind,
-    Window,
-    Windows,
-    header,
-    key,
-    orders,
 )
 from dedup_sdk.shared.acknowledgements import MAX_PENDING, PendingAck
 from dedup_sdk.testing import MockKafka

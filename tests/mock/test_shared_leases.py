@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, Window
+from dedup_sdk import Window
 from dedup_sdk.observe import Counters
-from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared, SharedStoreError
+from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
 from dedup_sdk.shared.claims import ClaimGatekeeper
 from dedup_sdk.shared.gate import OwnedClaim
 from tests.support.claiming import claims_of

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk import ClaimKind, MemoryClaimStore, Shared, VerdictKind, Window
+from dedup_sdk import VerdictKind, Window
+from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
 from tests.support.claiming import claims_of
 from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
 from tests.support.shared_memory import LEASE_MS, Watched, claim_as, complete_as, shared_id
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from dedup_sdk import DedupConsumer, VerdictEvent
     from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.shared import Claim
     from dedup_sdk.shared.settings import InFlight
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send

@@ -11,7 +11,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dedup_adapters import artemis
-from dedup_sdk import Deduplicator, LastId, Lookup, Record, Window, header, id_spec, key, orders
+from dedup_sdk import Deduplicator, LastId, Lookup, Record, Window, header, id_spec, orders
+from dedup_sdk.ids import key
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.paths import list_partitions

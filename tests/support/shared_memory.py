@@ -6,7 +6,7 @@ import time
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from dedup_sdk import Claim, MemoryClaimStore, SharedStoreError, scope_name, scoped_ids
+from dedup_sdk.shared import Claim, MemoryClaimStore, SharedStoreError, scope_name, scoped_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dedup_sdk import MemoryStore, Window
 from dedup_sdk.ids import digest_one
+from dedup_sdk.shared import Shared, scoped_ids
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import Line, Memory, State
 from tests.support.sharing.member import Life, Member
