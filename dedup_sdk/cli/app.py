@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from dedup_sdk.cli.redrive import redrive
 from dedup_sdk.cli.rewind import rewind
 from dedup_sdk.cli.snapshots import snapshots_app
 from dedup_sdk.cli.stores import dump, lookup, restore, snapshot, stats
+from dedup_sdk.cli.version import version_line
 from dedup_sdk.cli.window_check import window_check
 from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.kafka.error_text import masked_urls
@@ -26,15 +27,31 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="dedup",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     epilog="Exit status: 0 done; 1 failed, or nothing was found; 2 wrong usage; 130 ended by Ctrl-C.",
 )
 
 
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 (typer gives it the option's value)
+    if wanted:
+        typer.echo(version_line())
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        callback=_print_version,
+        is_eager=True,
+        help="Print the versions of this package and its libraries.",
+    ),
+]
+
+
 @app.callback()
-def about() -> None:
+def about(*, version: Version = False) -> None:
     r"""Show, rebuild and inspect the key stores in which consumers remember IDs.
 
     **Examples**
@@ -46,7 +63,11 @@ def about() -> None:
         dedup snapshots list snapshots
         dedup lookup --store var/dedup --topic orders order-4711
 
-    For the details of a command: `dedup COMMAND --help`.
+    For the details of a command: `dedup COMMAND --help`. `dedup --install-completion` makes your shell
+    complete commands and options.
+
+    Results go to stdout, messages and errors to stderr. Each row of a table, each message and each error is
+    one line, however long it is.
     """
 
 

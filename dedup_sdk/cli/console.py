@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from rich.table import Table
 
-_WIDE_CHARACTERS: Final = 400
+_ANY_WIDTH_CHARACTERS: Final = 1_000_000
 
 
 def printable(text: str) -> str:
@@ -47,10 +47,19 @@ def utc_time(timestamp_ms: int) -> datetime | None:
         return None
 
 
-def print_table(table: Table) -> None:
-    """Print a table on stdout; in a file or pipe each row is one line, for grep."""
+def print_table(table: Table, *, on_stderr: bool = False) -> None:
+    """Print a table, each row as one line, however narrow the terminal is: for grep, and for copying."""
     from rich.console import Console
 
     # Names are untrusted: they must not be read as markup.
-    console = Console(markup=False, emoji=False)
-    console.print(table, crop=False, width=None if console.is_terminal else _WIDE_CHARACTERS)
+    console = Console(
+        markup=False, emoji=False, highlight=False, width=_ANY_WIDTH_CHARACTERS, stderr=on_stderr
+    )
+    console.print(table, crop=False)
+
+
+def tell(line: str) -> None:
+    """Print a message on stderr, as one line."""
+    import typer
+
+    typer.echo(f"dedup: {printable(line)}", err=True)

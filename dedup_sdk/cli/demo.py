@@ -1,12 +1,18 @@
 """``dedup demo``: a demonstration with a real Kafka and real data."""
 
+from __future__ import annotations
+
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from dedup_sdk.cli.console import print_table
 from dedup_sdk.cli.options import Json, Quiet
+
+if TYPE_CHECKING:
+    from dedup_sdk.demo.narrator import DemoResult
 
 ALL_FLIGHTS = 336_776
 LEAST_FLIGHTS = 1_000
@@ -32,17 +38,24 @@ def demo(*, records: Records = ALL_FLIGHTS, json_output: Json = False, quiet: Qu
     Needs the extra `[demo]`. The broker's jars and Spark's connector are downloaded the first time, into `$DEDUP_CACHE`
     (default: `~/.cache/dedup`). Exit status 1 when a promise did not hold.
     """
-    from dedup_sdk.demo.narrator import Narrator, last_line, result_table
+    from dedup_sdk.demo.narrator import Narrator
     from dedup_sdk.demo.scenario import run_demo
 
-    talk = Console(stderr=True, quiet=quiet)
-    result = run_demo(Narrator(talk), records)
-    summary = talk if json_output else Console()
-    summary.print()
-    summary.print(result_table(result))
-    summary.print()
-    summary.print(last_line(result), soft_wrap=True, highlight=False)
-    if json_output:
-        typer.echo(json.dumps(result.as_json()))
+    result = run_demo(Narrator(Console(stderr=True, quiet=quiet)), records)
+    print_result(result, json_output=json_output, quiet=quiet)
     if not result.passed:
         raise typer.Exit(1)
+
+
+def print_result(result: DemoResult, *, json_output: bool, quiet: bool) -> None:
+    """Print the counts and the verdict on stdout; with ``json_output`` on stderr, unless ``quiet``."""
+    from dedup_sdk.demo.narrator import last_line, result_table
+
+    summary = Console(stderr=json_output)
+    if not (json_output and quiet):
+        summary.print()
+        print_table(result_table(result), on_stderr=json_output)
+        summary.print()
+        summary.print(last_line(result), soft_wrap=True, highlight=False)
+    if json_output:
+        typer.echo(json.dumps(result.as_json()))

@@ -8,10 +8,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from dedup_sdk.cli.console import printable, utc_time
+from dedup_sdk.cli.console import print_table, printable, tell, utc_time
 from dedup_sdk.cli.options import Json, Quiet
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
 from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots, lines
@@ -71,12 +70,6 @@ def only_one(place: str) -> Source:
     return found[0]
 
 
-def tell(line: str) -> None:
-    """Print a line on stderr."""
-    typer.echo(f"dedup: {printable(line)}", err=True)
-
-
-_WIDE_CHARACTERS = 4_000
 
 
 def list_snapshots(
@@ -106,9 +99,7 @@ def list_snapshots(
     if json_output:
         typer.echo(json.dumps({"snapshots": [_described(each) for each in rows]}))
         return
-    # One line each, for grep; a narrow terminal wraps them itself. Names come from others: none of them is markup.
-    console = Console(markup=False, emoji=False, highlight=False, width=_WIDE_CHARACTERS)
-    console.print(_table(rows), soft_wrap=False)
+    print_table(_table(rows))
 
 
 def _described(source: Source) -> dict[str, Any]:
