@@ -20,9 +20,9 @@ from spark_backfill.offset_range import GRACE
 _FROM_BASE: Final = ("topic", "id", "window")
 """What a base says where it is not given."""
 _OF_READING: Final = (
-    "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns", "read_option",
-    "archive_isolation", "allow_gap", "packages", "cluster_id", "topic_id", "report", "producer_header", "kafka_config",
-    "reader_config", "admin_config",
+    "client_config", "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns", "read_option",
+    "archive_isolation", "allow_gap", "packages", "cluster_id", "topic_id", "report", "producer_header",
+    "jvm_client_config",
 )  # fmt: skip
 
 

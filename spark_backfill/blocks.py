@@ -46,12 +46,12 @@ def _of_topic(spark: SparkSession, options: Options, bounds: Bounds, packing: Pa
             options.topic,
             bounds,
             spec=options.id,
-            settings=options.reader_config,
+            settings=options.jvm_client_config,
             packing=packing,
         )
         return pack_rows_in_order(rows, packing)
     reader = ClientReader(
-        settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
+        settings={**options.client_config, "bootstrap.servers": options.bootstrap},
         topic=options.topic,
         spec=str(options.id),
         ranges=plan_ranges(bounds, spark.sparkContext.defaultParallelism),

@@ -1,43 +1,32 @@
-"""Settings of the Kafka clients, as they are given to the job: ``K=V``, or a file of such lines."""
+"""Settings that the job makes itself, and what is never shown of the others."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.error_text import masked_text
-from spark_backfill.properties_file import read_properties
 
+SERVERS: Final = "bootstrap.servers"
 _OURS: Final = {
     "auto.offset.reset": "the job resolves every offset itself",
-    "bootstrap.servers": "give --bootstrap",
+    SERVERS: "give --bootstrap",
     "enable.auto.commit": "the job commits nothing",
     "group.id": "give --group",
     "isolation.level": "the job reads read_committed, or IDs of aborted records would be taken for seen",
 }
-_OF_SPARK: Final = "kafka."
 _SECRET_NAME: Final = re.compile(r"pass|pwd|secret|token|credential|jaas|key|auth", re.IGNORECASE)
 _QUOTED: Final = re.compile(r"""["']([^"']+)["']""")
 _SHORTEST_SECRET: Final = 3
 
 
-def client_config(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Read settings from ``K=V``, or from files of Java's properties; a later one wins. ``kafka.`` before a name is left out.
-
-    Raises:
-        ConfigurationError: a setting that the job makes itself, or a file that cannot be read; no value is shown.
-    """
-    settings: dict[str, str] = {}
-    for text in texts:
-        for name, value in _settings(option, text).items():
-            plain = name.removeprefix(_OF_SPARK)
-            if plain in _OURS:
-                raise ConfigurationError(f"{option} {plain} cannot be set: {_OURS[plain]}")
-            settings[plain] = value
-    return settings
+def refuse_ours(option: str, settings: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` for a setting that the job makes itself."""
+    for name in settings:
+        if name in _OURS:
+            raise ConfigurationError(f"{option} {name} cannot be set: {_OURS[name]}")
 
 
 def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
@@ -71,14 +60,3 @@ def without_secrets(text: str, secrets: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
-
-
-def _settings(option: str, text: str) -> dict[str, str]:
-    name, equals, _ = text.partition("=")
-    if equals and name:
-        return read_options(option, [text])
-    if equals or not text:
-        raise ConfigurationError(
-            f"{option} {masked_text(text)!r} is no setting; write e.g. {option} security.protocol=SSL, or name a file"
-        )
-    return read_properties(Path(text), option=f"{option} {masked_text(text)}")

@@ -63,7 +63,7 @@ def _found(
             base=base,
             whole=options.ordered is not None,
         )
-    with KafkaLog(options.bootstrap, options.topic, options.admin_config) as log:
+    with KafkaLog(options.bootstrap, options.topic, options.client_config) as log:
         return resolve_history(
             log,
             options.reach,

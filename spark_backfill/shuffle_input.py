@@ -40,14 +40,14 @@ def _of_topic(spark: SparkSession, options: Options, bounds: Bounds, shuffle: Sl
             options.bootstrap,
             options.topic,
             bounds,
-            settings=options.reader_config,
+            settings=options.jvm_client_config,
         )
         rows = read_columns(records, shuffle.spec)
         return rows.mapInArrow(
             ShuffledRows(digester(shuffle.spec, group=shuffle.group), shuffle), SHUFFLED_SCHEMA
         )
     reader = ClientRows(
-        settings={**options.admin_config, "bootstrap.servers": options.bootstrap},
+        settings={**options.client_config, "bootstrap.servers": options.bootstrap},
         topic=options.topic,
         spec=shuffle.spec,
         ranges=plan_ranges(bounds, spark.sparkContext.defaultParallelism),

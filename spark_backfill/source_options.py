@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.client_config import is_setting
 from dedup_sdk.kafka.error_text import masked_text
 from spark_backfill.archive_options import TABLE, ArchiveOptions, paths_are_elsewhere
 from spark_backfill.client_config import read_options
@@ -26,7 +27,9 @@ _SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
     }
 }
 _OF_ARCHIVES: Final = ("format", "columns", "read_option", "archive_isolation")
-_FILES: Final = ("--source", "--base", "--kafka-config", "--reader-config", "--admin-config")
+_PLACES: Final = ("--source", "--base")
+_SETTINGS: Final = ("--client-config", "--jvm-client-config")
+_FILES: Final = (*_PLACES, *_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +141,9 @@ def read_source_options(given: argparse.Namespace) -> SourceOptions:
             f"--archive-isolation {archive.isolation} and --source {kafka} do not go together: the topic is read with "
             f"{ISOLATIONS[0]}, so that the result would be of neither; read the archive alone"
         )
-    if given.reader_config and kafka not in NEEDS_CONNECTOR:
+    if given.jvm_client_config and kafka not in NEEDS_CONNECTOR:
         raise ConfigurationError(
-            "--reader-config is for --source kafka-jvm, which is not among the sources: give --kafka-config"
+            "--jvm-client-config is for --source kafka-jvm, which is not among the sources: give --client-config"
         )
     _check_identity(given, kafka)
     return SourceOptions(
@@ -179,6 +182,8 @@ def absolute_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _placed(option: str, text: str) -> str:
+    if option in _SETTINGS and is_setting(text):
+        return text
     is_path = option == "--source" and text not in ("", *KAFKA_SOURCES) and ":" not in text
     return str(Path(text).absolute()) if is_path and not paths_are_elsewhere() else _absolute(text)
 
@@ -228,11 +233,10 @@ def _check_identity(given: argparse.Namespace, kafka: str) -> None:
         raise ConfigurationError(
             "whose offsets does the archive have? give --bootstrap HOST:PORT, or both --cluster-id and --topic-id"
         )
-    for option in ("admin_config", "kafka_config"):
-        if getattr(given, option):
-            raise ConfigurationError(
-                f"--{option.replace('_', '-')} is for clients of Kafka, and without --bootstrap there is none: leave it out, or give "
-                "--bootstrap HOST:PORT"
-            )
+    if given.client_config:
+        raise ConfigurationError(
+            "--client-config is for clients of Kafka, and without --bootstrap there is none: leave it out, or give "
+            "--bootstrap HOST:PORT"
+        )
     if given.group is not None:
         raise ConfigurationError("--group needs --bootstrap HOST:PORT: what it has committed is asked there")

@@ -612,7 +612,7 @@ class Source:
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _make(self) -> Consumer:
-        with settings_refused(self._config, "--from"):
+        with settings_refused(self._config, "--from-client-config"):
             consumer = Consumer(self._config)
         self._forget()
         consumer.subscribe(self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke)

@@ -115,7 +115,7 @@ class Target:
     def __init__(self, settings: TargetSettings, is_ending: Callable[[], bool]) -> None:
         self._settings, self._is_ending = settings, is_ending
         self._transactional_id = settings.transactional_id or f"dedup-bridge-{uuid.uuid4().hex}"
-        with settings_refused(settings.client, "--to"):
+        with settings_refused(settings.client, "--to-client-config"):
             # It only reads metadata, so that it needs no producer ID, which a cluster may refuse.
             self._metadata_client = Producer({**settings.client, "enable.idempotence": False})
         keep_in_children(self)
@@ -254,7 +254,7 @@ class Target:
             config["batch.size"] = self._batch_bytes
         if self.is_transactional:
             config["transactional.id"] = self._transactional_id
-        with settings_refused(config, "--to"):
+        with settings_refused(config, "--to-client-config"):
             self._producer = Producer(config)
         self._is_stuck = False
         if self.is_transactional:

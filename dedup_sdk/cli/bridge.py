@@ -6,37 +6,53 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from dedup_sdk.bridge.bridge import BATCH_RECORDS, Bridge
 from dedup_sdk.cli.console import printable
-from dedup_sdk.cli.options import Json, Quiet, setting
+from dedup_sdk.cli.options import CLIENT_CONFIG, ClientConfig, Json, Quiet
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.client_config import client_settings
 from dedup_sdk.kafka.closing import stopped_by
-from spark_backfill.properties_file import read_properties
 
 _INTERRUPTED = 130
+_FROM_CONFIG = "--from-client-config"
+_TO_CONFIG = "--to-client-config"
 From = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--from",
-        help="The source: bootstrap servers, or a properties file with the client's settings.",
+        help=f"Bootstrap servers of the source, HOST:PORT [default: bootstrap.servers of {_FROM_CONFIG}].",
         show_default=False,
     ),
 ]
 To = Annotated[
-    str, typer.Option("--to", help="The target: bootstrap servers, or a properties file.", show_default=False)
+    str | None,
+    typer.Option(
+        "--to",
+        help=f"Bootstrap servers of the target, HOST:PORT [default: bootstrap.servers of {_TO_CONFIG}].",
+        show_default=False,
+    ),
 ]
 FromConfig = Annotated[
     list[str] | None,
-    typer.Option("--from-config", help="A setting of --from, NAME=VALUE; may be repeated.", show_default=False),
-]  # fmt: skip
+    typer.Option(
+        _FROM_CONFIG,
+        metavar="FILE|KEY=VALUE",
+        help=f"As {CLIENT_CONFIG}, for the client of the source alone; it replaces a setting of {CLIENT_CONFIG}.",
+        show_default=False,
+    ),
+]
 ToConfig = Annotated[
     list[str] | None,
-    typer.Option("--to-config", help="A setting of --to, NAME=VALUE; may be repeated.", show_default=False),
+    typer.Option(
+        _TO_CONFIG,
+        metavar="FILE|KEY=VALUE",
+        help=f"As {CLIENT_CONFIG}, for the client of the target alone; it replaces a setting of {CLIENT_CONFIG}.",
+        show_default=False,
+    ),
 ]
 OfTopics = Annotated[
     list[str] | None,
@@ -97,8 +113,8 @@ Every = Annotated[
 
 def bridge(
     *,
-    source: From,
-    target: To,
+    source: From = None,
+    target: To = None,
     topics: OfTopics = None,
     rename: Rename = "{topic}",
     id_text: OfId = "header:dedup-id",
@@ -111,6 +127,7 @@ def bridge(
     batch_records: BatchRecords = BATCH_RECORDS,
     until_end: UntilEnd = False,
     report_every: Every = 10.0,
+    client_config: ClientConfig = None,
     source_config: FromConfig = None,
     target_config: ToConfig = None,
     json_output: Json = False,
@@ -121,7 +138,7 @@ def bridge(
     **Examples**
 
         dedup bridge --from old:9092 --to new:9092 --topics orders
-        dedup bridge --from old.properties --to new.properties --topics '^eu\..*' --rename 'copy.{topic}'
+        dedup bridge --from-client-config old.properties --to-client-config new.properties --topics '^eu\..*'
         dedup bridge --from kafka:9092 --to kafka:9092 --topics orders --rename orders.by-id --rekey-by-id --until-end
 
     Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position in the source
@@ -133,7 +150,8 @@ def bridge(
     `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone", "nameless_headers"}`.
     """
     moving = Bridge(
-        _settings(source, "--from", source_config), _settings(target, "--to", target_config),
+        _settings("--from", source, client_config, source_config),
+        _settings("--to", target, client_config, target_config),
         topics=topics or "^.*", rename=rename, id=id_text, use_duplicate_detection=duplicate_detection,
         rekey_by_id=rekey_by_id, partitions=partitions, transactions=transactions,
         on_refused=on_refused, group=group, batch_records=batch_records,
@@ -150,18 +168,18 @@ def bridge(
         raise typer.Exit(_INTERRUPTED)
 
 
-def _settings(text: str, option: str, more: list[str] | None) -> dict[str, str]:
-    """Read servers, or a file of settings. No message shows a value, which may be a password."""
-    path = Path(text)
-    if path.is_file() or text.endswith(".properties") or path.parent != Path():
-        settings = read_properties(path, option=option)
-    elif not text.strip():
-        raise ConfigurationError(f"{option} is empty; give bootstrap servers, e.g. localhost:9092, or a file")
-    else:
-        settings = {"bootstrap.servers": text}
-    settings |= dict(map(setting, more or []))
-    if "bootstrap.servers" not in settings:
-        raise ConfigurationError(f"{option} has no bootstrap.servers; add them to the file")
+def _settings(
+    option: str, servers: str | None, common: list[str] | None, own: list[str] | None
+) -> dict[str, str]:
+    """Return the settings of one of the two clients. No message shows a value, which may be a password."""
+    config = f"{option}-client-config"
+    settings = client_settings(CLIENT_CONFIG, common or []) | client_settings(config, own or [])
+    if servers is not None:
+        settings["bootstrap.servers"] = servers
+    if not settings.get("bootstrap.servers", "").strip():
+        raise ConfigurationError(
+            f"{option} names no cluster; give bootstrap servers, e.g. localhost:9092, or bootstrap.servers in {config}"
+        )
     return settings
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from dedup_sdk.errors import ConfigurationError, StoreError
+from dedup_sdk.kafka.client_config import CLIENT_CONFIG_HELP, client_settings
 from dedup_sdk.store.paths import PartitionFolder, list_partitions
 
 Store = Annotated[
@@ -28,13 +29,17 @@ Cluster = Annotated[
     ),
 ]
 Bootstrap = Annotated[
-    str, typer.Option("--bootstrap", help="Bootstrap servers of the cluster.", show_default=False)
-]
-Config = Annotated[
-    list[str] | None,
+    str | None,
     typer.Option(
-        "--config", help="A setting of the client, NAME=VALUE; may be repeated.", show_default=False
+        "--bootstrap",
+        help="Bootstrap servers of the cluster, HOST:PORT [default: bootstrap.servers of --client-config].",
+        show_default=False,
     ),
+]
+CLIENT_CONFIG = "--client-config"
+ClientConfig = Annotated[
+    list[str] | None,
+    typer.Option(CLIENT_CONFIG, metavar="FILE|KEY=VALUE", help=CLIENT_CONFIG_HELP, show_default=False),
 ]
 Execute = Annotated[bool, typer.Option("--execute", help="Make the change; without this nothing is changed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, as the last line of stdout.")]
@@ -82,10 +87,17 @@ def of_one_group(found: list[PartitionFolder]) -> list[PartitionFolder]:
     return found
 
 
-def setting(text: str) -> tuple[str, str]:
-    """Read NAME=VALUE; raises `ConfigurationError` for anything else."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        # Its value may be a secret.
-        raise ConfigurationError("a --config is not NAME=VALUE; give e.g. security.protocol=SSL")
-    return name, value
+def cluster_client(bootstrap: str | None, texts: list[str] | None) -> tuple[str, dict[str, str]]:
+    """Return the bootstrap servers, and the other settings of the client.
+
+    Raises:
+        ConfigurationError: no servers are named, or the settings cannot be read; no value is shown.
+    """
+    settings = client_settings(CLIENT_CONFIG, texts or [])
+    servers = settings.pop("bootstrap.servers", "") if bootstrap is None else bootstrap
+    if not servers.strip():
+        raise ConfigurationError(
+            f"no cluster is named; give --bootstrap HOST:PORT, or bootstrap.servers in {CLIENT_CONFIG}"
+        )
+    settings.pop("bootstrap.servers", None)
+    return servers, settings

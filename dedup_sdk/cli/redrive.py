@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dedup_sdk.cli.console import printable
-from dedup_sdk.cli.options import Bootstrap, Config, Execute, Json, Quiet, setting
+from dedup_sdk.cli.options import Bootstrap, ClientConfig, Execute, Json, Quiet, cluster_client
 from dedup_sdk.runner.redrive import Redrive, Redriven, redrive_group
 
 _REPORT_S = 2.0
@@ -32,12 +32,12 @@ Again = Annotated[
 
 def redrive(
     *,
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
     source: From,
     target: To = None,
     limit: Limit = None,
     again: Again = False,
-    config: Config = None,
+    client_config: ClientConfig = None,
     execute: Execute = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -60,8 +60,8 @@ def redrive(
 
     With `--json` one object, `{"from", "to", "executed", "letters", "topics", "stranded", "others", "read", "total"}`.
     """
-    settings = dict(map(setting, config or []))
-    with closing(Redrive(bootstrap, source, target, settings)) as letters:
+    servers, settings = cluster_client(bootstrap, client_config)
+    with closing(Redrive(servers, source, target, settings)) as letters:
         report = (lambda _: None) if quiet else _report_now_and_then()
         done = letters.run(execute=execute, again=again, limit=limit, report=report)
     if json_output:

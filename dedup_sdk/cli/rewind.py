@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from dedup_sdk.cli.console import print_table, printable
-from dedup_sdk.cli.options import Bootstrap, Config, Execute, Json, Quiet, Topic, setting
+from dedup_sdk.cli.options import Bootstrap, ClientConfig, Execute, Json, Quiet, Topic, cluster_client
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.rewind import Move, Rewind, Target
 
@@ -37,7 +37,7 @@ Partitions = Annotated[
 
 def rewind(
     *,
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
     group: OfGroup,
     topic: Topic,
     to_offset: ToOffset = None,
@@ -45,7 +45,7 @@ def rewind(
     to_earliest: ToEarliest = False,
     by: By = None,
     partition: Partitions = None,
-    config: Config = None,
+    client_config: ClientConfig = None,
     execute: Execute = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -70,8 +70,8 @@ def rewind(
         earliest=to_earliest,
         by=by,
     )
-    settings = dict(map(setting, config or []))
-    with closing(Rewind(bootstrap, group, topic, settings)) as offsets:
+    servers, settings = cluster_client(bootstrap, client_config)
+    with closing(Rewind(servers, group, topic, settings)) as offsets:
         offsets.refuse_members()
         moves = offsets.plan(target, partition or ())
         changed = offsets.commit(moves) if execute else 0

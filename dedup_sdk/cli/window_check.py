@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from dedup_sdk.cli.console import printable
-from dedup_sdk.cli.options import Bootstrap, Config, Json, Topic, setting
+from dedup_sdk.cli.options import Bootstrap, ClientConfig, Json, Topic, cluster_client
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.kafka.properties_file import read_properties
 from dedup_sdk.kafka.window_check import WindowQuestion, misfits, needed, retention_of
 from dedup_sdk.producer.required_window import length_ms
 from dedup_sdk.window import length_text
-from spark_backfill.properties_file import read_properties
 
 _DOES_NOT_FIT = 1
 _TIMEOUTS = ("delivery.timeout.ms", "message.timeout.ms")
@@ -47,14 +47,14 @@ Silence = Annotated[
 
 def window_check(
     *,
-    bootstrap: Bootstrap,
+    bootstrap: Bootstrap = None,
     topic: Topic,
     window: OfWindow,
     group: OfGroup = None,
     max_retry: Retry = "2m",
     producer_config: ProducerConfig = None,
     silence: Silence = "5m",
-    config: Config = None,
+    client_config: ClientConfig = None,
     json_output: Json = False,
 ) -> None:
     """Check whether a window is long enough for its topic, producers and group.
@@ -76,7 +76,8 @@ def window_check(
     retry_ms = (
         length_ms("--max-retry", max_retry) if producer_config is None else _timeout_ms(producer_config)
     )
-    question = WindowQuestion(bootstrap, topic, dict(map(setting, config or [])))
+    servers, client = cluster_client(bootstrap, client_config)
+    question = WindowQuestion(servers, topic, client)
     settings = question.topic_settings()
     lag_ms = 0 if group is None else question.lag_ms(group)
     found = dict(misfits(window_ms, settings, silence_ms, retry_ms=retry_ms, lag_ms=lag_ms))

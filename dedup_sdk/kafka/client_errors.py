@@ -47,7 +47,7 @@ def handle_error(error: KafkaError) -> None:
 
 
 @contextmanager
-def settings_refused(config: Mapping[str, Any], option: str = "--config") -> Generator[None]:
+def settings_refused(config: Mapping[str, Any], option: str = "--client-config") -> Generator[None]:
     """Raise `ConfigurationError` where the client refuses its settings.
 
     ``option`` names, for the message, where the user gave them.

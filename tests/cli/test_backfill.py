@@ -53,6 +53,6 @@ def test_the_exit_status_is_handed_on(dedup: Dedup, monkeypatch: pytest.MonkeyPa
         return status
 
     monkeypatch.setattr("spark_backfill.launch.run", run)
-    done = dedup("backfill", "--topic", "a b", "--kafka-config", "x=1")
+    done = dedup("backfill", "--topic", "a b", "--client-config", "x.y=1")
     assert (done.status, done.stderr) == (status, "")
-    assert given == ["--topic", "a b", "--kafka-config", "x=1"]
+    assert given == ["--topic", "a b", "--client-config", "x.y=1"]

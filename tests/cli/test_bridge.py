@@ -38,14 +38,19 @@ def ends() -> Iterator[tuple[MockKafka, MockKafka]]:
         ([*NOBODY, "--topics", "a b"], "'a b' is not a topic name"),
         ([*NOBODY, "--id", "key"], "--no-duplicate-detection"),
         ([*NOBODY, "--rekey-by-id", "--partitions", "same"], "choose one"),
-        ([*NOBODY, "--to-config", "sasl.password"], "not NAME=VALUE"),
-        ([*NOBODY, "--to-config", "no.such.thing=hunter2"], "the client refuses its settings"),
-        ([*NOBODY, "--to-config", "acks=1"], "acks='1' lets the brokers lose"),
+        (
+            [*NOBODY, "--to-client-config", "pass word=hunter2"],
+            "--to-client-config pass word=*** is not a file",
+        ),
+        ([*NOBODY, "--to-client-config", "no.such.thing=hunter2"], "the client refuses its settings"),
+        ([*NOBODY, "--to-client-config", "acks=1"], "acks='1' lets the brokers lose"),
         ([*NOBODY, "--transactions", "maybe"], "--transactions"),
-        (["--from", "", "--to", "b:1"], "--from is empty"),
-        (["--from", "no/such.properties", "--to", "b:1"], "--from cannot be read"),
-        (["--from", "a:1", "--to", "nowhere.properties"], "--to cannot be read"),
-        (["--to", "b:1"], "--from"),
+        (["--from", "", "--to", "b:1"], "--from names no cluster"),
+        (["--from-client-config", "no/such", "--to", "b:1"], "--from-client-config no/such cannot be read"),
+        (["--from", "a:1", "--to-client-config", "nowhere"], "--to-client-config nowhere cannot be read"),
+        (["--client-config", "nowhere"], "--client-config nowhere cannot be read"),
+        (["--to", "b:1"], "--from names no cluster; give bootstrap servers"),
+        (["--from", "a:1"], "--to names no cluster"),
     ],
 )
 def test_wrong_usage_is_one_line(dedup: Dedup, arguments: list[str], said: str) -> None:
@@ -61,8 +66,10 @@ def test_a_file_without_servers_is_told(dedup: Dedup, tmp_path: Path) -> None:
     """Its settings are not shown."""
     file = tmp_path / "from.properties"
     file.write_text("sasl.password=hunter2")
-    done = dedup("bridge", "--from", str(file), "--to", "b:1")
-    assert (done.status, done.stderr) == (2, "dedup: --from has no bootstrap.servers; add them to the file\n")
+    done = dedup("bridge", "--from-client-config", str(file), "--to", "b:1")
+    assert done.status == 2
+    assert done.stderr.startswith("dedup: --from names no cluster; give bootstrap servers")
+    assert "hunter2" not in done.stderr
 
 
 def test_it_copies_what_there_is_and_ends(
@@ -73,9 +80,9 @@ def test_it_copies_what_there_is_and_ends(
     two.create_topic("copy.orders")
     produce(one.bootstrap, "orders", [*with_ids("a", "b"), *with_ids("c", header="other")])
     file = tmp_path / "to.properties"
-    file.write_text(f"bootstrap.servers={two.bootstrap}\nlog_level=0\n")
+    file.write_text(f"bootstrap.servers={two.bootstrap}\n")
     done = dedup(
-        "bridge", "--from", one.bootstrap, "--from-config", "log_level=0", "--to", str(file), "--topics", "^ord", "--rename", "copy.{topic}",
+        "bridge", "--from", one.bootstrap, "--client-config", "log_level=0", "--client-config", "bootstrap.servers=127.0.0.1:9", "--to-client-config", str(file), "--topics", "^ord", "--rename", "copy.{topic}",
         "--until-end", "--json",
     )  # fmt: skip
     assert done.status == 0, done.stderr
@@ -96,7 +103,7 @@ def test_a_signal_ends_it_in_order(
     one, two = ends
     produce(one.bootstrap, "orders", with_ids("a", "b"))
     command = [sys.executable, "-m", "dedup_sdk.cli", "bridge", "--from", one.bootstrap, "--to", two.bootstrap, "--topics", "orders",
-               "--report-every", "0.1", "--json", "--from-config", "log_level=0", "--to-config", "log_level=0"]  # fmt: skip
+               "--report-every", "0.1", "--json", "--client-config", "log_level=0"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -21,8 +21,8 @@ NOBODY = ["--bootstrap", "127.0.0.1:9", "--topic", "orders"]
         (["--window", "20000n"], "--window='20000n' is no length of time"),
         (["--window", "7d", "--max-retry", "soon"], "'soon' is not a window"),
         (["--window", "7d", "--silence", "off"], "--silence='off' is no length of time"),
-        (["--window", "7d", "--config", "group.id"], "not NAME=VALUE"),
-        (["--window", "7d", "--config", "no.such.thing=hunter2"], "the client refuses its settings"),
+        (["--window", "7d", "--client-config", "group.id"], "--client-config group.id cannot be read"),
+        (["--window", "7d", "--client-config", "no.such.thing=hunter2"], "the client refuses its settings"),
         (["--window", "7d", "--producer-config", "nowhere"], "--producer-config cannot be read"),
     ],
 )

@@ -121,6 +121,8 @@ def test_a_documented_command_exists(
     """Each command of a page is one that the Makefile, the parsers or the scripts of this version accept as it stands."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEDUP_SPARK_PACKAGES", raising=False)
+    monkeypatch.setenv("KAFKA_PASSWORD", "x")
+    Path("client.properties").write_text("bootstrap.servers=localhost:9092\n", encoding="ascii")
     program, *arguments = words
     assert program in CHECKS, f"{page.name}: nobody checks {program!r}"
     CHECKS[program](arguments)

@@ -201,12 +201,12 @@ def test_a_setting_that_no_producer_takes_is_told(
     """In one line, whatever the client raises."""
     send("a")
     dead_letter(make, "a")
-    assert redrive(kafka, "--execute", "--config", "delivery.report.only.error=true") != 0
+    assert redrive(kafka, "--execute", "--client-config", "delivery.report.only.error=true") != 0
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.startswith("dedup: the client refuses its settings")
     assert "delivery.report.only.error" in said
-    assert said.endswith("see --config\n")
+    assert said.endswith("see --client-config\n")
     assert said.count("\n") == 1
 
 

@@ -274,6 +274,6 @@ def test_a_failing_reader_is_told_in_its_own_words(
     topic = make_topic(1)
     produce(topic, with_ids("a"))
     with pytest.raises(Exception, match=r".") as caught:
-        run(topic, "--source", "kafka-jvm", "--reader-config", "security.protocol=NONSENSE")
+        run(topic, "--source", "kafka-jvm", "--jvm-client-config", "security.protocol=NONSENSE")
     assert "NONSENSE" in one_line(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -1,65 +1,25 @@
-"""Settings of the clients from the command line and from files, and what is never shown of them."""
+"""Settings of the clients that the job makes itself, and what is never shown of the others."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 import pytest
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.client_config import client_config, read_options, secrets_of, without_secrets
-
-FILE = """\
-# a comment
-! another = one
-security.protocol=SASL_SSL
-sasl.jaas.config = org.example.Login required \\
-    username="me" \\
-    password="hun:ter=2";
-kafka.fetch.max.bytes: 100
-ssl.truststore.location   C\\:\\\\certs\\\\t.jks
-name\\ with\\=signs=\\u00e9\\ttab
-"""
+from spark_backfill.client_config import read_options, refuse_ours, secrets_of, without_secrets
 
 
-def test_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
-    """Comments, continued lines, the three ways to end a name, and escapes; ``kafka.`` before a name is left out."""
-    path = tmp_path / "client.properties"
-    path.write_text(FILE, encoding="utf-8")
-    assert client_config("--kafka-config", [str(path), "security.protocol=SSL"]) == {
-        "security.protocol": "SSL",
-        "sasl.jaas.config": 'org.example.Login required username="me" password="hun:ter=2";',
-        "fetch.max.bytes": "100",
-        "ssl.truststore.location": "C:\\certs\\t.jks",
-        "name with=signs": "é\ttab",
-    }
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("a=1\npassword\n", "line 2, is no setting"),
-        ("=hunter2\n", "line 1, is no setting"),
-        ("group.id=x\n", "group.id cannot be set: give --group"),
-        (b"\xff\xfe", "is no text in UTF-8"),
-    ],
-)
-def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: str | bytes, says: str) -> None:
-    """One line says what is wrong and where, without showing a value."""
-    path = tmp_path / "client.properties"
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
-        client_config("--kafka-config", [str(path)])
+@pytest.mark.parametrize("name", ["group.id", "isolation.level", "auto.offset.reset", "bootstrap.servers"])
+def test_what_the_job_sets_itself_is_refused(name: str) -> None:
+    """With the option that gave it, and without the value."""
+    refuse_ours("--client-config", {"security.protocol": "SSL"})
+    with pytest.raises(ConfigurationError, match=f"--client-config {name} cannot be set: ") as caught:
+        refuse_ours("--client-config", {name: "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["sasl.password:hunter2", "=hunter2", "", "/no/such/file"])
-def test_what_is_no_setting_is_not_shown(text: str) -> None:
-    """A text that is neither a setting nor a file is named without what may be a password."""
-    with pytest.raises(ConfigurationError) as caught:
-        client_config("--kafka-config", [text])
-    assert "hunter2" not in str(caught.value) or text == "=hunter2"
+def test_an_option_of_a_reader_is_a_name_and_a_value() -> None:
+    """With any name; a text without a value is refused."""
+    assert read_options("--read-option", ["multiLine=true", "a.b=c=d"]) == {"multiLine": "true", "a.b": "c=d"}
     with pytest.raises(ConfigurationError, match="write --read-option NAME=VALUE"):
         read_options("--read-option", ["x"])
 

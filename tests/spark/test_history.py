@@ -287,5 +287,5 @@ def test_unknown_topics_and_settings_are_named(broker: Broker) -> None:
         pytest.raises(BackfillError, match="'no-such-topic'"),
     ):
         log.partitions()
-    with pytest.raises(ConfigurationError, match=r"no\.such\.setting.*--admin-config"):
+    with pytest.raises(ConfigurationError, match=r"no\.such\.setting.*--client-config"):
         KafkaLog(broker.bootstrap, "orders", {"no.such.setting": "1"})

@@ -112,25 +112,39 @@ def test_a_unit_says_that_records_belong_together() -> None:
 
 
 def test_settings_reach_the_client_they_are_meant_for() -> None:
-    """Common settings go to both clients, an equals sign may be in a value, and a client's own setting wins."""
+    """Those of every client go to both, an equals sign may be in a value, and the Java client's own replace them there."""
     options = parsed(
-        *GROUP, "--source", "kafka-jvm", "--kafka-config", "security.protocol=SSL", "--kafka-config", "a=1", "--reader-config", "a=2", "--admin-config", "x=y=z"
+        *GROUP, "--source", "kafka-jvm", "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z", "--jvm-client-config", "a.b=2", "--jvm-client-config", "c.d=3"
     )  # fmt: skip
-    assert options.reader_config == {"security.protocol": "SSL", "a": "2"}
-    assert options.admin_config == {"security.protocol": "SSL", "a": "1", "x": "y=z"}
+    assert options.client_config == {"security.protocol": "SSL", "a.b": "y=z"}
+    assert options.jvm_client_config == {"security.protocol": "SSL", "a.b": "2", "c.d": "3"}
+
+
+def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
+    """An option replaces them; they are no setting of the clients any more."""
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=in-the-file:9092\nsecurity.protocol=SSL\n")
+    own = parsed(*GROUP, "--client-config", str(file))
+    of_file = parse_options([*GOOD[2:], *GROUP, "--client-config", str(file)], print)
+    assert (own.bootstrap, of_file.bootstrap) == ("b:9092", "in-the-file:9092")
+    assert own.client_config == of_file.client_config == {"security.protocol": "SSL"}
 
 
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
         ([*GROUP, "--window", "0d"], "window of zero"),
-        ([*GROUP, "--reader-config", "a=1"], "--source kafka-jvm"),
+        ([*GROUP, "--jvm-client-config", "a.b=1"], "--source kafka-jvm"),
         ([*GROUP, "--window", "a week"], "'a week'"),
         ([*GROUP, "--id", "headr:x"], "'headr:x'"),
         ([*GROUP, "--id", "py:no_such_module:f@1"], "no_such_module"),
-        ([*GROUP, "--kafka-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
-        ([*GROUP, "--kafka-config", "group.id"], "--kafka-config group.id cannot be read: No such file"),
-        ([*GROUP, "--admin-config", "=1"], "'=1'"),
+        ([*GROUP, "--client-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
+        ([*GROUP, "--client-config", "group.id"], "--client-config group.id cannot be read: No such file"),
+        ([*GROUP, "--client-config", "=1"], "=*** is not a file"),
+        (
+            [*GROUP, "--source", "kafka-jvm", "--jvm-client-config", "bootstrap.servers=b:1"],
+            "--jvm-client-config bootstrap.servers cannot be set: give --bootstrap",
+        ),
         ([], "give --group GROUP (what that group has processed), or --whole-topic (you vouch"),
         ([*GROUP, *WHOLE], "--whole-topic and --group billing exclude each other"),
         ([*WHOLE, "--assume-processed"], "--assume-processed needs --group"),
@@ -258,16 +272,15 @@ def test_wrong_usage_is_one_line_and_status_2(wrong: list[str], names: str) -> N
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("option", ["--kafka-config", "--admin-config"])
-def test_settings_of_clients_that_are_not_there_are_refused(option: str) -> None:
+def test_settings_of_clients_that_are_not_there_are_refused() -> None:
     """An archive alone is read without Kafka."""
     asked = ["--source", "x", *COMMITTED, "--cluster-id", "c", "--topic-id", "t", *WHOLE]
     said: list[str] = []
     with pytest.raises(SystemExit) as end:
-        parse_options([*GOOD[2:], *asked, option, "client.id=x"], said.append)
+        parse_options([*GOOD[2:], *asked, "--client-config", "client.id=x"], said.append)
     assert end.value.code == 2
     assert said == [
-        f"error: {option} is for clients of Kafka, and without --bootstrap there is none: leave it out, or give --bootstrap HOST:PORT"
+        "error: --client-config is for clients of Kafka, and without --bootstrap there is none: leave it out, or give --bootstrap HOST:PORT"
     ]
 
 
@@ -343,11 +356,11 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     A pattern is one of files here, and so is a source that is not there, unless bare paths may be elsewhere.
     """
     monkeypatch.chdir(tmp_path)
-    for name in ("archive", "client.properties", "orders"):
+    for name in ("archive", "client.properties", "orders", "a.b=archive"):
         (tmp_path / name).touch()
     given = [
         "--topic", "orders", "--source", "archive", "--source=archive", "--source", "s3a://a/b", "--source", "table:x",
-        "--kafka-config", "client.properties", "--kafka-config", "a=archive",
+        "--client-config", "client.properties", "--client-config", "a.b=archive", "--jvm-client-config=client.properties",
     ]  # fmt: skip
     here = str(tmp_path / "archive")
     assert absolute_arguments(["--source", "archive/*.parquet", "--source=new"]) == [
@@ -359,5 +372,6 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
         assert absolute_arguments(["--source", "new"]) == ["--source", "new"]
     assert absolute_arguments(given) == [
         "--topic", "orders", "--source", here, f"--source={here}", "--source", "s3a://a/b", "--source", "table:x",
-        "--kafka-config", str(tmp_path / "client.properties"), "--kafka-config", "a=archive",
+        "--client-config", str(tmp_path / "client.properties"), "--client-config", "a.b=archive",
+        f"--jvm-client-config={tmp_path / 'client.properties'}",
     ]  # fmt: skip

@@ -382,7 +382,7 @@ def test_no_line_shows_a_secret(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = tmp_path / "client.properties"
     path.write_text("sasl.password=hunter2\nsecurity.protocol=hunter2\n", encoding="ascii")
     arguments = [*ARGUMENTS, str(tmp_path / "s")]
-    assert job.main([*arguments, "--bootstrap", "127.0.0.1:1", "--kafka-config", str(path)]) == 2
+    assert job.main([*arguments, "--bootstrap", "127.0.0.1:1", "--client-config", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "security.protocol" in line
     assert "***" in line

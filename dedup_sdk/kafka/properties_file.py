@@ -31,20 +31,24 @@ def read_properties(path: Path, *, option: str) -> dict[str, str]:
         text = data.decode("utf-8")
     except OSError as error:
         raise ConfigurationError(
-            f"{option} cannot be read: {error.strerror}; give K=V, or a file of such lines"
+            f"{option} cannot be read: {error.strerror}; give a file of lines KEY=VALUE"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigurationError(f"{option} is no text in UTF-8; give K=V, or a file of such lines") from None
+        raise ConfigurationError(
+            f"{option} is not valid UTF-8; give a text file of lines KEY=VALUE"
+        ) from None
+    except ValueError:
+        raise ConfigurationError(f"{option} is not a file name; give a file of lines KEY=VALUE") from None
     if len(data) > _MOST_BYTES:
         raise ConfigurationError(
-            f"{option} is larger than {_MOST_BYTES} bytes; give a file of client settings"
+            f"{option} is larger than {_MOST_BYTES:,} bytes; give a file of client settings"
         )
     settings = {}
     for number, line in _logical_lines(text):
         found = _ENTRY.fullmatch(line)
         name, value = (_plain(part) for part in found.groups()) if found else ("", "")
         if not name or not value:
-            raise ConfigurationError(f"{option}, line {number}, is no setting; write name=value")
+            raise ConfigurationError(f"{option}, line {number}, is not a setting; write KEY=VALUE")
         settings[name] = value
     return settings
 
