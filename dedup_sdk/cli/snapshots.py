@@ -70,8 +70,6 @@ def only_one(place: str) -> Source:
     return found[0]
 
 
-
-
 def list_snapshots(
     *, place: SnapshotPlace, topic: OfTopic = None, group: OfGroup = None, json_output: Json = False
 ) -> None:
