@@ -114,6 +114,7 @@ class Bench:
                 *self._arguments(name.removesuffix(_REPORTED)),
                 "--output",
                 str(place),
+                "--json",
                 *(("--report", str(self.folder / f"page-{name}-{turn}")) if name.endswith(_REPORTED) else ()),
             ],
             processors=self.processors,

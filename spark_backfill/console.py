@@ -17,6 +17,8 @@ from spark_backfill.progress import Progress
 
 PREFIX: Final = "backfill: "
 """How every line of ours on stderr begins."""
+ERROR: Final = "error: "
+"""How the line of a run that fails goes on."""
 LAUNCHED: Final = "DEDUP_BACKFILL_LAUNCHED"
 """Set in the environment of a job whose stderr is read by `spark_backfill.launch`, which takes these two lines out:"""
 DRIVER: Final = "driver: "

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.backfill import Watch, backfill
 from spark_backfill.client_config import without_secrets
-from spark_backfill.console import Console
+from spark_backfill.console import ERROR, Console
 from spark_backfill.ending import EndedError, end_in_order, ending_in_order
 from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.say(str(ended))
         return ended.status
     except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, ends in one line)
-        console.say(f"error: {without_secrets(one_line(error), options.secrets)}")
+        console.say(f"{ERROR}{without_secrets(one_line(error), options.secrets)}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
     sys.stdout.write(f"{report}\n")
     return 0

@@ -28,12 +28,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dedup_sdk.errors import ConfigurationError, DedupError
-from dedup_sdk.kafka.error_text import masked_urls
+from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.testing.cache import cache_folder
 from dedup_sdk.testing.java_home import spark_environment
-from spark_backfill.console import DRIVER, LAUNCHED, PREFIX, PROGRESS, NowAndThen
-from spark_backfill.ending import EndedError, ending_in_order
+from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.parquet_files import layout_of
@@ -45,7 +43,7 @@ from spark_backfill.submission import Submission
 _PACKAGES: Final = "DEDUP_SPARK_PACKAGES"
 _CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
 _LOOPBACK: Final = "127.0.0.1"
-_ERROR: Final = f"{PREFIX}error: "
+_ERROR: Final = f"{PREFIX}{ERROR}"
 _KEPT_LINES: Final = 200
 _IDLE_MACHINE: Final = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:TieredStopAtLevel=1")
 """Where Python reads, Java only passes large rows on: to compile its code thoroughly costs more than the code does."""
@@ -67,56 +65,24 @@ class Listeners(NamedTuple):
     watch: Callable[[Progress], None]
 
 
-def run(
-    arguments: Sequence[str],
-    *,
-    packages: str | None = None,
-    say: Callable[[str], None] | None = None,
-    watch: Callable[[Progress], None] | None = None,
-) -> int:
-    """Run the job with the arguments of its command line and return its exit status.
-
-    0: the snapshot is there; 1: failed; 2: wrong usage; 130, 143, 129: ended by Ctrl-C, SIGTERM, SIGHUP. In all but the first
-    nothing was written. The report is the only line on stdout. ``say`` gets every line for the user (stderr by default),
-    errors included, ``watch`` how far the job is, twice a second; by default ``say`` gets a line of that every half a minute.
-    """
-    tell = _to_stderr if say is None else say
-    status = _checked(arguments, tell)
-    if status is not None:
-        return status
-    try:
-        with ending_in_order():
-            report = _start(arguments, packages, Listeners(tell, watch or NowAndThen(tell)))
-    except EndedError as ended:
-        tell(str(ended))
-        return ended.status
-    except DedupError as error:
-        tell(f"error: {masked_urls(str(error))}")
-        return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
-    sys.stdout.write(report)
-    sys.stdout.flush()
-    return 0
-
-
 def backfill(
     arguments: Sequence[str],
     *,
     packages: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
-    watch: Callable[[Progress], None] = lambda _progress: None,
+    watch: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
     """Run the job with the arguments of its command line and return its report, as `spark_backfill.report.Report` in JSON.
 
-    ``say`` and ``watch``: as in `run`. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too.
+    ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a line of that
+    every half a minute. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too, and nothing is written.
 
     Raises:
         ConfigurationError: the arguments are wrong.
         BackfillError: the job failed; the message is the job's own line.
     """
-    wrong: list[str] = []
-    if _checked(arguments, wrong.append) is not None:
-        raise ConfigurationError(" ".join(wrong) or f"nothing to run: {shlex.join(arguments)}")
-    lines = _start(arguments, packages, Listeners(say, watch)).splitlines()
+    _check(arguments)
+    lines = _start(arguments, packages, Listeners(say, watch or NowAndThen(say))).splitlines()
     report: dict[str, Any] = json.loads(lines[-1])
     return report
 
@@ -278,13 +244,16 @@ def _cause(said: Sequence[str]) -> str:
     return " ".join((telling or list(said) or ["it said nothing"])[-1].split())[:500]
 
 
-def _checked(arguments: Sequence[str], say: Callable[[str], None]) -> int | None:
-    """Read the command line before Spark is started for it; return the exit status when that is all there is to do."""
+def _check(arguments: Sequence[str]) -> None:
+    """Read the command line before Spark is started for it."""
+    said: list[str] = []
     try:
-        parse_options(arguments, say)
+        parse_options(arguments, said.append)
     except SystemExit as end:
-        return int(end.code or 0)
-    return None
+        told = " ".join(said).removeprefix(ERROR)
+        if end.code in (0, USAGE_STATUS):
+            raise ConfigurationError(told or f"nothing to run: {shlex.join(arguments)}") from None
+        raise BackfillError(told) from None
 
 
 def _more_arguments() -> list[str]:
@@ -317,8 +286,3 @@ def _spark_home() -> Path:
 
 def _no_spark() -> BackfillError:
     return BackfillError("pyspark is not installed: pip install 'dedup-sdk[spark]'")
-
-
-def _to_stderr(line: str) -> None:
-    sys.stderr.write(f"{PREFIX}{line}\n")
-    sys.stderr.flush()

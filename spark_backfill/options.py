@@ -17,6 +17,7 @@ from dedup_sdk.store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import SERVERS, refuse_ours, secrets_of
+from spark_backfill.console import ERROR
 from spark_backfill.last_id_options import add_last_id_options, read_last_id_spec
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.places import check_places
@@ -108,24 +109,27 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where it is told to."""
+    """Says what is wrong in one line, where it is told to: `error` for argparse, `refuse` for us."""
 
     say: Callable[[str], None]
 
     def error(self, message: str) -> NoReturn:
-        self.say(f"error: {masked_urls(message)}")
+        self.refuse(f"{message}; see {self.prog} --help")
+
+    def refuse(self, message: str) -> NoReturn:
+        self.say(f"{ERROR}{masked_urls(message)}")
         sys.exit(USAGE_STATUS)
 
 
 def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Options:
     """Read the command line; when it is wrong, one line goes to ``say`` and the process ends with status 2."""
-    parser = _parser()
+    parser = job_parser()
     parser.say = say
     given = parser.parse_args(arguments)
     try:
         client, jvm_client = _clients(given)
     except ConfigurationError as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     last_id, units = _ordered(parser, given)
     base = _base(parser, given)
     wanted = ("topic", "id", "window", *(() if given.shared is not None else ("output",)))
@@ -133,7 +137,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     if given.producer_header is not None and given.report is None:
-        parser.error("--producer-header needs --report: only the report tells producers apart")
+        parser.refuse("--producer-header needs --report: only the report tells producers apart")
     named = (
         "bootstrap",
         "topic",
@@ -145,7 +149,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     )
     for option in (*named, "producer_header"):
         if getattr(given, option) == "":
-            parser.error(f"--{option.replace('_', '-')} is empty; give a value, see --help")
+            parser.refuse(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
         group, shared = _group(given), read_shared_options(given)
         spec, window = id_spec(given.id), _window(given.window)
@@ -161,7 +165,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         places = () if sources.archive is None else sources.archive.places
         check_places(given.output, sources=places, report=given.report, scratch=given.scratch)
     except ConfigurationError as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     return Options(
         bootstrap=given.bootstrap or "",
         topic=given.topic,
@@ -228,18 +232,18 @@ def _ordered(parser: _Parser, given: argparse.Namespace) -> tuple[LastIdSpec | N
         units = read_units(given)
         return read_last_id_spec(given), units
     except ConfigurationError as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
 
 
 def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
     if given.base == "":
-        parser.error("--base is empty; give the folder or URL of a snapshot, see --help")
+        parser.refuse("--base is empty; give the folder or URL of a snapshot, see --help")
     try:
         return read_base_options(given)
     except ConfigurationError as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     except SnapshotError as error:
-        parser.say(f"error: {masked_urls(str(error))}")
+        parser.say(f"{ERROR}{masked_urls(str(error))}")
         sys.exit(1)
 
 
@@ -294,9 +298,11 @@ def _add_history_options(add: Callable[..., argparse.Action]) -> None:
     )
 
 
-def _parser() -> _Parser:
+def job_parser(parents: Sequence[argparse.ArgumentParser] = ()) -> _Parser:
+    """Return the parser of the job's options, and of those of ``parents``."""
     parser = _Parser(
         prog="dedup backfill",
+        parents=parents,
         description="Rebuild a key store from a topic's history, as a snapshot that DedupConsumer installs.",
         epilog="Example: --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --group billing "
         "--output snapshot",

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, NamedTuple
 
+from dedup_sdk.window import length_text
+
 Step = Literal["reading", "writing"]
 _LEAST_SHARE: Final = 0.02
-_MINUTE_S: Final = 60
-_HOUR_S: Final = 3600
 
 
 class StageCount(NamedTuple):
@@ -58,7 +58,7 @@ class Progress:
             parts.append(f"about {self.read:,} of {self.offsets:,} offsets, {self.per_second:,.0f}/s")
         if self.seconds_left is not None:
             parts.append(
-                f"{duration(self.seconds_left)} left to {'read' if self.step == 'reading' else 'write'}"
+                f"{length_text(round(self.seconds_left) * 1_000, most_units=2)} left to {'read' if self.step == 'reading' else 'write'}"
             )
         return ", ".join(parts)
 
@@ -111,13 +111,3 @@ class Meter:
             per_second=read / seconds if step == "reading" and seconds > 0 else 0.0,
             seconds_left=seconds * (1 - share) / share if share >= _LEAST_SHARE else None,
         )
-
-
-def duration(seconds: float) -> str:
-    """Return e.g. ``42 s``, ``3:07 min`` or ``5:10 h``."""
-    whole = round(seconds)
-    if whole < _MINUTE_S:
-        return f"{whole} s"
-    if whole < _HOUR_S:
-        return f"{whole // _MINUTE_S}:{whole % _MINUTE_S:02d} min"
-    return f"{whole // _HOUR_S}:{whole % _HOUR_S // _MINUTE_S:02d} h"

@@ -76,6 +76,7 @@ def describe(
         malformed=sum(outcome.malformed for outcome in outcomes),
         spark_start_seconds=spark_start_seconds,
         seconds=seconds,
+        one_mark_each=options.ordered is None and options.reshard is None,
     )
     found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
     document = make_document(manifest, report, found, producer_header=options.producer_header)

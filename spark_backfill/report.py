@@ -18,6 +18,8 @@ class Report:
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
     - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to another partition now.
     - ``malformed``: where IDs are compared, records whose ID the order cannot read.
+    - ``duplicates_or_expired``: how many of these records (and marks of the base) are no IDs remembered at the cut: duplicates, and
+      those that the window does not reach; None where IDs are compared, in units, or where the topic is re-sharded.
     - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and ``base_marks`` what
       was taken from it.
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the whole history.
@@ -52,6 +54,7 @@ class Report:
     keyless: int = 0
     moved: int = 0
     malformed: int = 0
+    duplicates_or_expired: int | None = None
     shared: str | None = None
     shared_marks: int = 0
 
@@ -76,9 +79,11 @@ def make_report(
     keyless: int = 0,
     moved: int = 0,
     malformed: int = 0,
+    one_mark_each: bool = True,
 ) -> Report:
-    """Return the report of a snapshot that was made."""
+    """Return the report of a snapshot that was made; ``one_mark_each``: every record with an ID, and mark of the base, is one mark at most."""
     files = [file for entry in manifest.partitions for file in entry.files]
+    marks = sum(file.marks for file in files)
     return Report(
         output=output,
         cluster=manifest.cluster,
@@ -98,7 +103,7 @@ def make_report(
         offsets=offsets,
         records=records,
         unkeyed=unkeyed,
-        marks=sum(file.marks for file in files),
+        marks=marks,
         files=len(files),
         bytes=sum(file.bytes for file in files),
         fingerprint=manifest.fingerprint,
@@ -108,4 +113,5 @@ def make_report(
         keyless=keyless,
         moved=moved,
         malformed=malformed,
+        duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from dedup_sdk.cli.backfill import backfill, report
+from dedup_sdk.cli.backfill import BackfillCommand, backfill, report
 from dedup_sdk.cli.bridge import bridge
 from dedup_sdk.cli.console import printable
 from dedup_sdk.cli.demo import demo
@@ -76,6 +76,7 @@ app.command(
     # The job's own parser reads the options, so that they are the same under spark-submit.
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     add_help_option=False,
+    cls=BackfillCommand,
 )(backfill)
 app.command()(report)
 app.command()(restore)

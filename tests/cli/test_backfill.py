@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.main import get_command
+
+from dedup_sdk.cli.app import app
+from dedup_sdk.cli.backfill import summary
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill.errors import BackfillError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.cli.conftest import Dedup
 
@@ -43,16 +51,91 @@ def test_the_help_is_that_of_the_job(dedup: Dedup) -> None:
     assert "--assume-processed" in done.stdout
 
 
-@pytest.mark.parametrize("status", [0, 1, 2])
-def test_the_exit_status_is_handed_on(dedup: Dedup, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """Whatever the job ends with, ``dedup backfill`` ends with, and its arguments arrive as they were given."""
-    given: list[str] = []
+REPORT = {
+    "output": "/data/snapshot", "cluster": "c", "topic": "orders", "group": "billing", "vouched": False, "id_spec": "key",
+    "window": "7d", "partitions": 4, "sources": ["kafka-client"], "base": None, "base_marks": 0, "known_since_ms": None,
+    "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776, "files": 8,
+    "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4, "records_per_second": 1724.1,
+    "keyless": 0, "moved": 0, "malformed": 0, "duplicates_or_expired": 8_731, "shared": None, "shared_marks": 0,
+}  # fmt: skip
+SUMMARY = """\
+snapshot    /data/snapshot
+topic       orders, 4 partitions, history of group billing
+left out    partition 3: without a commit
+records     345,510 from kafka-client, 3 without an ID
+IDs         336,776
+duplicates  8,731, and records that the window does not reach
+size        11.2 MiB, 8 files
+time        3 min 20 s, and 5 s for the start of Spark; 1,724 records/s
+"""
 
-    def run(arguments: Sequence[str], **_: object) -> int:
-        given.extend(arguments)
-        return status
 
-    monkeypatch.setattr("spark_backfill.launch.run", run)
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The arguments of the job, in whose place stands one that says a line and makes a report."""
+    arguments: list[str] = []
+
+    def backfill(passed: Sequence[str], *, say: Callable[[str], None], **_: object) -> dict[str, object]:
+        arguments.extend(passed)
+        say("4 partitions of orders, 345,600 offsets to read")
+        return REPORT
+
+    monkeypatch.setattr("spark_backfill.launch.backfill", backfill)
+    return arguments
+
+
+def test_a_person_gets_a_summary(dedup: Dedup, given: list[str]) -> None:
+    """On stderr, in units for people, behind the lines of the job, whose arguments arrive as they were given."""
     done = dedup("backfill", "--topic", "a b", "--client-config", "x.y=1")
-    assert (done.status, done.stderr) == (status, "")
+    assert (done.status, done.stdout) == (0, "")
+    assert done.stderr == f"backfill: 4 partitions of orders, 345,600 offsets to read\n{SUMMARY}"
     assert given == ["--topic", "a b", "--client-config", "x.y=1"]
+
+
+def test_a_program_gets_the_report(dedup: Dedup, given: list[str]) -> None:
+    """As one line of JSON on stdout; the options for that, and to be quiet, are not the job's."""
+    done = dedup("backfill", "--json", "--topic", "a b", "-q")
+    assert (done.status, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line) == REPORT
+    assert given == ["--topic", "a b"]
+
+
+def test_a_shared_memory_alone_has_a_summary() -> None:
+    """What is not there has no line."""
+    alone = {
+        "output": "", "skipped": {}, "shared": "redis://h:1/0", "shared_marks": 12_345, "duplicates_or_expired": None, "group": None,
+        "sources": [],
+    }  # fmt: skip
+    lines = summary({**REPORT, **alone})
+    assert lines[:3] == [
+        "shared      redis://h:1/0, 12,345 IDs",
+        "topic       orders, 4 partitions, history of no group in particular",
+        "records     345,510 from the base, 3 without an ID",
+    ]
+    assert not any(line.startswith(("snapshot", "left out", "duplicates")) for line in lines)
+
+
+@pytest.mark.parametrize(("error", "status"), [(BackfillError, 1), (ConfigurationError, 2)])
+def test_a_failed_job_is_one_line(
+    dedup: Dedup, monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int
+) -> None:
+    """With the status of its kind, also where JSON was asked for; what looks like a secret is masked."""
+
+    def backfill(*_: object, **__: object) -> None:
+        raise error("no snapshot at s3://key:hunter2@bucket")
+
+    monkeypatch.setattr("spark_backfill.launch.backfill", backfill)
+    done = dedup("backfill", "--json")
+    assert (done.status, done.stdout) == (status, "")
+    assert done.stderr == "dedup: no snapshot at s3://***@bucket\n"
+
+
+def test_options_are_completed(dedup: Dedup) -> None:
+    """A shell is offered the options of the job and the command's own."""
+    command = get_command(app).commands["backfill"]  # type: ignore[attr-defined]  # a group, because it has commands
+    context = command.make_context("backfill", [], resilient_parsing=True)
+    offered = {each.value for each in command.shell_complete(context, "--")}
+    assert {"--topic", "--client-config", "--json", "--quiet", "--help"} <= offered
+    assert [each.value for each in command.shell_complete(context, "--shared-sco")] == ["--shared-scope"]
+    assert offered <= set(re.findall(r"--[a-z-]+", dedup("backfill", "--help").stdout))

@@ -23,7 +23,6 @@ def test_a_terminal_shows_a_bar_and_keeps_the_lines(capfd: pytest.CaptureFixture
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None, legacy_windows=False)
     with shown(console) as watching:
-        assert watching.say is not None
         assert watching.watch is not None
         watching.say("4 partitions of orders [red], 4,000,000 offsets to read")
         watching.watch(READING)
@@ -39,8 +38,14 @@ def test_a_terminal_shows_a_bar_and_keeps_the_lines(capfd: pytest.CaptureFixture
 
 
 def test_without_a_terminal_nothing_is_drawn() -> None:
-    """A log gets the job's own lines, as it writes them."""
+    """A log gets the job's lines, each as one, and the job is left to tell how far it is by them; if quiet, it gets none."""
     screen = io.StringIO()
-    with shown(Console(file=screen)) as watching:
-        assert tuple(watching) == (None, None)
-    assert screen.getvalue() == ""
+    with shown(Console(file=screen, width=20)) as watching:
+        assert watching.watch is None
+        watching.say("4 partitions of orders [red], 4,000,000 offsets to read")
+    assert screen.getvalue() == "backfill: 4 partitions of orders [red], 4,000,000 offsets to read\n"
+    with shown(Console(file=screen, force_terminal=True), quiet=True) as watching:
+        assert watching.watch is not None
+        watching.watch(READING)
+        watching.say("a line")
+    assert len(screen.getvalue().splitlines()) == 1

@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from dedup_sdk.cli.app import app
+from dedup_sdk.cli.backfill import own_options
 from dedup_sdk.window import Window
 from spark_backfill.launch import connector
 from spark_backfill.options import parse_options
@@ -47,7 +48,8 @@ def check_dedup(words: list[str]) -> None:
         if "--base" in arguments:
             place = Path(arguments[arguments.index("--base") + 1])
             rebuild([Row(0, 0, 1, digest_of("a"))], Window(days=1), place, high=1)
-        parse_options(arguments, pytest.fail)
+        _, of_job = own_options().parse_known_args(arguments)
+        parse_options(of_job, pytest.fail)
         return
     commands = get_command(app).commands  # type: ignore[attr-defined]  # a group, because it has commands
     assert name in commands

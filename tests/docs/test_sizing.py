@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from spark_backfill.progress import duration
+from dedup_sdk.window import length_text
 from spark_backfill.slots import ROWS_PER_SLOT
 from tests.support.pages import ROOT
 
@@ -30,7 +30,7 @@ def test_the_sizing_table_follows_from_its_inputs() -> None:
             f"{-(-records // int(slot)):,}",
             f"{core_seconds:,.0f}",
             str(cores),
-            duration(core_seconds / cores),
+            length_text(round(core_seconds / cores) * 1_000, most_units=2),
             f"{records * shuffled / 1e9:,.1f} GB",
             f"{records * (file_bytes + filter_bytes) / 1e9:,.1f} GB",
         ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from dedup_sdk.cli.app import run
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.testing import free_port
@@ -60,6 +61,11 @@ def submit(tmp_path: Path, *job_arguments: str) -> subprocess.CompletedProcess[s
     )
 
 
+def backfilled(*given: str) -> int:
+    """The exit status of ``dedup backfill``."""
+    return run(["backfill", *given])
+
+
 def ours(stderr: str) -> list[str]:
     """The job's own lines, but for those about its progress: a slow machine gets one every half a minute."""
     lines = [line for line in stderr.splitlines() if line.startswith("backfill: ")]
@@ -104,16 +110,20 @@ def test_the_launcher_finds_everything_itself(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From any folder, with a relative output: the report alone on stdout, a line on stderr, nothing left beside."""
+    """From any folder, with a relative output: the report alone on stdout, lines and the summary on stderr, nothing left beside."""
     monkeypatch.chdir(tmp_path)
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
     capfd.readouterr()  # what the producer had to say of a broker that has just started
-    assert launch.run(arguments(broker.bootstrap, topic, Path("snapshot"))) == 0
+    assert backfilled(*arguments(broker.bootstrap, topic, Path("snapshot")), "--json") == 0
     out, err = capfd.readouterr()
     (line,) = out.splitlines()
     assert json.loads(line)["marks"] == 2
     assert ours(err) == [f"backfill: 1 partitions of {topic}, 3 offsets to read"]
+    told = dict(line.split(maxsplit=1) for line in err.splitlines() if not line.startswith("backfill: "))
+    assert told["snapshot"] == str(tmp_path / "snapshot")
+    assert told["records"] == "3 from kafka-client, 0 without an ID"
+    assert (told["IDs"], told["duplicates"][:2]) == ("2", "1,")
     assert verify_snapshot("snapshot").topic == topic
     assert list(tmp_path.iterdir()) == [tmp_path / "snapshot"]
 
@@ -160,7 +170,8 @@ def test_ctrl_c_ends_a_real_run(
     assert machines
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, ours(err)) == (130, "", ["backfill: interrupted; nothing was written"])
+    assert (process.returncode, out, ours(err)) == (130, "", [])
+    assert err.splitlines()[-1] == "dedup: interrupted; nothing was written"
     assert not any(is_alive(each) for each in family if each.pid in machines)
     wait_for(lambda: not any(map(is_alive, family)), 60)
     assert list(place.iterdir()) == []
@@ -172,20 +183,18 @@ def test_the_launcher_passes_failures_on(
 ) -> None:
     """A failing job is status 1 with its own single line."""
     given = arguments(broker.bootstrap, "no-such-topic", tmp_path / "snapshot")
-    assert launch.run(given) == 1
+    assert backfilled(*given) == 1
     out, err = capfd.readouterr()
     assert out == ""
-    assert (
-        err == f"backfill: error: topic 'no-such-topic' does not exist at {broker.bootstrap}: check --topic\n"
-    )
+    assert err == f"dedup: topic 'no-such-topic' does not exist at {broker.bootstrap}: check --topic\n"
 
 
 def test_an_unreachable_broker_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nobody listening is status 1 and one line with the address."""
     address = f"127.0.0.1:{free_port()}"
-    assert launch.run(arguments(address, "orders", tmp_path / "snapshot")) == 1
+    assert backfilled(*arguments(address, "orders", tmp_path / "snapshot")) == 1
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"backfill: error: no Kafka answers at {address}")
+    assert line.startswith(f"dedup: no Kafka answers at {address}")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +211,7 @@ def test_wrong_usage_starts_no_java(
     """The command line is read before anything is started: status 2 and one line, or `ConfigurationError` from Python."""
     monkeypatch.setattr(launch, "command", lambda *_, **__: pytest.fail("a command was made"))
     given = arguments("127.0.0.1:1", "orders", tmp_path / "snapshot", *wrong)
-    assert launch.run(given) == 2
+    assert backfilled(*given) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert named in line
     with pytest.raises(ConfigurationError, match=named):
@@ -225,7 +234,7 @@ def test_further_arguments_that_are_none_end_in_one_line(
 ) -> None:
     """An open quote, and a master without its value, are wrong usage; what stands there is not shown."""
     monkeypatch.setenv("DEDUP_SPARK_ARGS", settings)
-    assert launch.run(arguments("127.0.0.1:1", "orders", tmp_path / "snapshot")) == 2
+    assert backfilled(*arguments("127.0.0.1:1", "orders", tmp_path / "snapshot")) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert re.search(says, line)
     assert "secret" not in line
@@ -233,7 +242,7 @@ def test_further_arguments_that_are_none_end_in_one_line(
 
 def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
     """``--help`` prints every option and ends with status 0."""
-    assert launch.run(["--help"]) == 0
+    assert backfilled("--help") == 0
     out = capfd.readouterr().out
     assert all(
         option in out

@@ -42,13 +42,14 @@ except EndedError as ended:
 
 LAUNCHER = """
 import sys
+from dedup_sdk.cli.app import run
 from spark_backfill import launch, submission
 place, kind = sys.argv[1:3]
 submission._GRACE_S = 1 if kind == "deaf" else 30
 launch.command = lambda *_, **__: [f"{place}/submit", place, kind]
 launch.environment = lambda scratch: {"PYTHONPATH": sys.argv[3], "PATH": "/usr/bin:/bin"}
 options = ["--bootstrap", "h:1", "--topic", "t", "--id", "key", "--window", "1d", "--whole-topic", "--output", f"{place}/snapshot"]
-sys.exit(launch.run(options))
+sys.exit(run(["backfill", *options]))
 """
 
 
@@ -102,7 +103,7 @@ def test_a_run_that_is_asked_to_end_ends_with_everything(
     assert len(job.running()) == 2
     job.process.send_signal(number)
     out, err = job.process.communicate(timeout=60)
-    assert (job.process.returncode, out, err) == (status, "", f"backfill: {line}\n")
+    assert (job.process.returncode, out, err) == (status, "", f"dedup: {line}\n")
     assert job.running() == []
     assert job.left() == []
 

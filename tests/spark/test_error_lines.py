@@ -169,9 +169,7 @@ def test_a_missing_connector_says_what_to_give() -> None:
 
 def test_a_setting_that_no_client_knows_is_wrong_usage() -> None:
     """One line names it and the options that it may have come from; the job ends with status 2 for it."""
-    with pytest.raises(
-        ConfigurationError, match=r'"no\.such\.setting"; correct it in --client-config'
-    ):
+    with pytest.raises(ConfigurationError, match=r'"no\.such\.setting"; correct it in --client-config'):
         KafkaLog("127.0.0.1:1", "orders", {"no.such.setting": "1"})
 
 

