@@ -162,6 +162,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         sources = no_sources() if base.compact else read_source_options(given)
         reshard = None if base.compact else read_reshard_options(given, window, sources)
         url = _url(given)
+        _refuse_urls(given)
         places = () if sources.archive is None else sources.archive.places
         check_places(given.output, sources=places, report=given.report, scratch=given.scratch)
     except ConfigurationError as error:
@@ -254,6 +255,14 @@ def _window(text: str) -> Window:
             "--window off: a consumer whose window is off takes no snapshot; give the window of one that does, e.g. 7d"
         )
     return window
+
+
+def _refuse_urls(given: argparse.Namespace) -> None:
+    for option, place in (("--report", given.report), ("--scratch", given.scratch)):
+        if place is not None and is_url(place):
+            raise ConfigurationError(
+                f"{option} {redacted_url(place)} is a URL; give a folder that this machine sees"
+            )
 
 
 def _url(given: argparse.Namespace) -> str:

@@ -32,7 +32,10 @@ class Place(NamedTuple):
         scheme, url, rest = self.text.partition("://")
         if not url or scheme == "file":
             here = rest if url else self.text.removeprefix("file:")
-            return ("file:", *PurePosixPath(os.path.realpath(here)).parts)
+            try:
+                return ("file:", *PurePosixPath(os.path.realpath(here)).parts)
+            except ValueError:
+                raise ConfigurationError(f"{self} is not a path: leave the NUL character out") from None
         authority, _, path = rest.partition("/")
         below = [part for part in path.split("/") if part]
         return (f"{_SAME_STORE.get(scheme, scheme)}://{authority.rpartition('@')[2]}", *below)

@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 from dedup_sdk.cli.console import printable, size_text, tell
 from dedup_sdk.cli.options import Json, Quiet
 from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.store.snapshot_source import is_url, redacted_url
 from dedup_sdk.window import length_text
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _seconds_text(seconds: float) -> str:
 
 
 ReportSource = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="SNAPSHOT_OR_JSON",
         help="A snapshot that dedup backfill made with --report, the folder of a report, or its findings.json.",
@@ -178,7 +179,7 @@ ReportSource = Annotated[
     ),
 ]
 ReportFolder = Annotated[
-    Path,
+    str,
     typer.Option(
         "--output", help="The folder for the page and its figures; made if missing.", show_default=False
     ),
@@ -202,9 +203,14 @@ def report(
     from spark_backfill.report_page.document import read_document
     from spark_backfill.report_page.page import check_place, write_page
 
-    document = read_document(source)
-    check_place(output)
-    page = write_page(document, output)
+    for place in (source, output):
+        if is_url(place):
+            raise ConfigurationError(
+                f"{redacted_url(place)} is a URL; give a folder here, and copy what is at a URL to one before"
+            )
+    document = read_document(Path(source))
+    check_place(Path(output))
+    page = write_page(document, Path(output))
     if not quiet:
         typer.echo(printable(f"{page}: open it in a browser"), err=True)
     if json_output:

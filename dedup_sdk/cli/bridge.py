@@ -107,7 +107,8 @@ UntilEnd = Annotated[
     bool, typer.Option("--until-end", help="End when every record that the topics have now is copied.")
 ]
 Every = Annotated[
-    float, typer.Option("--report-every", min=0.1, help="Seconds between two lines of statistics.")
+    float,
+    typer.Option("--report-every", min=0.1, max=86_400, help="Seconds between two lines of statistics."),
 ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk.cli.console import print_table, printable, tell, utc_time
+from dedup_sdk.cli.console import print_table, printable, size_text, tell, utc_time
 from dedup_sdk.cli.options import Json, Quiet
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
 from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots, lines
@@ -81,7 +81,7 @@ def list_snapshots(
         dedup snapshots list s3://bucket/snapshots --topic orders --json
 
     One line each: topic, group (`-`: made without one), window, the offset up to which it reaches in each
-    partition (the cut), IDs, bytes, age, fingerprint and place. Two snapshots with the same fingerprint
+    partition (the cut), IDs, size, age, fingerprint and place. Two snapshots with the same fingerprint
     hold the same marks. Only manifests are read; an unreadable one is reported on stderr. With `--json` one
     object, `{"snapshots": [...]}`.
     """
@@ -123,10 +123,10 @@ def _described(source: Source) -> dict[str, Any]:
 
 def _table(found: list[Source]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("topic", "group", "window", "cut", "marks", "bytes", "age", "fingerprint", "place"):
+    for name in ("topic", "group", "window", "cut", "marks", "size", "age", "fingerprint", "place"):
         table.add_column(
             name,
-            justify="right" if name in {"marks", "bytes", "age"} else "left",
+            justify="right" if name in {"marks", "size", "age"} else "left",
             no_wrap=True,
         )
     now_ms = time.time_ns() // 1_000_000
@@ -139,7 +139,7 @@ def _table(found: list[Source]) -> Table:
             manifest.window,
             cut,
             f"{manifest.marks:,}",
-            f"{manifest.bytes:,}",
+            size_text(manifest.bytes),
             age(now_ms - manifest.created_ms),
             manifest.fingerprint,
             printable(each.place),
@@ -274,7 +274,7 @@ def copy(*, one: CopyFrom, other: CopyTo, json_output: Json = False, quiet: Quie
     source = only_one(one)
     copy_snapshot(source, other)
     if not quiet:
-        tell(f"{source.place} is copied: {source.manifest.marks:,} IDs, {source.manifest.bytes:,} bytes")
+        tell(f"{source.place} is copied: {source.manifest.marks:,} IDs, {size_text(source.manifest.bytes)}")
     if json_output:
         manifest = source.manifest
         typer.echo(
@@ -339,9 +339,8 @@ def prune(
             typer.echo(printable(source.place))
         if not quiet:
             verb = "would be removed" if dry_run else "was removed"
-            tell(
-                f"{source.place}, made {made_at(source.manifest.created_ms)}, {source.manifest.bytes:,} bytes, {verb}"
-            )
+            made, size = made_at(source.manifest.created_ms), size_text(source.manifest.bytes)
+            tell(f"{source.place}, made {made}, {size}, {verb}")
         if stays:
             tell(f"{source.place} holds other files, which stay: {', '.join(stays[:5])}")
     if json_output:

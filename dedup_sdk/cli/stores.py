@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk.cli.console import print_table, printable, utc_time
+from dedup_sdk.cli.console import print_table, printable, size_text, utc_time
 from dedup_sdk.cli.options import Cluster, Group, Json, Quiet, Store, Topic, of_one_group, stored_partitions
 from dedup_sdk.core.seen_bytes import decode_seen
 from dedup_sdk.core.source_keys import PARTITION_SOURCE, source_spec_of
@@ -22,7 +22,7 @@ from dedup_sdk.ids import cloudevents, digest_parts
 from dedup_sdk.store.backup import restore_snapshot, snapshot_store
 from dedup_sdk.store.paths import PartitionFolder
 from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.snapshot_check import mark_texts
+from dedup_sdk.store.snapshot_check import mark_objects, mark_texts
 from dedup_sdk.units.keys import spec_in_units
 
 if TYPE_CHECKING:
@@ -33,8 +33,17 @@ Partition = Annotated[
 ]
 
 
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object a mark, each as a line.")]
+
+
 def dump(
-    *, store: Store, topic: Topic, partition: Partition, group: Group = None, cluster: Cluster = None
+    *,
+    store: Store,
+    topic: Topic,
+    partition: Partition,
+    group: Group = None,
+    cluster: Cluster = None,
+    json_output: JsonLines = False,
 ) -> None:
     """Print every mark of a partition: digest (hex), offset, timestamp (ms).
 
@@ -45,14 +54,19 @@ def dump(
 
     One line an ID, sorted by digest, on stdout. A mark with a payload (the state of a `LastId` source) has
     `payload=BYTES:CHECKSUM` behind its timestamp. The command may run beside a consumer, without taking its
-    lock, and prints the marks that were durable when it started. IDs themselves are never stored.
+    lock, and prints the marks that were durable when it started. IDs themselves are never stored. With
+    `--json` one object a line, `{"digest", "offset", "timestamp_ms"}`, and of a payload `payload_bytes` and
+    `payload_checksum`.
     """
     (found,) = of_one_group(
         stored_partitions(store, topic=topic, partition=partition, group=group, cluster=cluster)
     )
     with read_partition(found.path) as opened:
         for page in opened.scan_all():
-            sys.stdout.write("".join(f"{digest} {text}\n" for digest, text in mark_texts(page)))
+            if json_output:
+                sys.stdout.write("".join(f"{json.dumps(each)}\n" for each in mark_objects(page)))
+            else:
+                sys.stdout.write("".join(f"{digest} {text}\n" for digest, text in mark_texts(page)))
 
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -224,8 +238,8 @@ def stats(
         dedup stats --store var/dedup
         dedup stats --store var/dedup --json | jq '.partitions[] | {topic, partition, marks}'
 
-    One line a partition: the offsets that its group has completed, the number of IDs, the bytes on disk,
-    and the time of its newest record; where marks have payloads, their bytes, too. With `--json` one
+    One line a partition: the offsets that its group has completed, the number of IDs, the size on disk,
+    and the time of its newest record; where marks have payloads, their size, too. With `--json` one
     object, `{"store", "marks", "disk_bytes", "partitions": [...]}`. Marks are counted one by one, about a
     million a second; a running consumer is not disturbed.
     """
@@ -280,16 +294,17 @@ def _stats_table(partitions: list[PartitionStats]) -> Table:
     table.add_column("partition")
     table.add_column("group")
     payloads = any(each.payload_bytes for each in partitions)
-    for name in ("low", "high", "committed", "marks", *(("payload bytes",) if payloads else ()), "bytes"):
+    for name in ("low", "high", "committed", "marks", *(("payloads",) if payloads else ()), "size"):
         table.add_column(name, justify="right")
     table.add_column("newest record")
     for each in partitions:
         sizes = (each.payload_bytes, each.disk_bytes) if payloads else (each.disk_bytes,)
-        counts = (each.low, each.high, each.committed, each.marks, *sizes)
+        counts = (each.low, each.high, each.committed, each.marks)
         table.add_row(
             f"{printable(each.topic)}[{each.partition}]",
             printable(each.group),
             *("-" if count is None else f"{count:,}" for count in counts),
+            *map(size_text, sizes),
             _record_time(each.newest_ms),
         )
     return table

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.errors import RecoveryError
+from dedup_sdk.errors import ConfigurationError, RecoveryError
 from dedup_sdk.kafka.assignment import Assigned
 from dedup_sdk.kafka.client import Client, PendingRequest
 from dedup_sdk.kafka.client_errors import settings_refused, text_of
@@ -132,12 +132,16 @@ class WindowQuestion:
         """Return the topic's configuration."""
         with settings_refused(self._config):
             admin = AdminClient(self._config)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         try:
+            resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
             entries = admin.describe_configs([resource], request_timeout=ASK_S)[resource].result()
         except KafkaException as error:
             raise RecoveryError(
                 f"the settings of topic {self._topic!r} cannot be read: {text_of(error)}; check --topic and --bootstrap"
+            ) from None
+        except ValueError:
+            raise ConfigurationError(
+                f"{self._topic!r} is not a topic's name; give --topic the name of one"
             ) from None
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 

@@ -32,17 +32,29 @@ def mark_texts(marks: Marks) -> Iterator[tuple[str, str]]:
     For a mark with a payload ``payload=BYTES:CHECKSUM`` follows, so that payloads of equal size can be
     distinguished.
     """
-    digests = marks.digests.hex()
-    cut = (digests[at : at + _HEX_DIGITS] for at in range(0, len(digests), _HEX_DIGITS))
-    columns = zip(
-        cut, marks.offsets.tolist(), marks.timestamps.tolist(), marks.payloads or repeat(b""), strict=False
-    )
-    for digest, offset, timestamp_ms, payload in columns:
+    for digest, offset, timestamp_ms, payload in _rows(marks):
         text = f"{offset} {timestamp_ms}"
         yield (
             digest,
             f"{text} payload={len(payload)}:{payload_word(payload):016x}" if payload else text,
         )
+
+
+def mark_objects(marks: Marks) -> Iterator[dict[str, str | int]]:
+    """Yield the same of each mark as an object for JSON."""
+    for digest, offset, timestamp_ms, payload in _rows(marks):
+        found: dict[str, str | int] = {"digest": digest, "offset": offset, "timestamp_ms": timestamp_ms}
+        if payload:
+            found |= {"payload_bytes": len(payload), "payload_checksum": f"{payload_word(payload):016x}"}
+        yield found
+
+
+def _rows(marks: Marks) -> Iterator[tuple[str, int, int, bytes]]:
+    digests = marks.digests.hex()
+    cut = (digests[at : at + _HEX_DIGITS] for at in range(0, len(digests), _HEX_DIGITS))
+    return zip(
+        cut, marks.offsets.tolist(), marks.timestamps.tolist(), marks.payloads or repeat(b""), strict=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def read_document(place: Path) -> Document:
         raise BackfillError(
             f"{path} cannot be read: {error.strerror}; check the file and its permissions"
         ) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BackfillError(f"{path} is no JSON; give the {FINDINGS_NAME} of a report") from None
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:

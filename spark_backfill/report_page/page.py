@@ -35,6 +35,8 @@ def check_place(folder: Path) -> None:
             raise BackfillError(
                 f"a report needs {name}, which is not installed: pip install 'dedup-sdk[report]'"
             )
+    if "\0" in str(folder):
+        raise BackfillError(f"report {str(folder)!r} cannot be a folder: leave the NUL character out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -177,6 +177,40 @@ def test_a_link_is_not_replaced_by_a_store(dedup: Dedup, snapshot: Path, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "snapshot"]
 
 
+@pytest.mark.parametrize("topic", ["", NOT_UTF8])
+def test_a_topic_that_the_client_cannot_name_is_wrong_usage(dedup: Dedup, topic: str) -> None:
+    """The client raises `ValueError` for it; the command says which option is wrong."""
+    done = dedup("window-check", "--bootstrap", "127.0.0.1:9", "--topic", topic, "--window", "7d")
+    assert (done.status, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "is not a topic's name; give --topic" in line
+
+
+def test_a_report_that_is_none_is_one_line(dedup: Dedup, tmp_path: Path) -> None:
+    """JSON that is nested too deep for a parser, a folder that cannot have that name, and URLs, without their secrets."""
+    deep = tmp_path / "findings.json"
+    deep.write_text("[" * 100_000)
+    for source, output, status, said in (
+        (str(deep), str(tmp_path / "page"), 1, "is no JSON"),
+        ("s3://key:hunter2@b/findings.json", str(tmp_path / "page"), 2, "s3://b/findings.json is a URL; give a folder"),
+        (str(deep), "s3://key:hunter2@b/page", 2, "s3://b/page is a URL; give a folder"),
+    ):  # fmt: skip
+        done = dedup("report", source, "--output", output)
+        assert (done.status, done.stdout) == (status, "")
+        (line,) = done.stderr.splitlines()
+        assert said in line
+        assert "hunter2" not in line
+    assert list(tmp_path.iterdir()) == [deep]
+
+
+def test_lines_of_a_bridge_come_at_least_once_a_day(dedup: Dedup) -> None:
+    """A time beyond all numbers is refused before the bridge begins to talk."""
+    done = dedup("bridge", "--from", "127.0.0.1:9", "--to", "127.0.0.1:9", "--report-every", "1e300")
+    assert (done.status, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "--report-every" in line
+
+
 def change_manifest(folder: Path, **changes: object) -> None:
     """Change fields of a manifest and give it a checksum that fits."""
     path = folder / "manifest.json"

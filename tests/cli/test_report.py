@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from spark_backfill.report_page.page import write_page
@@ -19,6 +20,8 @@ def test_a_report_is_drawn_again(dedup: Dedup, tmp_path: Path) -> None:
         assert (done.status, done.stdout) == (0, "")
         assert "report.html" in done.stderr
         assert (tmp_path / "again" / "report.html").read_bytes() == page.read_bytes()
+    done = dedup("report", str(page.parent), "--output", str(tmp_path / "again"), "--json", "--quiet")
+    assert (json.loads(done.stdout), done.stderr) == ({"page": str(tmp_path / "again" / "report.html")}, "")
 
 
 def test_a_snapshot_without_findings_is_one_line(dedup: Dedup, tmp_path: Path) -> None:

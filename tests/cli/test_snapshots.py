@@ -54,7 +54,7 @@ def test_the_list_is_one_line_each_the_newest_first(dedup: Dedup, place: Path) -
         "window",
         "cut",
         "marks",
-        "bytes",
+        "size",
         "age",
         "fingerprint",
         "place",

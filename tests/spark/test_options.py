@@ -135,6 +135,8 @@ def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
     [
         ([*GROUP, "--window", "0d"], "window of zero"),
         ([*GROUP, "--jvm-client-config", "a.b=1"], "--source kafka-jvm"),
+        ([*GROUP, "--report", "s3://key:hunter2@b/page"], "--report s3://b/page is a URL; give a folder"),
+        ([*GROUP, "--report", "a\0b"], "is not a path: leave the NUL character out"),
         ([*GROUP, "--window", "a week"], "'a week'"),
         ([*GROUP, "--id", "headr:x"], "'headr:x'"),
         ([*GROUP, "--id", "py:no_such_module:f@1"], "no_such_module"),
