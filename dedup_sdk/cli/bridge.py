@@ -147,8 +147,9 @@ def bridge(
     DedupConsumer sees each record once. Within one cluster the target also has each record once. Several bridges with
     the same options share the work.
 
-    Statistics go to stderr; SIGTERM ends it after the current batch. With `--json` the last line is one object,
-    `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone", "nameless_headers"}`.
+    Statistics go to stderr. SIGTERM ends it after the current batch, with exit status 0. With `--json` the last
+    line is one object, `{"copied", "named", "skipped", "batches", "repeated", "made_anew", "gone",
+    "nameless_headers"}`.
     """
     moving = Bridge(
         _settings("--from", source, client_config, source_config),

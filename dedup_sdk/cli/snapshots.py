@@ -241,7 +241,11 @@ def diff(
         raise typer.Exit(_TROUBLE) from None
     differences = sum(totals.values()) - totals["same"]
     if json_output:
-        typer.echo(json.dumps({"a": one, "b": other, **totals, "differences": listed}))
+        typer.echo(
+            json.dumps(
+                {"a": shown_location(one), "b": shown_location(other), **totals, "differences": listed}
+            )
+        )
     if not quiet:
         shown = f", {limit - left} shown" if differences > limit - left else ""
         tell(
