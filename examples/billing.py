@@ -4,15 +4,20 @@ Runs against librdkafka's mock cluster inside this process, so that nothing has 
 
     python examples/billing.py
 
-With a real broker, only ``bootstrap.servers`` changes.
+With a real broker, only ``bootstrap.servers`` changes: ``BOOTSTRAP_SERVERS=localhost:9092`` names one, and
+``docker compose up`` brings one. Run it twice: the second time, no order is charged.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from dedup_sdk import DedupConsumer, Lookup, Window, header
 from dedup_sdk.testing import MockKafka
@@ -23,13 +28,12 @@ SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "order-1"]
 
 def main() -> None:
     """Send six records of three orders, and charge three."""
-    with MockKafka() as kafka, TemporaryDirectory() as store:
-        kafka.create_topic("orders")
-        send_orders(kafka.bootstrap)
+    with broker() as bootstrap, TemporaryDirectory() as store:
+        send_orders(bootstrap)
         with (
             DedupConsumer(
                 {
-                    "bootstrap.servers": kafka.bootstrap,
+                    "bootstrap.servers": bootstrap,
                     "group.id": "billing",
                     "auto.offset.reset": "earliest",
                 },
@@ -44,6 +48,21 @@ def main() -> None:
                 charge(message)
             duplicates = consumer.counters.verdicts["duplicate"]
         print(f"{len(SENT)} records, {duplicates} of them duplicates")
+
+
+@contextmanager
+def broker() -> Iterator[str]:
+    """Yield the address of the broker that the environment names, else of a mock cluster in this process."""
+    if bootstrap := os.environ.get("BOOTSTRAP_SERVERS"):
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        [created] = admin.create_topics([NewTopic("orders")]).values()
+        with suppress(KafkaException):  # it is there already
+            created.result()
+        yield bootstrap
+        return
+    with MockKafka() as kafka:
+        kafka.create_topic("orders")
+        yield kafka.bootstrap
 
 
 def charge(message: Message) -> None:
