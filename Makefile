@@ -36,7 +36,7 @@ PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup packages demo test $(PARTS) check format bench chaos chaos-once ci dist clean
+.PHONY: help setup packages demo test $(PARTS) check format docs bench chaos chaos-once ci dist clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -92,18 +92,25 @@ test-logic: $(READY)
 test-rest: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(APART:%=--ignore=%)
 
-check: $(READY) ## ruff, its formatter, mypy, pyright on programs as users write them, and the workflows
+check: $(READY) ## ruff, its formatter, mypy, pyright on programs as users write them, the workflows and the Compose file
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "make: files are not formatted; run: make format" >&2; exit 1; }
-	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks examples)
+	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks examples docs/site hatch_build.py)
 	@$(BIN)/basedpyright --level error > .cache/pyright.txt || { cat .cache/pyright.txt; exit 1; }
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
 	@$(BIN)/zizmor --quiet --offline --no-progress .github/workflows
-	@echo "check: ruff, mypy, pyright and the workflows' linters have nothing to say"
+	@echo "check: ruff, mypy, pyright and the linters of workflows and Compose have nothing to say"
 
 format: $(READY) ## formats the code and applies ruff's safe fixes
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format
+
+docs: $(READY) ## the documentation as a site, in .cache/site; a broken link, or a name without a docstring, is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@! grep -rnoE '<(script|img|iframe)[^>]* src="?https?:[^ >]*|<link[^>]* href="?https?:[^ >]*[^>]*stylesheet' .cache/site --include='*.html' \
+	  || { echo "make: pages load something from elsewhere (see above)" >&2; exit 1; }
+	@echo "docs: open .cache/site/index.html"
 
 bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --json")
 	@$(BIN)/python benchmarks/throughput.py $(ARGS)
@@ -112,7 +119,7 @@ chaos: $(READY) ## consumers under faults, every scenario on every group protoco
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
 
 # The longest first.
-ci: chaos-once test ## everything that must hold: the suite, then every chaos scenario, the protocols by SEED, and three minutes of all at once
+ci: chaos-once test docs ## everything that must hold: the suite, the site, every chaos scenario, the protocols by SEED, and three minutes of all at once
 
 chaos-once: $(READY)
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3

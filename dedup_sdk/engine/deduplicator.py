@@ -51,7 +51,9 @@ class Deduplicator:
     Args:
         strategy: how duplicates are recognised.
         store: where IDs are kept; in memory by default. Several engines may share one, each with its own partitions.
-        cluster, group, isolation: the owner of the marks, and its isolation level; part of the store's identity.
+        cluster: the Kafka cluster of the records; with ``group`` and ``isolation`` part of the store's identity.
+        group: the consumer group that owns the marks.
+        isolation: which records count: ``read_committed``, or ``read_uncommitted``.
         observers: functions called with every final verdict.
         recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. A source of `LastId`
             that remembers many IDs counts as several.

@@ -96,15 +96,12 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 class DedupConsumer(Consumer):
     """A `confluent_kafka.Consumer` that hides duplicates.
 
-    in flight
-        a message that the application has and that is not completed.
-    completed
-        handled: its ID is remembered, and the message is never delivered again while the window lasts. With
-        ``completion="on-next-call"``, asking for more messages (`poll`, `consume`, iteration) completes the ones that
-        you got before; with ``completion="explicit"`` only `complete` does.
-    released
-        given back, to be delivered again. If an exception leaves the ``with`` block, the messages in flight are
-        released. `close` does the same, because it cannot know whether you handled the last message.
+    - In flight: a message that the application has and that is not completed.
+    - Completed: handled. Its ID is remembered, and the message is never delivered again while the window lasts. With
+      ``completion="on-next-call"``, asking for more messages (`poll`, `consume`, iteration) completes the ones that
+      you got before; with ``completion="explicit"`` only `complete` does.
+    - Released: given back, to be delivered again. If an exception leaves the ``with`` block, the messages in flight are
+      released. `close` does the same, because it cannot know whether you handled the last message.
 
     Args:
         config: the settings of `confluent_kafka.Consumer`; single ones may be keyword arguments (``**conf``). Completed

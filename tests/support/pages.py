@@ -31,6 +31,12 @@ PAGES = [
 ADDRESS = "localhost:9092"
 """The broker of every example; on the stage it is another."""
 
+REGISTRY = "http://localhost:8081"
+"""The schema registry of every example; on the stage it is one inside the process."""
+
+PORT = '("", 8080)'
+"""Where an example listens; on the stage it is any free port."""
+
 SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "last"]
 """What lies in the topic "orders" when an example begins."""
 
@@ -72,9 +78,11 @@ class Stage:
         produce(bootstrap, "orders", with_ids(*SENT))
 
     def examples(self, page: Path) -> list[Example]:
-        """Return the examples of a page, in order, as they stand but for the broker's address."""
+        """Return the examples of a page, in order, as they stand but for the addresses of broker and registry."""
         copy = self._folder / page.name
-        copy.write_text(page.read_text(encoding="utf-8").replace(ADDRESS, self._bootstrap), encoding="utf-8")
+        text = page.read_text(encoding="utf-8").replace(ADDRESS, self._bootstrap)
+        text = text.replace(REGISTRY, "mock://").replace(PORT, '("127.0.0.1", 0)')
+        copy.write_text(text, encoding="utf-8")
         document = Sybil(
             [PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)], path=str(self._folder)
         ).parse(copy)

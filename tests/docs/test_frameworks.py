@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from celery.signals import after_task_publish
+from django.conf import settings
+from django.core.management import call_command
+from fastapi import Response
+from fastapi.encoders import jsonable_encoder
+
+from dedup_sdk.testing import MockKafka
+from tests.support.pages import ROOT, SENT, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAGE = ROOT / "docs" / "frameworks.md"
+ONCE = sorted(set(SENT))
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """A stage whose loops are ended by the framework, not by the handler."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with MockKafka() as kafka:
+        kafka.create_topic("orders")
+        yield Stage(kafka.bootstrap, tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+        del sys.modules[name]
+
+
+def test_fastapi_handles_each_message_once_and_ends_in_order(stage: Stage) -> None:
+    """The lifespan of the page starts the run; its end completes and closes; the health page sees both."""
+    example = stage.examples(PAGE)[0]
+    handled: list[str] = []
+    stage.namespace["charge"] = lambda message: handled.append(message.value().decode())
+    example.evaluate()
+    app, health = stage.namespace["app"], stage.namespace["health"]
+
+    async def serve() -> tuple[Any, Response, Response]:
+        before, after = Response(), Response()
+        async with app.router.lifespan_context(app):
+            seen = await health(before)
+            async with asyncio.timeout(30):
+                while seen["counters"]["duplicate"] < len(SENT) - len(ONCE) or len(handled) < len(ONCE):
+                    await asyncio.sleep(0.01)
+                    seen = await health(before)
+        await health(after)
+        return jsonable_encoder(seen), before, after
+
+    seen, before, after = asyncio.run(serve())
+    assert sorted(handled) == ONCE
+    assert (before.status_code, after.status_code) == (200, 503)
+    assert [(status["topic"], status["state"]) for status in seen["partitions"]] == [("orders", "active")]
+
+
+def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: Stage, tmp_path: Path) -> None:
+    """The command of the page runs by its name, and ends when SIGTERM comes."""
+    stage.run(stage.examples(PAGE)[1])
+    (tmp_path / "shop" / "billing.py").write_text(
+        "import os, signal\n"
+        "handled = []\n"
+        "def charge(message):\n"
+        "    handled.append(message.value().decode())\n"
+        f"    if handled[-1] == {SENT[-1]!r}:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n",
+        encoding="utf-8",
+    )
+    if not settings.configured:
+        import django
+
+        settings.configure(INSTALLED_APPS=["shop"], DATABASES={})
+        django.setup()
+    call_command("charge_orders")
+    assert sorted(sys.modules["shop.billing"].handled) == ONCE
+
+
+def test_celery_gets_one_task_for_each_message(stage: Stage) -> None:
+    """Each logical message becomes one task, which is accepted before the message is completed."""
+    example = stage.examples(PAGE)[2]
+    source = str(getattr(example.parsed, "source", example.parsed))
+    accepted: list[str] = []
+
+    def note(headers: dict[str, Any], **_: Any) -> None:
+        accepted.append(headers["id"])
+        if headers["id"] == f"charge-{SENT[-1]}":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    after_task_publish.connect(note, weak=False)
+    try:
+        exec(compile(source.replace("amqp://localhost", "memory://"), PAGE.name, "exec"), stage.namespace)  # noqa: S102
+    finally:
+        after_task_publish.disconnect(note)
+    assert accepted == ["charge-order-1", "charge-order-2", "charge-order-3", "charge-last"]
+    assert stage.namespace["tasks"].control.purge() == 4
+    assert stage.namespace["consumer"].counters.verdicts["duplicate"] == 2

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import Any
+
+import pytest
+
+import dedup_sdk
+from dedup_sdk import testing
+from tests.support.pages import ROOT
+
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def test_every_public_name_is_on_the_page_of_the_api_once() -> None:
+    """The page names what `dedup_sdk` exports, and its modules of orders, test helpers and errors."""
+    named = re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE)
+    errors = {name for name in dedup_sdk.__all__ if name in vars(dedup_sdk.errors)}
+    assert sorted(named) == sorted(
+        [
+            *(f"dedup_sdk.{name}" for name in dedup_sdk.__all__ if name not in errors),
+            *(f"dedup_sdk.testing.{name}" for name in testing.__all__ if name != "free_port"),
+            "dedup_sdk.errors",
+            "dedup_sdk.orders",
+        ]
+    )
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    """mkdocs.yml sorts each page of docs/ under one of six heads."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    assert re.findall(r"^  - ([\w-]+):$", navigation, re.MULTILINE) == [
+        "Start", "How-to", "Concepts", "Reference", "Operations", "Project",
+    ]  # fmt: skip
+    pages = re.findall(r"^ {6,}- (?:[\w ]+: )?([\w/-]+\.md)$", navigation, re.MULTILINE)
+    assert len(pages) == len(set(pages))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= set(pages)
+
+
+@pytest.mark.parametrize("in_workflow", [True, False])
+def test_links_of_the_package_page_lead_into_the_repository_that_built_it(
+    monkeypatch: pytest.MonkeyPatch, *, in_workflow: bool
+) -> None:
+    """Built by a workflow, the README's links are absolute and the package has addresses; elsewhere neither is made up."""
+    for name, value in {
+        "GITHUB_SERVER_URL": "https://forge.example", "GITHUB_REPOSITORY": "shop/dedup", "GITHUB_REF_NAME": "v1.2.3",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value) if in_workflow else monkeypatch.delenv(name, raising=False)
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    metadata: dict[str, Any] = {}
+    module.Addresses(str(ROOT), {}).update(metadata)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    if not in_workflow:
+        assert metadata == {"readme": {"content-type": "text/markdown", "text": readme}, "urls": {}}
+        return
+    assert metadata["urls"] == {
+        "Documentation": "https://shop.github.io/dedup/",
+        "Source": "https://forge.example/shop/dedup",
+        "Changelog": "https://forge.example/shop/dedup/blob/v1.2.3/CHANGELOG.md",
+        "Issues": "https://forge.example/shop/dedup/issues",
+    }
+    links = re.findall(r"\]\(([^)]+)\)", metadata["readme"]["text"])
+    assert "https://forge.example/shop/dedup/blob/v1.2.3/docs/start.md" in links
+    assert [link for link in links if not link.startswith("https://")] == []
