@@ -50,13 +50,13 @@ EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_every_counter_is_explained() -> None:
-    """docs/operations.md says of each counter what it counts."""
-    assert set(Counters().as_dict()) <= codes(text_of("operations.md"))
+    """docs/reference.md says of each counter what it counts."""
+    assert set(Counters().as_dict()) <= codes(text_of("reference.md"))
 
 
 def test_every_verdict_is_named() -> None:
-    """docs/operations.md names every verdict."""
-    assert {kind.value for kind in VerdictKind} <= codes(text_of("operations.md"))
+    """docs/reference.md names every verdict."""
+    assert {kind.value for kind in VerdictKind} <= codes(text_of("reference.md"))
 
 
 def test_every_beginning_is_explained() -> None:
@@ -154,21 +154,21 @@ def test_settings_of_the_bridge_are_in_their_page() -> None:
 
 
 def test_what_is_set_by_us_is_what_is_documented() -> None:
-    """The table of docs/operations.md has exactly what the client gets beyond the user's configuration."""
+    """The table of docs/reference.md has exactly what the client gets beyond the user's configuration."""
     given = {"bootstrap.servers": "localhost:9092", "group.id": "g"}
     ours = {
         f"{name}={str(value).lower()}"
         for name, value in client_settings(given).client.items()
         if name not in given
     }
-    table = text_of("operations.md").partition("## Settings that are ours")[2]
+    table = text_of("reference.md").partition("## Settings that are ours")[2]
     rows = "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
     assert ours == codes(rows)
 
 
 def test_what_is_documented_as_refused_is_refused() -> None:
     """Each setting of the table is refused with its own name in the message."""
-    table = text_of("operations.md").partition("## Settings that are refused")[2].partition("##")[0]
+    table = text_of("reference.md").partition("## Settings that are refused")[2].partition("##")[0]
     cells = [line.split("|")[1].strip() for line in table.splitlines() if re.match(r"\| (no )?`", line)]
     assert len(cells) == 3
     for cell in cells:
