@@ -8,33 +8,25 @@ processed, so that a consumer on any machine knows which records count as handle
 
 (one line, with a single space between fields)
 
-=============== ========================== ===========================================================================
-field           format                     meaning
-=============== ========================== ===========================================================================
-``at``          offset ``/`` 8 hex digits  The committed offset that the text was written for, and the *seal*: a digest
-                                           of group, topic and partition. Tools copy texts to other offsets, groups and
-                                           partitions; there the text is void.
-``fingerprint`` log ``.`` rule, hex digits The inputs of every mark: the log of the offsets (`log_name`) and the rule
-                                           (`dedup_sdk.rule_fingerprint`). Another rule hid records that were never
-                                           handled, so a text with another fingerprint is void.
-``low``         offset                     The beginning of the range that the group has processed without a gap. No
-                                           record before it ever counts as handled.
-``complete``    0 or 1                     1 when the group was new at ``low``: its history lacks nothing before that.
-``era``         up to 32 of ``0-9a-z``     Changes when an operator rewinds the group; empty until then.
-``epoch``       number, optional           The leader epoch when these records were read. With it the broker tells
-                                           whether the log still has them. (Kafka's own commit field for the epoch is
-                                           not used: brokers refuse commits by it.)
-``done``        see below, optional        The offsets completed above ``at``: the next owner does not deliver them.
-=============== ========================== ===========================================================================
+- ``at``, an offset, ``/`` and 8 hex digits: the committed offset that the text was written for, and the *seal*, a
+  digest of group, topic and partition. Tools copy texts to other offsets, groups and partitions; there the text is void.
+- ``fingerprint``, hex digits of the log, ``.`` and those of the rule: the inputs of every mark, namely the log of the
+  offsets (`log_name`) and the rule (`dedup_sdk.rule_fingerprint`). Another rule hid records that were never handled, so
+  a text with another fingerprint is void.
+- ``low``, an offset: the beginning of the range that the group has processed without a gap. No record before it ever
+  counts as handled.
+- ``complete``, 0 or 1: 1 when the group was new at ``low``, so that its history lacks nothing before that.
+- ``era``, up to 32 of ``0-9a-z``: changes when an operator rewinds the group; empty until then.
+- ``epoch``, a number, optional: the leader epoch when these records were read. With it the broker tells whether the log
+  still has them. (Kafka's own commit field for the epoch is not used: brokers refuse commits by it.)
+- ``done``, optional: the offsets completed above ``at``, which the next owner does not deliver.
 
 ``done`` is ``<ranges>.<timestamp>.<check>``:
 
-``<ranges>``
-    Alternating lengths from ``at`` on, each an unsigned LEB128 number: offsets not completed, offsets completed, and so
-    on. Compressed by zlib, then Base64 with ``-`` and ``_``, without padding.
-``<timestamp>``, ``<check>``
-    The fields of the `Witness` for the last record in the ranges. Where the log has another record at that offset,
-    ``done`` is void.
+- ``<ranges>``: alternating lengths from ``at`` on, each an unsigned LEB128 number: offsets not completed, offsets
+  completed, and so on. Compressed by zlib, then Base64 with ``-`` and ``_``, without padding.
+- ``<timestamp>``, ``<check>``: the fields of the `Witness` for the last record in the ranges. Where the log has another
+  record at that offset, ``done`` is void.
 
 Invariants:
 

@@ -1,14 +1,14 @@
 """The byte layouts of marks and progress: pages (in generations, snapshots and the journal) and journal steps.
 
 A *page* is a group of marks encoded as one value. In a sorted file it is one RocksDB value, and its marks
-ascend by digest (unsigned bytes: the order of RocksDB, and of binaries in Spark). Its key is::
+ascend by digest (unsigned bytes: the order of RocksDB, and of binaries in Spark). Its key is:
 
     extent   uint32 big-endian   number of the sorted file within its generation, 0 in a snapshot
     rank     uint32 big-endian   the first 4 bytes of its first digest
 
 No two pages of an extent share a rank: a page ends only where the first 4 bytes change. So the ranks of the
 pages, which `filter_words` stores, select the page that has a digest if it is stored. In the journal a step
-has one page, with its marks in the order of their completion. Layout, little-endian::
+has one page, with its marks in the order of their completion. Layout, little-endian:
 
     count      uint32   n
     flags      uint8    1: numbers  2: payloads
@@ -23,7 +23,7 @@ per page, which keeps it cheap: sorting 200,000 marks and writing them uncompres
 per mark. The file has 23 bytes per mark; one key per mark would make it 44.
 
 A *step* is one journal record: the progress, and the marks that were completed with it. Layout,
-little-endian::
+little-endian:
 
     magic        2 bytes  "DJ"
     format       uint8    10
