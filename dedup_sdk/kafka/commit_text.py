@@ -9,7 +9,7 @@ processed, so that a consumer on any machine knows which records count as handle
 (one line, with a single space between fields)
 
 - ``at``, an offset, ``/`` and 8 hex digits: the committed offset that the text was written for, and the *seal*, a
-  digest of group, topic and partition. Tools copy texts to other offsets, groups and partitions; there the text is void.
+  digest of group, topic and partition. A text that a tool copied to another offset, group or partition is void.
 - ``fingerprint``, hex digits of the log, ``.`` and those of the rule: the inputs of every mark, namely the log of the
   offsets (`log_name`) and the rule (`dedup_sdk.rule_fingerprint`). Another rule hid records that were never handled, so
   a text with another fingerprint is void.
