@@ -42,7 +42,7 @@ def test_the_navigation_has_every_page_once() -> None:
 def test_links_of_the_package_page_lead_into_the_repository_that_built_it(
     monkeypatch: pytest.MonkeyPatch, *, in_workflow: bool
 ) -> None:
-    """Built by a workflow, the README's links are absolute and the package has addresses; elsewhere neither is made up."""
+    """Built by a workflow, the README's links are absolute and the package has addresses; elsewhere neither."""
     for name, value in {
         "GITHUB_SERVER_URL": "https://forge.example", "GITHUB_REPOSITORY": "shop/dedup", "GITHUB_REF_NAME": "v1.2.3",
     }.items():  # fmt: skip
