@@ -21,7 +21,7 @@ import time
 import warnings
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk.checks import choice, seconds, text
-from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
+from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.assignment import status_of
 from dedup_sdk.kafka.assignment_api import AssignmentApi
@@ -143,7 +143,6 @@ class DedupConsumer(Consumer):
         recovery_timeout: seconds after which a partition starts although its store is not up to date: messages that
             depend on the missing part are delivered as unverified, and counted, until the window has passed. None: it
             waits.
-        recent_marks: IDs kept in memory before they go to sorted files.
 
     Raises `ConfigurationError` for settings that would break a promise, and the errors of `confluent_kafka.Consumer`.
     Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the
@@ -180,7 +179,6 @@ class DedupConsumer(Consumer):
         idle_timeout: float | None = None,
         revoke_deadline: float | None = None,
         recovery_timeout: float | None = None,
-        recent_marks: int = RECENT_MARKS,
         **client_arguments: Any,
     ) -> None:
         _refuse_choices(
@@ -189,7 +187,7 @@ class DedupConsumer(Consumer):
         places = snapshot_locations(snapshot)
         _refuse_strategy(dedup, mode, places)
         _refuse_dead_letters(dead_letters)
-        refuse_unknown(client_arguments, _OURS, _OF_STRATEGIES)
+        refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
         settings = client_settings(config, client_arguments)
         _refuse_deserializers(settings.client)
         if revoke_deadline is not None:
@@ -206,7 +204,6 @@ class DedupConsumer(Consumer):
             group=settings.group,
             isolation=settings.isolation,
             observers=observers,
-            recent_marks=recent_marks,
             bears_full_disk=True,
             forgets_unwritten=on_full_disk == "unverified",
         )
@@ -798,10 +795,23 @@ def _refuse_dead_letters(topic: str | None) -> None:
         raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
 
 
-_OURS: Final = [
-    name for name, each in signature(DedupConsumer).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
-]
-_OF_STRATEGIES: Final = sorted({each.name for kind in (Lookup, LastId) for each in fields(kind)})
+def _keywords(function: Callable[..., object]) -> list[str]:
+    return [
+        name for name, each in signature(function).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
+    ]
+
+
+_OURS: Final = _keywords(DedupConsumer)
+_ELSEWHERE: Final = {
+    **{name: f"store=RocksStore('var/dedup', {name}=...)" for name in _keywords(RocksStore)},
+    **{name: f"run({name}=...)" for name in _keywords(DedupConsumer.run)},
+    **{
+        each.name: f"dedup={kind.__name__}({each.name}=...)"
+        for kind in (LastId, Lookup)
+        for each in fields(kind)
+    },
+}
+"""Settings that are not given to the constructor itself -> where they are given."""
 
 
 def _refuse_other(message: object) -> None:

@@ -35,6 +35,10 @@ _CLIENT_ARGUMENTS: Final = frozenset({
     "rebalance_cb", "stats_cb", "throttle_cb",
 })  # fmt: skip
 """The client's settings whose names have no dot."""
+_MOVED: Final = {
+    "recent_marks": "store=RocksStore('var/dedup', recent_marks=...)",
+}
+"""Arguments of earlier versions -> how the same is said now."""
 _ALIKE: Final = 0.7
 """Minimum similarity (`difflib`) of a name that an error message suggests."""
 ASK_S = 10.0
@@ -137,20 +141,22 @@ def _is_writable(text: str) -> bool:
     return True
 
 
-def refuse_unknown(arguments: Collection[str], ours: Collection[str], strategys: Collection[str]) -> None:
+def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere: Mapping[str, str]) -> None:
     """Raise `ConfigurationError` for an unknown keyword argument; the message suggests the intended one.
 
-    ``ours``: the arguments of the consumer. ``strategys``: those of strategies. The client's own settings have dots
-    and are accepted.
+    ``ours``: the arguments of the consumer. ``elsewhere``: names of other settings -> where they are given. The
+    client's own settings have dots and are accepted.
     """
     for name in arguments:
         if "." in name or name in _CLIENT_ARGUMENTS:
             continue
+        if name in _MOVED:
+            raise ConfigurationError(f"{name} moved: {_MOVED[name]}")
         dotted = name.replace("_", ".")
         if close := get_close_matches(name, ours, n=1, cutoff=_ALIKE):
             meant = f"did you mean {close[0]}=?"
-        elif close := get_close_matches(name, strategys, n=1, cutoff=_ALIKE):
-            meant = f"did you mean {close[0]}= of the strategy, e.g. dedup=Lookup({close[0]}=...)?"
+        elif close := get_close_matches(name, elsewhere, n=1, cutoff=_ALIKE):
+            meant = f"did you mean {close[0]}=, as in {elsewhere[close[0]]}?"
         elif "_" in name:
             meant = f"client settings have dots: put {dotted!r} into the configuration"
         else:

@@ -15,7 +15,6 @@ from dedup_sdk import ConfigurationError, Counters, DedupConsumer, DedupError, D
 from dedup_sdk.bridge import Bridge, BridgeCounters
 from dedup_sdk.core.reach import Beginning
 from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
-from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.kafka.consumer import BATCH, WAITING_SHARE
 from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
@@ -218,7 +217,7 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
         ("docs/handlers.md", "half of `revoke_deadline`", 0.5, WAITING_SHARE),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
-        ("docs/operations.md", "recent_marks=500_000", 500_000, RECENT_MARKS),
+        ("docs/operations.md", "recent_marks=500_000", 500_000, RocksStore("unused").recent_marks),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),
         ("docs/recovery.md", "lock_wait=30", 30.0, RocksStore("unused").lock_wait_s),
         ("docs/windows.md", "a sixteenth of the window late", 16, GRACE),

@@ -61,7 +61,7 @@ class Member:
             else world.compared.strategy(world.window)
         )
         self.engine = Deduplicator(
-            strategy, store=DiskStore(disk), group=group, recent_marks=recent_marks,
+            strategy, DiskStore(disk, recent_marks), group=group,
             clock=lambda: WALL_CLOCK_MS / 1000, bears_full_disk=True,
         )  # fmt: skip
         settings = client_settings(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,6 @@ def test_an_admin_gets_the_connection_only() -> None:
         ({"history": "all"}, "history='all'"),
         ({"dedup": "header:id"}, "dedup='header:id': give a strategy"),
         ({"store": 7}, "store=7: give a folder"),
-        ({"recent_marks": 0}, "recent_marks=0"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, Any], sentence: str) -> None:
@@ -236,7 +236,10 @@ def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
     [
         ("sotre", "did you mean store="),
         ("snapshots", "did you mean snapshot="),
-        ("windw", "did you mean window= of the strategy"),
+        ("windw", r"did you mean window=, as in dedup=Lookup\(window=\.\.\.\)\?$"),
+        ("reorder_depht", r"as in dedup=LastId\(reorder_depth="),
+        ("worker", r"did you mean workers=, as in run\(workers="),
+        ("f_sync", r"as in store=RocksStore\('var/dedup', fsync="),
         ("group_id", "put 'group.id' into the configuration"),
         ("bootstrap_servers", "put 'bootstrap.servers' into the configuration"),
         ("x", "DedupConsumer takes completion, "),
@@ -246,6 +249,19 @@ def test_an_unknown_argument_is_told_before_the_client_sees_it(name: str, meant:
     """With the one that was meant."""
     argument: dict[str, Any] = {name: "7d"}
     with pytest.raises(ConfigurationError, match=f"^unknown argument {name}=; .*{meant}"):
+        DedupConsumer({"group.id": "g"}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore(), **argument)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("recent_marks", "store=RocksStore('var/dedup', recent_marks=...)"),
+    ],
+)
+def test_an_argument_of_an_earlier_version_is_told_where_it_is_now(name: str, place: str) -> None:
+    """In one line; the old spelling does not work any more."""
+    argument: dict[str, Any] = {name: None}
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(f'{name} moved: {place}')}$"):
         DedupConsumer({"group.id": "g"}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore(), **argument)
 
 
