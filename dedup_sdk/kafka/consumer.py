@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk.checks import choice, seconds, text
+from dedup_sdk.checks import choice, seconds
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.assignment import status_of
@@ -130,8 +130,6 @@ class DedupConsumer(Consumer):
             settings. Then an ID is also recognised in another partition, or at another consumer.
         history: for a group that has committed offsets without this package: ``none`` (no message before them is taken
             for handled), or ``assume-processed`` (all messages before them are).
-        dead_letters: the topic to which `run` sends messages whose handler failed for good (default: the name of the
-            group and ``.dead-letters``).
         on_full_disk: ``pause`` (no new message is delivered until the store can be written) or ``unverified``
             (messages go on; IDs are kept in memory only, and dropped when they become too many). Both end by
             themselves when there is room.
@@ -173,7 +171,6 @@ class DedupConsumer(Consumer):
         snapshot: SnapshotLocations | None = None,
         shared: Shared | ClaimStore | None = None,
         history: History = "none",
-        dead_letters: str | None = None,
         on_full_disk: OnFullDisk = "pause",
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
@@ -186,7 +183,6 @@ class DedupConsumer(Consumer):
         )  # fmt: skip
         places = snapshot_locations(snapshot)
         _refuse_strategy(dedup, mode, places)
-        _refuse_dead_letters(dead_letters)
         refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
         settings = client_settings(config, client_arguments)
         _refuse_deserializers(settings.client)
@@ -250,7 +246,6 @@ class DedupConsumer(Consumer):
             durability=durability,
             only_stored=settings.only_stored,
         )
-        self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
         self._idle_timeout_s = idle_timeout_s
         self._stopped = False
         self._runner: Runner | None = None
@@ -338,6 +333,7 @@ class DedupConsumer(Consumer):
         handler: Handler,
         *,
         on_error: OnError = "raise",
+        dead_letters: str | None = None,
         workers: int = 1,
         order: Order = "key",
         attempts: int | None = 5,
@@ -357,6 +353,8 @@ class DedupConsumer(Consumer):
                 is called again after a pause; after the last attempt as ``raise``. ``dead-letter``: the same, but after
                 the last attempt the message goes to the dead-letter topic, counts as handled, and the loop goes on; see
                 ``dedup redrive``.
+            dead_letters: the dead-letter topic, with ``on_error="dead-letter"``. None: the name of the group and
+                ``.dead-letters``.
             workers: threads. One is enough for a handler that is sometimes slow; the consumer stays in its group.
             order: ``key``: messages with the same key and partition are handled one after the other, messages without
                 a key in any order. ``none``: any order.
@@ -378,6 +376,7 @@ class DedupConsumer(Consumer):
         settings = RunSettings(
             handler=handler,
             on_error=on_error,
+            dead_letters=dead_letters,
             workers=workers,
             order=order,
             retries=Retries(
@@ -391,7 +390,8 @@ class DedupConsumer(Consumer):
         self._access.check_open()
         letters = None
         if settings.on_error == "dead-letter":
-            letters = DeadLetterProducer(self._settings, self._dead_letters)
+            topic = settings.dead_letters or f"{self._settings.group}.dead-letters"
+            letters = DeadLetterProducer(self._settings, topic)
         session = WorkerSession(
             self.poll,
             self._loop,
@@ -785,14 +785,6 @@ def _refuse_deserializers(names: Collection[str]) -> None:
     for name in ("key.deserializer", "value.deserializer"):
         if name in names:
             raise ConfigurationError(f"{name} is no setting of DedupConsumer: {_DESERIALIZE}")
-
-
-def _refuse_dead_letters(topic: str | None) -> None:
-    if topic is None:
-        return
-    text("dead_letters", topic)
-    if not topic:
-        raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
 
 
 def _keywords(function: Callable[..., object]) -> list[str]:

@@ -36,6 +36,7 @@ _CLIENT_ARGUMENTS: Final = frozenset({
 })  # fmt: skip
 """The client's settings whose names have no dot."""
 _MOVED: Final = {
+    "dead_letters": "run(dead_letters=...)",
     "recent_marks": "store=RocksStore('var/dedup', recent_marks=...)",
 }
 """Arguments of earlier versions -> how the same is said now."""

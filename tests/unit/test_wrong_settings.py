@@ -41,7 +41,6 @@ CONSUMER: dict[str, list[Any]] = {
     "history": NO_WORD,
     "on_full_disk": NO_WORD,
     "snapshot": [5, True, b"x", "", [""], [None], [5]],
-    "dead_letters": ["", *NO_TEXT],
     "observers": NO_FUNCTIONS,
     "idle_timeout": NO_SECONDS,
     "revoke_deadline": NO_SECONDS,
@@ -59,6 +58,7 @@ CLIENT: dict[str, list[Any]] = {
 RUN: dict[str, list[Any]] = {
     "handler": NO_FUNCTION,
     "on_error": NO_WORD,
+    "dead_letters": ["", *NO_TEXT, "orders.failed"],
     "workers": [*NO_COUNT, None, 20_000],
     "order": NO_WORD,
     "attempts": NO_COUNT,

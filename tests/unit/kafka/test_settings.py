@@ -255,6 +255,7 @@ def test_an_unknown_argument_is_told_before_the_client_sees_it(name: str, meant:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
+        ("dead_letters", "run(dead_letters=...)"),
         ("recent_marks", "store=RocksStore('var/dedup', recent_marks=...)"),
     ],
 )
