@@ -70,7 +70,7 @@ def backfill(context: typer.Context) -> None:
         dedup backfill --help
 
     Runs spark-submit of the installed PySpark, and returns its exit
-    status. Use the snapshot with `DedupConsumer(snapshot=...)` or `dedup restore`; the last line of stdout
+    status. Use the snapshot with `Recovery(snapshot=...)` or `dedup restore`; the last line of stdout
     is a report (one JSON object). Needs the extra `[spark]`. A terminal shows the progress; a log gets a
     line every 30 seconds.
     """

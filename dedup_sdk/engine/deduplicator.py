@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -116,6 +117,11 @@ class Deduplicator:
     def lock_wait_s(self) -> float:
         """See `dedup_sdk.store.protocol.KeyStore.lock_wait_s`."""
         return self._store.lock_wait_s
+
+    @property
+    def store_folder(self) -> Path | None:
+        """See `dedup_sdk.store.protocol.KeyStore.path`."""
+        return self._store.path
 
     def terms_of(self, topic: str) -> Terms:
         """Return the strategy's terms for a topic; topics with the same window have the same object."""

@@ -21,8 +21,8 @@ import time
 import warnings
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
 from signal import Signals
@@ -43,14 +43,13 @@ from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_grou
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
-from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
+from dedup_sdk.kafka.recovery import Recovery
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import ClientSettings, client_settings, refuse_unknown
+from dedup_sdk.kafka.settings import DESERIALIZE, ClientSettings, client_settings, refuse_unknown
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot_source import SnapshotLocations, shown_location, snapshot_locations
 from dedup_sdk.strategy import LastId, Lookup, Strategy
 
 if TYPE_CHECKING:
@@ -82,14 +81,9 @@ _CHOICES = {
     "completion": ("on-next-call", "explicit"),
     "mode": ("dedup", "observe"),
     "durability": ("record", "batch", "commit"),
-    "history": ("none", "assume-processed"),
-    "on_full_disk": ("pause", "unverified"),
 }
 
-_DESERIALIZE: Final = (
-    "call the deserializer in the loop, e.g. deserializer(message.value(), SerializationContext(message.topic(), "
-    "MessageField.VALUE)), so that hidden records are never deserialized"
-)
+_DEFAULT_RECOVERY: Final = Recovery()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -123,24 +117,15 @@ class DedupConsumer(Consumer):
             one), or ``commit`` (when offsets are committed: the fewest writes, but after a crash everything since the
             last commit comes again).
         mode: ``observe`` judges and counts, but hides nothing.
-        snapshot: a folder made by ``dedup backfill``, a folder of several, a URL (``s3://...``; needs
-            ``dedup-sdk[remote]`` and fsspec's driver), or a list of these. If the local store is missing, the
-            consumer installs the one that fits and leaves the shortest replay.
+        recovery: how a partition gets the IDs that its store lacks, and how it goes on meanwhile, e.g.
+            ``Recovery(snapshot="s3://bucket/snapshots")``.
         shared: a memory that several consumers share, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with its
             settings. Then an ID is also recognised in another partition, or at another consumer.
-        history: for a group that has committed offsets without this package: ``none`` (no message before them is taken
-            for handled), or ``assume-processed`` (all messages before them are).
-        on_full_disk: ``pause`` (no new message is delivered until the store can be written) or ``unverified``
-            (messages go on; IDs are kept in memory only, and dropped when they become too many). Both end by
-            themselves when there is room.
         observers: functions called with every verdict.
         idle_timeout: seconds without a message after which iteration and `run` end, counted from the first assignment;
             the time of recoveries does not count. None: never.
         revoke_deadline: seconds in which partitions must be written, committed and closed in a rebalance; unfinished
             messages are abandoned and come again. None: a fifth of ``max.poll.interval.ms``.
-        recovery_timeout: seconds after which a partition starts although its store is not up to date: messages that
-            depend on the missing part are delivered as unverified, and counted, until the window has passed. None: it
-            waits.
 
     Raises `ConfigurationError` for settings that would break a promise, and the errors of `confluent_kafka.Consumer`.
     Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the
@@ -156,7 +141,7 @@ class DedupConsumer(Consumer):
             if not issubclass(each, DedupConsumer)
         ]  # fmt: skip
         if others:
-            raise TypeError(f"{cls.__name__} mixes {others[0]} into DedupConsumer: {_DESERIALIZE}")
+            raise TypeError(f"{cls.__name__} mixes {others[0]} into DedupConsumer: {DESERIALIZE}")
 
     def __init__(
         self,
@@ -168,28 +153,18 @@ class DedupConsumer(Consumer):
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
         mode: Mode = "dedup",
-        snapshot: SnapshotLocations | None = None,
+        recovery: Recovery = _DEFAULT_RECOVERY,
         shared: Shared | ClaimStore | None = None,
-        history: History = "none",
-        on_full_disk: OnFullDisk = "pause",
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
         revoke_deadline: float | None = None,
-        recovery_timeout: float | None = None,
         **client_arguments: Any,
     ) -> None:
-        _refuse_choices(
-            completion=completion, mode=mode, durability=durability, history=history, on_full_disk=on_full_disk,
-        )  # fmt: skip
-        places = snapshot_locations(snapshot)
-        _refuse_strategy(dedup, mode, places)
+        _refuse_choices(completion=completion, mode=mode, durability=durability)
+        _refuse_strategy(dedup, mode, recovery)
         refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
-        settings = client_settings(config, client_arguments)
-        _refuse_deserializers(settings.client)
-        if revoke_deadline is not None:
-            settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
-        idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
-        timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
+        settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
+        self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         keys = _key_store(store)
         sharing = _sharing(shared, dedup, mode, settings)
         self._settings, self._callback_errors = settings, CallbackErrors()
@@ -201,20 +176,13 @@ class DedupConsumer(Consumer):
             isolation=settings.isolation,
             observers=observers,
             bears_full_disk=True,
-            forgets_unwritten=on_full_disk == "unverified",
+            forgets_unwritten=recovery.on_full_disk == "unverified",
         )
         if sharing is not None:
             gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
-        chosen = RecoverySettings(
-            snapshot=places,
-            store_folder=keys.path if isinstance(keys, RocksStore) else None,
-            history=history,
-            on_full_disk=on_full_disk,
-            timeout_s=timeout_s,
-        )
-        self._session = Session(self._engine, self._client, settings, chosen, self._callback_errors)
+        self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
@@ -246,7 +214,6 @@ class DedupConsumer(Consumer):
             durability=durability,
             only_stored=settings.only_stored,
         )
-        self._idle_timeout_s = idle_timeout_s
         self._stopped = False
         self._runner: Runner | None = None
         keep_from_children(self)
@@ -781,12 +748,6 @@ def _refuse_choices(**chosen: str) -> None:
         choice(name, value, _CHOICES[name])
 
 
-def _refuse_deserializers(names: Collection[str]) -> None:
-    for name in ("key.deserializer", "value.deserializer"):
-        if name in names:
-            raise ConfigurationError(f"{name} is no setting of DedupConsumer: {_DESERIALIZE}")
-
-
 def _keywords(function: Callable[..., object]) -> list[str]:
     return [
         name for name, each in signature(function).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
@@ -802,6 +763,7 @@ _ELSEWHERE: Final = {
         for kind in (LastId, Lookup)
         for each in fields(kind)
     },
+    **{each.name: f"recovery=Recovery({each.name}=...)" for each in fields(Recovery)},
 }
 """Settings that are not given to the constructor itself -> where they are given."""
 
@@ -813,7 +775,7 @@ def _refuse_other(message: object) -> None:
         )
 
 
-def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[str]) -> None:
+def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:
     """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
     if not isinstance(dedup, Lookup | LastId):
         raise ConfigurationError(
@@ -824,11 +786,10 @@ def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[str]) -> None
             "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose "
             "mode='dedup'"
         )
-    if places and isinstance(dedup, Lookup) and not dedup.persist:
-        raise ConfigurationError(
-            f"snapshot={', '.join(map(shown_location, places))!r} would never be installed: with persist=False a "
-            "partition begins without IDs; leave snapshot out, or choose persist=True"
-        )
+    given: object = recovery  # what callers without a type checker pass
+    if not isinstance(given, Recovery):
+        raise ConfigurationError(f"recovery={given!r}: give e.g. Recovery(snapshot='snapshots', timeout=60)")
+    recovery.check_strategy(dedup)
 
 
 def _sharing(

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from dedup_sdk.checks import seconds
 from dedup_sdk.errors import ConfigurationError
 
 Reset = Literal["earliest", "latest", "error"]
@@ -35,9 +36,18 @@ _CLIENT_ARGUMENTS: Final = frozenset({
     "rebalance_cb", "stats_cb", "throttle_cb",
 })  # fmt: skip
 """The client's settings whose names have no dot."""
+DESERIALIZE: Final = (
+    "call the deserializer in the loop, e.g. deserializer(message.value(), SerializationContext(message.topic(), "
+    "MessageField.VALUE)), so that hidden records are never deserialized"
+)
+"""The remedy where somebody asks for a consumer that deserializes."""
 _MOVED: Final = {
     "dead_letters": "run(dead_letters=...)",
+    "history": "recovery=Recovery(history=...)",
+    "on_full_disk": "recovery=Recovery(on_full_disk=...)",
     "recent_marks": "store=RocksStore('var/dedup', recent_marks=...)",
+    "recovery_timeout": "recovery=Recovery(timeout=...)",
+    "snapshot": "recovery=Recovery(snapshot=...)",
 }
 """Arguments of earlier versions -> how the same is said now."""
 _ALIKE: Final = 0.7
@@ -165,10 +175,13 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere:
         raise ConfigurationError(f"unknown argument {name}=; {meant}")
 
 
-def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:
+def client_settings(
+    config: Mapping[str, Any], more: Mapping[str, Any] | None = None, *, revoke_deadline: float | None = None
+) -> ClientSettings:
     """Read and complete a ``confluent_kafka.Consumer`` configuration; raise `ConfigurationError` if it is not valid.
 
     ``more`` are settings given as keyword arguments; they take precedence over ``config``, as in the plain client.
+    ``revoke_deadline``: seconds, in place of the default.
     """
     if not isinstance(config, Mapping):
         raise ConfigurationError(
@@ -183,6 +196,9 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
     if not client.get("group.id"):
         raise ConfigurationError("group.id is missing, and the key store belongs to a group: set 'group.id'")
     refuse_unwritable(client)
+    for name in ("key.deserializer", "value.deserializer"):
+        if name in client:
+            raise ConfigurationError(f"{name} is a setting of DeserializingConsumer alone: {DESERIALIZE}")
     auto_store = _flag(client, "enable.auto.offset.store")
     if auto_store:
         raise ConfigurationError(
@@ -217,7 +233,11 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
         commit_interval_s=float("inf") if interval_ms <= 0 else interval_ms / 1000,
-        revoke_deadline_s=poll_interval_ms / 5_000,
+        revoke_deadline_s=(
+            poll_interval_ms / 5_000
+            if revoke_deadline is None
+            else seconds("revoke_deadline", revoke_deadline)
+        ),
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
         session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,

@@ -257,6 +257,7 @@ class MemoryStore:
     """A `KeyStore` in memory; ``recent_marks`` as in `RocksStore`."""
 
     lock_wait_s = 30.0
+    path = None
 
     def __init__(self, *, recent_marks: int = RECENT_MARKS) -> None:
         self.recent_marks = checked_recent_marks(recent_marks)

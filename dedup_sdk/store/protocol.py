@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 from dedup_sdk.checks import whole
@@ -168,6 +169,10 @@ class KeyStore(Protocol):
     @property
     def lock_wait_s(self) -> float:
         """Seconds to wait for another process on this host that has a store open, before a warning is logged."""
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of this store; None where it has none."""
 
     @property
     def recent_marks(self) -> int:

@@ -11,7 +11,16 @@ import pytest
 from rich.console import Console
 
 import dedup_sdk
-from dedup_sdk import ConfigurationError, Counters, DedupConsumer, DedupError, Deduplicator, Unit, VerdictKind
+from dedup_sdk import (
+    ConfigurationError,
+    Counters,
+    DedupConsumer,
+    DedupError,
+    Deduplicator,
+    Recovery,
+    Unit,
+    VerdictKind,
+)
 from dedup_sdk.bridge import Bridge, BridgeCounters
 from dedup_sdk.core.reach import Beginning
 from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
@@ -95,7 +104,7 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator],
+    [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator, Recovery],
     ids=lambda made: made.__qualname__,
 )
 def test_every_setting_is_in_the_docstring(made: Callable[..., object]) -> None:
@@ -136,6 +145,12 @@ def check_settings(of: type, table: str, *, without_default: tuple[str, ...] = (
         default = parameter.default
         shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
         assert parameter.name in without_default or any(text and text in row for text in shown), row
+
+
+def test_settings_of_recovery_are_in_their_page() -> None:
+    """docs/recovery.md has each setting of Recovery in its table, with its default."""
+    table = text_of("recovery.md").partition("| setting | default | |")[2].partition("\n\n")[0]
+    check_settings(Recovery, table, without_default=("snapshot",))
 
 
 def test_settings_of_the_producer_are_in_their_page() -> None:

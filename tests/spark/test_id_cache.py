@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_adapters import artemis
-from dedup_sdk import RocksStore, Window
+from dedup_sdk import Recovery, RocksStore, Window
 from dedup_sdk.ids import digest_one
 from dedup_sdk.store.backup import snapshot_store
 from dedup_sdk.store.paths import list_partitions
@@ -124,7 +124,7 @@ def test_a_consumers_rings_are_rebuilt(
         assert in_order == [digest_one(dedup_id) for dedup_id in cache.ids]
 
     produce(topic, outgoing(more, artemis.DUPLICATE_ID, 300))
-    options: dict[str, Any] = {"dedup": dedup, "snapshot": folder}
+    options: dict[str, Any] = {"dedup": dedup, "recovery": Recovery(snapshot=folder)}
     with make_consumer(broker.bootstrap, group, RocksStore(tmp_path / "new"), **options) as consumer:
         consumer.subscribe([topic])
         came = values(poll_through(consumer, topic))

@@ -12,6 +12,7 @@ from dedup_sdk import (
     Deduplicator,
     Lookup,
     MemoryStore,
+    Recovery,
     RocksStore,
     Window,
     header,
@@ -38,13 +39,16 @@ CONSUMER: dict[str, list[Any]] = {
     "completion": NO_WORD,
     "durability": NO_WORD,
     "mode": NO_WORD,
-    "history": NO_WORD,
-    "on_full_disk": NO_WORD,
-    "snapshot": [5, True, b"x", "", [""], [None], [5]],
+    "recovery": [None, 5, {"timeout": 5}, "snapshots"],
     "observers": NO_FUNCTIONS,
     "idle_timeout": NO_SECONDS,
     "revoke_deadline": NO_SECONDS,
-    "recovery_timeout": NO_SECONDS,
+}
+RECOVERY: dict[str, list[Any]] = {
+    "snapshot": [5, True, b"x", "", [""], [None], [5], "x\0", [__file__]],
+    "history": NO_WORD,
+    "timeout": NO_SECONDS,
+    "on_full_disk": NO_WORD,
 }
 CLIENT: dict[str, list[Any]] = {
     "auto.commit.interval.ms": ["soon", [], NAN, INFINITE, True, None],
@@ -83,6 +87,7 @@ NO_LENGTH = ["1", b"1", True, None, [], NAN, INFINITE, -1, HUGE]
 NO_BYTES = ["2", True, 1.5, NAN, [], 0, -1, HUGE]
 TABLE: list[tuple[str, Callable[..., object], dict[str, list[Any]]]] = [
     ("DedupConsumer", lambda **s: DedupConsumer(LEAST, **{"dedup": LOOKUP, "store": MemoryStore(), **s}), CONSUMER),
+    ("Recovery", Recovery, RECOVERY),
     ("client", lambda **s: DedupConsumer({**LEAST, **s}, dedup=LOOKUP, store=MemoryStore()), CLIENT),
     ("Deduplicator", lambda **s: Deduplicator(**{"strategy": LOOKUP, **s}), ENGINE),
     ("MemoryStore", MemoryStore, {"recent_marks": [*NO_COUNT, None]}),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import TopicPartition
 
-from dedup_sdk import Window
+from dedup_sdk import Recovery, Window
 from tests.support.consuming import lookup, poll_quiet, poll_some, values
 from tests.support.producing import Outgoing, produce
 
@@ -80,7 +80,7 @@ def test_the_user_may_vouch_for_a_plain_group(world: World) -> None:
     world.commit_plainly(2)
     world.send("a", "c", "d")
 
-    assert world.rest(history="assume-processed") == ["c", "d"]
+    assert world.rest(recovery=Recovery(history="assume-processed")) == ["c", "d"]
     metadata = world.metadata()
     assert metadata is not None
     assert metadata.low == 0

@@ -57,6 +57,7 @@ class DiskStore:
     """A `KeyStore` on a disk; several processes may use one."""
 
     lock_wait_s = 30.0
+    path = None
 
     def __init__(self, disk: Disk, recent_marks: int) -> None:
         self._disk, self.recent_marks = disk, recent_marks

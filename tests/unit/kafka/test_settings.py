@@ -208,7 +208,7 @@ def test_an_admin_gets_the_connection_only() -> None:
     [
         ({"completion": "later"}, "completion='later': choose on-next-call or explicit"),
         ({"mode": "dry"}, "mode='dry': choose dedup or observe"),
-        ({"history": "all"}, "history='all'"),
+        ({"recovery": {"timeout": 5}}, r"recovery={'timeout': 5}: give e\.g\. Recovery\("),
         ({"dedup": "header:id"}, "dedup='header:id': give a strategy"),
         ({"store": 7}, "store=7: give a folder"),
     ],
@@ -235,7 +235,7 @@ def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
     ("name", "meant"),
     [
         ("sotre", "did you mean store="),
-        ("snapshots", "did you mean snapshot="),
+        ("snapshots", r"did you mean snapshot=, as in recovery=Recovery\(snapshot="),
         ("windw", r"did you mean window=, as in dedup=Lookup\(window=\.\.\.\)\?$"),
         ("reorder_depht", r"as in dedup=LastId\(reorder_depth="),
         ("worker", r"did you mean workers=, as in run\(workers="),
@@ -256,7 +256,11 @@ def test_an_unknown_argument_is_told_before_the_client_sees_it(name: str, meant:
     ("name", "place"),
     [
         ("dead_letters", "run(dead_letters=...)"),
+        ("history", "recovery=Recovery(history=...)"),
+        ("on_full_disk", "recovery=Recovery(on_full_disk=...)"),
         ("recent_marks", "store=RocksStore('var/dedup', recent_marks=...)"),
+        ("recovery_timeout", "recovery=Recovery(timeout=...)"),
+        ("snapshot", "recovery=Recovery(snapshot=...)"),
     ],
 )
 def test_an_argument_of_an_earlier_version_is_told_where_it_is_now(name: str, place: str) -> None:
@@ -299,7 +303,7 @@ def test_deserializers_are_called_in_the_loop() -> None:
     for name in ("key.deserializer", "value.deserializer"):
         with pytest.raises(
             ConfigurationError,
-            match=f"^{name} is no setting of DedupConsumer: call the deserializer in the loop",
+            match=f"^{name} is a setting of DeserializingConsumer alone: call the deserializer in the loop",
         ):
             DedupConsumer(
                 {**LEAST, name: bytes.decode}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore()
