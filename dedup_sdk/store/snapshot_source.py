@@ -350,7 +350,7 @@ def _refuse_unusable(path: str | Path) -> None:
     with suppress(OSError):
         # One that cannot be looked at now may be readable when a partition needs it.
         if why is None and Path(path).exists() and not Path(path).is_dir():
-            why = "is no folder"
+            why = "is not a folder"
     if why:
         raise ConfigurationError(f"snapshot={str(path)!r} {why}; give the folder that the backfill wrote")
 

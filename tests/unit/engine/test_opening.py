@@ -315,3 +315,9 @@ def test_a_longer_window_knows_less_than_a_new_one(
         second.complete([each])
     assert told == ["unverified"] * doubted + ["fresh"] * (10 - doubted)
     second.close("t", 0)
+
+
+def test_the_folder_of_the_store_is_known(tmp_path: Path) -> None:
+    """Snapshots from elsewhere are fetched to its disk; a store in memory has none."""
+    assert engine(store=RocksStore(tmp_path)).store_folder == tmp_path
+    assert engine().store_folder is None

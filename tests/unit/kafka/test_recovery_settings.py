@@ -33,7 +33,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     file.touch()
     for given in (file, str(file), [tmp_path, file]):
         with pytest.raises(
-            ConfigurationError, match=r"^snapshot='.*/manifest\.json' is no folder; give the folder that"
+            ConfigurationError, match=r"^snapshot='.*/manifest\.json' is not a folder; give the folder that"
         ):
             Recovery(snapshot=given)
 
