@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec
     from dedup_sdk.kafka.consumer import DedupConsumer
     from dedup_sdk.kafka.fields import ids_of
+    from dedup_sdk.kafka.recovery import Recovery
     from dedup_sdk.marks import Coverage
     from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
     from dedup_sdk.producer.required_window import required_window
@@ -61,6 +62,7 @@ __all__ = [
     "PartitionObserver",
     "PartitionStatus",
     "Record",
+    "Recovery",
     "RecoveryError",
     "RocksStore",
     "Settled",
@@ -92,6 +94,7 @@ _MODULES: Final = {
     "dedup_sdk.ids": ("IdSpec", "cloudevents", "header", "id_spec"),
     "dedup_sdk.kafka.consumer": ("DedupConsumer",),
     "dedup_sdk.kafka.fields": ("ids_of",),
+    "dedup_sdk.kafka.recovery": ("Recovery",),
     "dedup_sdk.observe": (
         "Counters",
         "PartitionEvent",

@@ -34,18 +34,19 @@ def main() -> None:
                 },
                 dedup=Lookup(id=header("dedup-id"), window=Window(days=7)),
                 store=store,
-                dead_letters="given-up",
                 idle_timeout=1,  # seconds; a service leaves it out and runs until stop()
             ) as consumer,
             consumer.stop_on_signals(),
         ):
             consumer.subscribe(["orders"])
-            consumer.run(charge, on_error="dead-letter", attempts=3, wait_initial=0.01)
+            consumer.run(
+                charge, on_error="dead-letter", dead_letters="given-up", attempts=3, wait_initial=0.01
+            )
             print(f"{consumer.counters.retried} retries, {consumer.counters.dead_lettered} dead letter")
 
             CLOSED.clear()
             send_back(kafka.bootstrap)
-            consumer.run(charge, on_error="dead-letter")
+            consumer.run(charge, on_error="dead-letter", dead_letters="given-up")
 
 
 def send_back(bootstrap: str) -> None:

@@ -115,7 +115,7 @@ def backfill(context: typer.Context) -> None:
             --id header:dedup-id --window 7d --shared redis://localhost:6379/0 --json
         dedup backfill --help
 
-    Runs spark-submit of the installed PySpark. Use the snapshot with `DedupConsumer(snapshot=...)` or
+    Runs spark-submit of the installed PySpark. Use the snapshot with `Recovery(snapshot=...)` or
     `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and where the snapshot is.
     With `--json` the report is also one object on stdout (fields: `spark_backfill.report.Report`). Needs the extra
     `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.

@@ -347,7 +347,7 @@ def snapshot(
     The consumer is not involved: a checkpoint of each partition is made (by hard links, so that only the
     log takes disk space), and its IDs are written to the snapshot, half a million a second or more.
     Progress and IDs of a partition are of the same moment. The snapshot is written atomically. `dedup
-    restore` and `DedupConsumer(snapshot=)` take it like one of `dedup backfill`.
+    restore` and `Recovery(snapshot=...)` take it like one of `dedup backfill`.
     """
     found = of_one_group(stored_partitions(store, topic=topic, group=group, cluster=cluster))
     topics = sorted({each.topic for each in found})
@@ -411,7 +411,7 @@ def restore(
         dedup restore --snapshot snapshot --store var/dedup --group billing --assume-processed
 
     All files are verified. The folder must be empty or missing; it is written atomically. A consumer with
-    `snapshot=` does the same by itself, partition by partition.
+    `Recovery(snapshot=...)` does the same by itself, partition by partition.
 
     A snapshot made without a group covers the whole topic. Every record that it covers counts as processed
     by the group. For a group that has not read so far, messages would be hidden; so you must confirm it

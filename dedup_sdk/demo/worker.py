@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from dedup_sdk import DedupConsumer, DedupError, Lookup, Window, header
+from dedup_sdk import DedupConsumer, DedupError, Lookup, Recovery, Window, header
 from dedup_sdk.demo.flights import ID_HEADER
 from dedup_sdk.demo.oracle import dedup_id_of
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         },
         dedup=Lookup(id=header(ID_HEADER), window=Window.parse(options.window)),
         store=options.store,
-        snapshot=options.snapshot,
+        recovery=Recovery(snapshot=options.snapshot),
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     with consumer:

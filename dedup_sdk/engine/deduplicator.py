@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from operator import attrgetter
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -37,9 +38,6 @@ logger = logging.getLogger("dedup_sdk")
 
 _disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
 
-RECENT_MARKS = 500_000
-"""Marks kept in memory and journal, over all partitions, before the fullest partition is flushed to a sorted file."""
-
 
 class Deduplicator:
     """Gives each record a verdict, and remembers the IDs of completed ones.
@@ -55,14 +53,12 @@ class Deduplicator:
         group: the consumer group that owns the marks.
         isolation: which records count: ``read_committed``, or ``read_uncommitted``.
         observers: functions called with every final verdict.
-        recent_marks: marks kept in memory before they go to sorted files; about 150 bytes each. A source of `LastId`
-            that remembers many IDs counts as several.
         clock: returns seconds since the epoch. It decides which marks may be dropped and which units are overdue, never
             a verdict.
         bears_full_disk: if the store's disk is full, keep completed IDs in memory and go on, instead of raising
             `StoreUnavailableError`. They survive a crash only after `write_again` has written them.
-        forgets_unwritten: bound the memory of such IDs: above four times ``recent_marks`` they are dropped, and records
-            that depend on them are unverified. Set it to False if you admit no record while `disk_full`.
+        forgets_unwritten: bound the memory of such IDs: above four times the store's ``recent_marks`` they are dropped,
+            and records that depend on them are unverified. Set it to False if you admit no record while `disk_full`.
 
     Not thread-safe.
     """
@@ -76,7 +72,6 @@ class Deduplicator:
         group: str = "",
         isolation: str = "read_committed",
         observers: Iterable[Observer] = (),
-        recent_marks: int = RECENT_MARKS,
         clock: Callable[[], float] = time.time,
         bears_full_disk: bool = False,
         forgets_unwritten: bool = True,
@@ -84,12 +79,11 @@ class Deduplicator:
         refuse_unusable(strategy, store, clock, cluster=cluster, group=group, isolation=isolation)
         flag("bears_full_disk", bears_full_disk)
         flag("forgets_unwritten", forgets_unwritten)
-        advice = f"at least one mark is kept; leave it out for {RECENT_MARKS}"
         self.strategy = strategy
         self.counters = Counters()
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._store = MemoryStore() if store is None else store
-        self._recent_marks = whole("recent_marks", recent_marks, advice=advice)
+        self._recent_marks = self._store.recent_marks
         self._forgets_unwritten = forgets_unwritten
         self._observers = list(callables("observers", observers))
         self.keys = GroupKeys(strategy.keys, group)
@@ -125,6 +119,11 @@ class Deduplicator:
     def lock_wait_s(self) -> float:
         """See `dedup_sdk.store.protocol.KeyStore.lock_wait_s`."""
         return self._store.lock_wait_s
+
+    @property
+    def store_folder(self) -> Path | None:
+        """See `dedup_sdk.store.protocol.KeyStore.path`."""
+        return self._store.path
 
     def terms_of(self, topic: str) -> Terms:
         """Return the strategy's terms for a topic; topics with the same window have the same object."""

@@ -195,7 +195,7 @@ class Assigned:
     by_hand: bool = False
     """Whether the user assigned it, not the group: no callback announces its end, and it outlives a rebalance."""
     taken_at: float = 0.0
-    """When (monotonic seconds) it was assigned or moved; `recovery_timeout` counts from there."""
+    """When (monotonic seconds) it was assigned or moved; `Recovery.timeout` counts from there."""
     state: State = State.ASKING
     engine_partition: Partition | None = None
     """The engine's partition, once recovery has ended."""

@@ -21,8 +21,8 @@ import time
 import warnings
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
 from signal import Signals
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk.checks import choice, seconds, text
-from dedup_sdk.engine.deduplicator import RECENT_MARKS, Deduplicator
+from dedup_sdk.checks import choice, seconds
+from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.assignment import status_of
 from dedup_sdk.kafka.assignment_api import AssignmentApi
@@ -43,14 +43,13 @@ from dedup_sdk.kafka.closing import close_client, keep_from_children, leave_grou
 from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk.kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk.kafka.loop import Durability, FetchLoop, IdleClock
-from dedup_sdk.kafka.recovery import History, OnFullDisk, RecoverySettings
+from dedup_sdk.kafka.recovery import Recovery
 from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import ClientSettings, client_settings, refuse_unknown
+from dedup_sdk.kafka.settings import DESERIALIZE, ClientSettings, client_settings, refuse_unknown
 from dedup_sdk.observe import Counters, Observer, PartitionStatus
 from dedup_sdk.record import Verdict
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot_source import SnapshotLocations, shown_location, snapshot_locations
 from dedup_sdk.strategy import LastId, Lookup, Strategy
 
 if TYPE_CHECKING:
@@ -82,14 +81,9 @@ _CHOICES = {
     "completion": ("on-next-call", "explicit"),
     "mode": ("dedup", "observe"),
     "durability": ("record", "batch", "commit"),
-    "history": ("none", "assume-processed"),
-    "on_full_disk": ("pause", "unverified"),
 }
 
-_DESERIALIZE: Final = (
-    "call the deserializer in the loop, e.g. deserializer(message.value(), SerializationContext(message.topic(), "
-    "MessageField.VALUE)), so that hidden records are never deserialized"
-)
+_DEFAULT_RECOVERY: Final = Recovery()
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -120,27 +114,15 @@ class DedupConsumer(Consumer):
             one), or ``commit`` (when offsets are committed: the fewest writes, but after a crash everything since the
             last commit comes again).
         mode: ``observe`` judges and counts, but hides nothing.
-        snapshot: a folder made by ``dedup backfill``, a folder of several, a URL (``s3://...``; needs
-            ``dedup-sdk[remote]`` and fsspec's driver), or a list of these. If the local store is missing, the
-            consumer installs the one that fits and leaves the shortest replay.
+        recovery: how a partition gets the IDs that its store lacks, and how it goes on meanwhile, e.g.
+            ``Recovery(snapshot="s3://bucket/snapshots")``.
         shared: a memory that several consumers share, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with its
             settings. Then an ID is also recognised in another partition, or at another consumer.
-        history: for a group that has committed offsets without this package: ``none`` (no message before them is taken
-            for handled), or ``assume-processed`` (all messages before them are).
-        dead_letters: the topic to which `run` sends messages whose handler failed for good (default: the name of the
-            group and ``.dead-letters``).
-        on_full_disk: ``pause`` (no new message is delivered until the store can be written) or ``unverified``
-            (messages go on; IDs are kept in memory only, and dropped when they become too many). Both end by
-            themselves when there is room.
         observers: functions called with every verdict.
         idle_timeout: seconds without a message after which iteration and `run` end, counted from the first assignment;
             the time of recoveries does not count. None: never.
         revoke_deadline: seconds in which partitions must be written, committed and closed in a rebalance; unfinished
             messages are abandoned and come again. None: a fifth of ``max.poll.interval.ms``.
-        recovery_timeout: seconds after which a partition starts although its store is not up to date: messages that
-            depend on the missing part are delivered as unverified, and counted, until the window has passed. None: it
-            waits.
-        recent_marks: IDs kept in memory before they go to sorted files.
 
     Raises `ConfigurationError` for settings that would break a promise, and the errors of `confluent_kafka.Consumer`.
     Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the
@@ -156,7 +138,7 @@ class DedupConsumer(Consumer):
             if not issubclass(each, DedupConsumer)
         ]  # fmt: skip
         if others:
-            raise TypeError(f"{cls.__name__} mixes {others[0]} into DedupConsumer: {_DESERIALIZE}")
+            raise TypeError(f"{cls.__name__} mixes {others[0]} into DedupConsumer: {DESERIALIZE}")
 
     def __init__(
         self,
@@ -168,31 +150,18 @@ class DedupConsumer(Consumer):
         completion: Completion = "on-next-call",
         durability: Durability = "batch",
         mode: Mode = "dedup",
-        snapshot: SnapshotLocations | None = None,
+        recovery: Recovery = _DEFAULT_RECOVERY,
         shared: Shared | ClaimStore | None = None,
-        history: History = "none",
-        dead_letters: str | None = None,
-        on_full_disk: OnFullDisk = "pause",
         observers: Iterable[Observer] = (),
         idle_timeout: float | None = None,
         revoke_deadline: float | None = None,
-        recovery_timeout: float | None = None,
-        recent_marks: int = RECENT_MARKS,
         **client_arguments: Any,
     ) -> None:
-        _refuse_choices(
-            completion=completion, mode=mode, durability=durability, history=history, on_full_disk=on_full_disk,
-        )  # fmt: skip
-        places = snapshot_locations(snapshot)
-        _refuse_strategy(dedup, mode, places)
-        _refuse_dead_letters(dead_letters)
-        refuse_unknown(client_arguments, _OURS, _OF_STRATEGIES)
-        settings = client_settings(config, client_arguments)
-        _refuse_deserializers(settings.client)
-        if revoke_deadline is not None:
-            settings = replace(settings, revoke_deadline_s=seconds("revoke_deadline", revoke_deadline))
-        idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
-        timeout_s = None if recovery_timeout is None else seconds("recovery_timeout", recovery_timeout)
+        _refuse_choices(completion=completion, mode=mode, durability=durability)
+        _refuse_strategy(dedup, mode, recovery)
+        refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
+        settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
+        self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         keys = _key_store(store)
         sharing = _sharing(shared, dedup, mode, settings)
         self._settings, self._callback_errors = settings, CallbackErrors()
@@ -203,22 +172,14 @@ class DedupConsumer(Consumer):
             group=settings.group,
             isolation=settings.isolation,
             observers=observers,
-            recent_marks=recent_marks,
             bears_full_disk=True,
-            forgets_unwritten=on_full_disk == "unverified",
+            forgets_unwritten=recovery.on_full_disk == "unverified",
         )
         if sharing is not None:
             gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
-        chosen = RecoverySettings(
-            snapshot=places,
-            store_folder=keys.path if isinstance(keys, RocksStore) else None,
-            history=history,
-            on_full_disk=on_full_disk,
-            timeout_s=timeout_s,
-        )
-        self._session = Session(self._engine, self._client, settings, chosen, self._callback_errors)
+        self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
@@ -250,8 +211,6 @@ class DedupConsumer(Consumer):
             durability=durability,
             only_stored=settings.only_stored,
         )
-        self._dead_letters = f"{settings.group}.dead-letters" if dead_letters is None else dead_letters
-        self._idle_timeout_s = idle_timeout_s
         self._stopped = False
         self._runner: Runner | None = None
         keep_from_children(self)
@@ -338,6 +297,7 @@ class DedupConsumer(Consumer):
         handler: Handler,
         *,
         on_error: OnError = "raise",
+        dead_letters: str | None = None,
         workers: int = 1,
         order: Order = "key",
         attempts: int | None = 5,
@@ -357,6 +317,8 @@ class DedupConsumer(Consumer):
                 is called again after a pause; after the last attempt as ``raise``. ``dead-letter``: the same, but after
                 the last attempt the message goes to the dead-letter topic, counts as handled, and the loop goes on; see
                 ``dedup redrive``.
+            dead_letters: the dead-letter topic, with ``on_error="dead-letter"``. None: the name of the group and
+                ``.dead-letters``.
             workers: threads. One is enough for a handler that is sometimes slow; the consumer stays in its group.
             order: ``key``: messages with the same key and partition are handled one after the other, messages without
                 a key in any order. ``none``: any order.
@@ -378,6 +340,7 @@ class DedupConsumer(Consumer):
         settings = RunSettings(
             handler=handler,
             on_error=on_error,
+            dead_letters=dead_letters,
             workers=workers,
             order=order,
             retries=Retries(
@@ -391,7 +354,8 @@ class DedupConsumer(Consumer):
         self._access.check_open()
         letters = None
         if settings.on_error == "dead-letter":
-            letters = DeadLetterProducer(self._settings, self._dead_letters)
+            topic = settings.dead_letters or f"{self._settings.group}.dead-letters"
+            letters = DeadLetterProducer(self._settings, topic)
         session = WorkerSession(
             self.poll,
             self._loop,
@@ -781,24 +745,24 @@ def _refuse_choices(**chosen: str) -> None:
         choice(name, value, _CHOICES[name])
 
 
-def _refuse_deserializers(names: Collection[str]) -> None:
-    for name in ("key.deserializer", "value.deserializer"):
-        if name in names:
-            raise ConfigurationError(f"{name} is no setting of DedupConsumer: {_DESERIALIZE}")
+def _keywords(function: Callable[..., object]) -> list[str]:
+    return [
+        name for name, each in signature(function).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
+    ]
 
 
-def _refuse_dead_letters(topic: str | None) -> None:
-    if topic is None:
-        return
-    text("dead_letters", topic)
-    if not topic:
-        raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
-
-
-_OURS: Final = [
-    name for name, each in signature(DedupConsumer).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
-]
-_OF_STRATEGIES: Final = sorted({each.name for kind in (Lookup, LastId) for each in fields(kind)})
+_OURS: Final = _keywords(DedupConsumer)
+_ELSEWHERE: Final = {
+    **{name: f"store=RocksStore('var/dedup', {name}=...)" for name in _keywords(RocksStore)},
+    **{name: f"run({name}=...)" for name in _keywords(DedupConsumer.run)},
+    **{
+        each.name: f"dedup={kind.__name__}({each.name}=...)"
+        for kind in (LastId, Lookup)
+        for each in fields(kind)
+    },
+    **{each.name: f"recovery=Recovery({each.name}=...)" for each in fields(Recovery)},
+}
+"""Settings that are not given to the constructor itself -> where they are given."""
 
 
 def _refuse_other(message: object) -> None:
@@ -808,7 +772,7 @@ def _refuse_other(message: object) -> None:
         )
 
 
-def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[str]) -> None:
+def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:
     """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
     if not isinstance(dedup, Lookup | LastId):
         raise ConfigurationError(
@@ -819,11 +783,10 @@ def _refuse_strategy(dedup: Strategy, mode: Mode, places: Sequence[str]) -> None
             "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose "
             "mode='dedup'"
         )
-    if places and isinstance(dedup, Lookup) and not dedup.persist:
-        raise ConfigurationError(
-            f"snapshot={', '.join(map(shown_location, places))!r} would never be installed: with persist=False a "
-            "partition begins without IDs; leave snapshot out, or choose persist=True"
-        )
+    given: object = recovery  # what callers without a type checker pass
+    if not isinstance(given, Recovery):
+        raise ConfigurationError(f"recovery={given!r}: give e.g. Recovery(snapshot='snapshots', timeout=60)")
+    recovery.check_strategy(dedup)
 
 
 def _sharing(

@@ -27,16 +27,18 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk.checks import choice, seconds
 from dedup_sdk.core.reach import NOTHING_KNOWN, StartPlan, plan_start
 from dedup_sdk.core.source_keys import lacked_fallback
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import (
+    ConfigurationError,
     DedupError,
     ForeignStoreError,
     RecoveryError,
@@ -69,7 +71,16 @@ from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.observe import EventName, Hindrance, PartitionEvent
 from dedup_sdk.store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot_source import Source, fetched, find_snapshots, scratch
+from dedup_sdk.store.snapshot_source import (
+    SnapshotLocations,
+    Source,
+    fetched,
+    find_snapshots,
+    scratch,
+    shown_location,
+    snapshot_locations,
+)
+from dedup_sdk.strategy import Lookup, Strategy
 from dedup_sdk.window import Window, length_text
 
 logger = logging.getLogger("dedup_sdk")
@@ -98,29 +109,73 @@ _RULE_FIELDS = ("format", "id_spec", "digest", "isolation", "window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoverySettings:
-    """The user's settings for recovery."""
+class Recovery:
+    """How a partition gets the IDs that its store lacks, and how it goes on where that is not possible.
 
-    snapshot: tuple[str, ...]
-    """Folders of one snapshot or of several, and URLs."""
-    history: History
-    """Whether records before a committed offset without valid metadata count as processed ("assume-processed")."""
+    Args:
+        snapshot: a folder made by ``dedup backfill``, a folder of several, a URL (``s3://...``; needs
+            ``dedup-sdk[remote]`` and fsspec's driver), or a list of these. If the local store is missing, the consumer
+            installs the one that fits and leaves the shortest replay. Without one, the missing IDs are read from the
+            topic, which takes longer, and reaches back only as far as the topic keeps its records.
+        history: for a group that has committed offsets without this package. ``none``: no message before them is taken
+            for handled, so that later copies of such messages are delivered (as unverified, until the window has
+            passed). ``assume-processed``: all messages before them are, so that later copies are hidden; **if one of
+            the messages was not handled, its copy is lost**.
+        timeout: seconds after which a partition starts although its store is not up to date: messages that depend on
+            the missing part are delivered as unverified, and counted, until the window has passed; some of them are
+            duplicates. None: the partition waits, and delivers nothing, until its store is up to date.
+        on_full_disk: ``pause``: no new message is delivered until the store can be written. ``unverified``: messages go
+            on, and their IDs are kept in memory only; when they become too many, they are dropped, and duplicates of
+            them are delivered. Both end by themselves when there is room. Until then, a crash brings messages again
+            that were completed since the last commit.
+
+    Raises `ConfigurationError` for settings that are not valid, and for a snapshot that cannot be read as it stands: a
+    URL without a driver, a file instead of a folder. A folder that does not exist is no error until a partition needs
+    it.
+    """
+
+    snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
+    history: History = "none"
+    timeout: float | None = None
     on_full_disk: OnFullDisk = "pause"
-    store_folder: Path | None = None
-    """Remote snapshots are downloaded next to this folder; None: to the folder for temporary files."""
-    timeout_s: float | None = None
-    """Seconds after which a partition starts without the rest of its history; None: never."""
+
+    if TYPE_CHECKING:
+        # The constructor accepts more types than the fields have.
+        def __init__(
+            self,
+            *,
+            snapshot: SnapshotLocations | None = None,
+            history: History = "none",
+            timeout: float | None = None,
+            on_full_disk: OnFullDisk = "pause",
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigurationError` for the first invalid setting."""
+        object.__setattr__(self, "snapshot", snapshot_locations(self.snapshot))
+        choice("history", self.history, get_args(History))
+        if self.timeout is not None:
+            seconds("timeout", self.timeout)
+        choice("on_full_disk", self.on_full_disk, get_args(OnFullDisk))
+
+    def check_strategy(self, strategy: Strategy) -> None:
+        """Raise `ConfigurationError` for a snapshot that partitions of a strategy would never install."""
+        if self.snapshot and isinstance(strategy, Lookup) and not strategy.persist:
+            raise ConfigurationError(
+                f"snapshot={', '.join(map(shown_location, self.snapshot))!r} would never be installed: with "
+                "persist=False a partition begins without IDs; leave snapshot out, or choose persist=True"
+            )
 
 
 @dataclass(slots=True)
-class Recovery:
+class PartitionRecovery:
     """The shared state of the steps of one recovery, and its events for observers."""
 
     assigned: Assigned
     engine: Deduplicator
     client: Client
     settings: ClientSettings
-    chosen: RecoverySettings
+    chosen: Recovery
     cluster: str
     topic_id: str
     until: float | None = None
@@ -164,7 +219,7 @@ def recover(
     engine: Deduplicator,
     client: Client,
     settings: ClientSettings,
-    chosen: RecoverySettings,
+    chosen: Recovery,
 ) -> Steps[None]:
     """Recover one partition; at the end, ``assigned.engine_partition`` accepts records from the start offset on.
 
@@ -174,12 +229,12 @@ def recover(
     start = assigned.start
     if start is None:
         raise RecoveryError(f"{assigned.topic}[{assigned.partition}] has no start offset")
-    recovery = Recovery(
+    recovery = PartitionRecovery(
         assigned, engine, client, settings, chosen,
         cluster=client.cluster_id(), topic_id=client.topic_id(assigned.topic),
     )  # fmt: skip
     assigned.identify(log_name(recovery.cluster, recovery.topic_id))
-    recovery.until = None if chosen.timeout_s is None else assigned.taken_at + chosen.timeout_s
+    recovery.until = None if chosen.timeout is None else assigned.taken_at + chosen.timeout
     partition = yield from _open_store(recovery)
     start, done_epoch = yield from _validate_history(recovery, start, partition)
     while True:
@@ -217,7 +272,7 @@ def recover(
 # --- step 1: the local store ----------------------------------------------------------------------------------------
 
 
-def _open_store(recovery: Recovery) -> Steps[Partition]:
+def _open_store(recovery: PartitionRecovery) -> Steps[Partition]:
     """Open the partition's store; wait while it is locked, and set it aside if damaged or of another topic or rule."""
     assigned, engine = recovery.assigned, recovery.engine
     began, waited_s = time.monotonic(), -1.0
@@ -244,7 +299,7 @@ def _open_store(recovery: Recovery) -> Steps[Partition]:
             yield None
 
 
-def _quarantine_damaged_store(recovery: Recovery, damage: StoreCorruptError) -> None:
+def _quarantine_damaged_store(recovery: PartitionRecovery, damage: StoreCorruptError) -> None:
     """Set the damaged store aside and report it; its marks are rebuilt from a snapshot or the topic."""
     try:
         kept = _quarantine_store(recovery)
@@ -259,7 +314,7 @@ def _quarantine_damaged_store(recovery: Recovery, damage: StoreCorruptError) -> 
         )  # fmt: skip
 
 
-def _quarantine_store(recovery: Recovery) -> str | None:
+def _quarantine_store(recovery: PartitionRecovery) -> str | None:
     """Set the partition's store aside and return its new path; None where another process has opened it meanwhile."""
     topic, partition = recovery.assigned.topic, recovery.assigned.partition
     try:
@@ -270,7 +325,9 @@ def _quarantine_store(recovery: Recovery) -> str | None:
         return None
 
 
-def _report_lock_wait(recovery: Recovery, error: StoreLockedError, waited_s: float, before_s: float) -> None:
+def _report_lock_wait(
+    recovery: PartitionRecovery, error: StoreLockedError, waited_s: float, before_s: float
+) -> None:
     """Log that a partition waits for its store's lock: after `LOCK_LOG_AFTER_S` at INFO, after ``lock_wait`` a warning.
 
     ``waited_s`` and ``before_s``: the seconds waited so far, now and at the previous attempt.
@@ -289,7 +346,7 @@ def _report_lock_wait(recovery: Recovery, error: StoreLockedError, waited_s: flo
 
 
 def _validate_history(
-    recovery: Recovery, start: Start, partition: Partition
+    recovery: PartitionRecovery, start: Start, partition: Partition
 ) -> Steps[tuple[Start, int | None]]:
     """Return where to start, with the part of the group's history that is valid for this log and this rule.
 
@@ -312,7 +369,7 @@ def _validate_history(
     )
 
 
-def _check_log_if_needed(recovery: Recovery, start: Start, partition: Partition) -> Steps[Start]:
+def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: Partition) -> Steps[Start]:
     """Return where to start in the present log; no check where store and group have completed the same records."""
     if start.new or (
         partition.loaded is not None
@@ -377,7 +434,7 @@ def _discard_other_rule(assigned: Assigned, start: Start, partition: Partition) 
     return replace(start, metadata=None, void=Void.OTHER_RULE, must_commit_first=True)
 
 
-def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: RecoverySettings) -> None:
+def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recovery) -> None:
     """Log why the commit's text is void, except for the reasons that are logged elsewhere: another log or rule."""
     if void in (Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
         return
@@ -423,7 +480,7 @@ def _find_log_cut(start: Start, partition: Partition, client: Client) -> Steps[L
 # --- the plan for steps 3 to 5 --------------------------------------------------------------------------------------
 
 
-def _plan(partition: Partition, start: Start, client: Client, chosen: RecoverySettings) -> StartPlan:
+def _plan(partition: Partition, start: Start, client: Client, chosen: Recovery) -> StartPlan:
     """Return how the partition starts, from the progress of its store and the group's commit."""
     stored = partition.loaded.progress if partition.loaded else None
     where = partition.topic, partition.partition
@@ -470,7 +527,7 @@ def _plan(partition: Partition, start: Start, client: Client, chosen: RecoverySe
 
 
 def _from_store_or_snapshot(
-    recovery: Recovery, start: Start, partition: Partition, plan: StartPlan
+    recovery: PartitionRecovery, start: Start, partition: Partition, plan: StartPlan
 ) -> Steps[StartPlan]:
     """Start with the marks of the store, of a snapshot, or with none; return the remaining plan."""
     assigned = recovery.assigned
@@ -491,7 +548,7 @@ def _from_store_or_snapshot(
                 plan,
                 recovery.chosen.snapshot,
                 identity,
-                recovery.chosen.store_folder,
+                recovery.engine.store_folder,
                 recovery.begin,
                 reader.same_until,
             )
@@ -675,7 +732,7 @@ def _plan_after_resharding(part: PartitionManifest, plan: StartPlan) -> StartPla
 
 
 def _replay_tail(
-    recovery: Recovery, start: Start, partition: Partition, plan: StartPlan
+    recovery: PartitionRecovery, start: Start, partition: Partition, plan: StartPlan
 ) -> Steps[LogChange | None]:
     """Replay the missing tail, if any; return how the log was cut meanwhile, or None."""
     if plan.replay_to <= plan.replay_from:
@@ -687,7 +744,7 @@ def _replay_tail(
 
 
 def replay(
-    recovery: Recovery, partition: Partition, plan: StartPlan, reader: TailReader
+    recovery: PartitionRecovery, partition: Partition, plan: StartPlan, reader: TailReader
 ) -> Steps[LogChange | None]:
     """Fold the IDs of the tail into the marks.
 
@@ -709,7 +766,7 @@ def replay(
 
 
 def _fold(
-    recovery: Recovery, partition: Partition, plan: StartPlan, reader: TailReader, begin: int
+    recovery: PartitionRecovery, partition: Partition, plan: StartPlan, reader: TailReader, begin: int
 ) -> Steps[LogChange | None]:
     watch = ReplayWatch(
         f"{partition.topic}[{partition.partition}]", begin, plan.replay_to, recovery.until, recovery.progress
@@ -743,10 +800,10 @@ def _fold(
     return None
 
 
-def _start_without_replay(recovery: Recovery, partition: Partition, plan: StartPlan) -> None:
-    """Start without the records that were not replayed within ``recovery_timeout``."""
+def _start_without_replay(recovery: PartitionRecovery, partition: Partition, plan: StartPlan) -> None:
+    """Start without the records that were not replayed within the timeout."""
     partition.skip_to(plan.replay_to)
-    detail = "recovery_timeout passed; IDs that are not found are delivered as unverified until the window has filled"
+    detail = "its timeout has passed; IDs that are not found are delivered as unverified until the window has filled"
     recovery.engine.tell(recovery.event("recovery-timeout", detail, plan.replay_to))
 
 
@@ -950,7 +1007,7 @@ class RecoveryLoop:
         engine: Deduplicator,
         client: Client,
         settings: ClientSettings,
-        chosen: RecoverySettings,
+        chosen: Recovery,
         *,
         callback_errors: CallbackErrors,
         starts: Starts,

@@ -44,7 +44,7 @@ from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.commits import Commits
 from dedup_sdk.kafka.guards import CallbackErrors
 from dedup_sdk.kafka.reader import diverged_at
-from dedup_sdk.kafka.recovery import Backoff, RecoveryLoop, RecoverySettings
+from dedup_sdk.kafka.recovery import Backoff, Recovery, RecoveryLoop
 from dedup_sdk.kafka.settings import ClientSettings
 from dedup_sdk.kafka.topic_watch import TopicWatch
 from dedup_sdk.kafka.window_check import WindowCheck
@@ -82,7 +82,7 @@ class Session:
         engine: Deduplicator,
         client: Client,
         settings: ClientSettings,
-        chosen: RecoverySettings,
+        chosen: Recovery,
         callback_errors: CallbackErrors,
     ) -> None:
         self.engine = engine

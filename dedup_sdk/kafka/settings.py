@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from dedup_sdk.checks import seconds
 from dedup_sdk.errors import ConfigurationError
 
 Reset = Literal["earliest", "latest", "error"]
@@ -35,6 +36,20 @@ _CLIENT_ARGUMENTS: Final = frozenset({
     "rebalance_cb", "stats_cb", "throttle_cb",
 })  # fmt: skip
 """The client's settings whose names have no dot."""
+DESERIALIZE: Final = (
+    "call the deserializer in the loop, e.g. deserializer(message.value(), SerializationContext(message.topic(), "
+    "MessageField.VALUE)), so that hidden records are never deserialized"
+)
+"""The remedy where somebody asks for a consumer that deserializes."""
+_MOVED: Final = {
+    "dead_letters": "run(dead_letters=...)",
+    "history": "recovery=Recovery(history=...)",
+    "on_full_disk": "recovery=Recovery(on_full_disk=...)",
+    "recent_marks": "store=RocksStore('var/dedup', recent_marks=...)",
+    "recovery_timeout": "recovery=Recovery(timeout=...)",
+    "snapshot": "recovery=Recovery(snapshot=...)",
+}
+"""Arguments of earlier versions -> how the same is said now."""
 _ALIKE: Final = 0.7
 """Minimum similarity (`difflib`) of a name that an error message suggests."""
 ASK_S = 10.0
@@ -137,20 +152,22 @@ def _is_writable(text: str) -> bool:
     return True
 
 
-def refuse_unknown(arguments: Collection[str], ours: Collection[str], strategys: Collection[str]) -> None:
+def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere: Mapping[str, str]) -> None:
     """Raise `ConfigurationError` for an unknown keyword argument; the message suggests the intended one.
 
-    ``ours``: the arguments of the consumer. ``strategys``: those of strategies. The client's own settings have dots
-    and are accepted.
+    ``ours``: the arguments of the consumer. ``elsewhere``: names of other settings -> where they are given. The
+    client's own settings have dots and are accepted.
     """
     for name in arguments:
         if "." in name or name in _CLIENT_ARGUMENTS:
             continue
+        if name in _MOVED:
+            raise ConfigurationError(f"{name} moved: {_MOVED[name]}")
         dotted = name.replace("_", ".")
         if close := get_close_matches(name, ours, n=1, cutoff=_ALIKE):
             meant = f"did you mean {close[0]}=?"
-        elif close := get_close_matches(name, strategys, n=1, cutoff=_ALIKE):
-            meant = f"did you mean {close[0]}= of the strategy, e.g. dedup=Lookup({close[0]}=...)?"
+        elif close := get_close_matches(name, elsewhere, n=1, cutoff=_ALIKE):
+            meant = f"did you mean {close[0]}=, as in {elsewhere[close[0]]}?"
         elif "_" in name:
             meant = f"client settings have dots: put {dotted!r} into the configuration"
         else:
@@ -158,10 +175,13 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], strategys:
         raise ConfigurationError(f"unknown argument {name}=; {meant}")
 
 
-def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ClientSettings:
+def client_settings(
+    config: Mapping[str, Any], more: Mapping[str, Any] | None = None, *, revoke_deadline: float | None = None
+) -> ClientSettings:
     """Read and complete a ``confluent_kafka.Consumer`` configuration; raise `ConfigurationError` if it is not valid.
 
     ``more`` are settings given as keyword arguments; they take precedence over ``config``, as in the plain client.
+    ``revoke_deadline``: seconds, in place of the default.
     """
     if not isinstance(config, Mapping):
         raise ConfigurationError(
@@ -176,6 +196,9 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
     if not client.get("group.id"):
         raise ConfigurationError("group.id is missing, and the key store belongs to a group: set 'group.id'")
     refuse_unwritable(client)
+    for name in ("key.deserializer", "value.deserializer"):
+        if name in client:
+            raise ConfigurationError(f"{name} is a setting of DeserializingConsumer alone: {DESERIALIZE}")
     auto_store = _flag(client, "enable.auto.offset.store")
     if auto_store:
         raise ConfigurationError(
@@ -210,7 +233,11 @@ def client_settings(config: Mapping[str, Any], more: Mapping[str, Any] | None = 
         isolation=str(client.get("isolation.level", "read_committed")),
         reset=reset,
         commit_interval_s=float("inf") if interval_ms <= 0 else interval_ms / 1000,
-        revoke_deadline_s=poll_interval_ms / 5_000,
+        revoke_deadline_s=(
+            poll_interval_ms / 5_000
+            if revoke_deadline is None
+            else seconds("revoke_deadline", revoke_deadline)
+        ),
         silence_s=max(poll_interval_ms, session_ms) / 1_000,
         session_s=session_ms / 1_000,
         only_user_commits=auto_commit is False,

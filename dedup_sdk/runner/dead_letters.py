@@ -151,7 +151,7 @@ class DeadLetterProducer:
             if time.monotonic() > until:
                 raise DeadLetterError(
                     f"dead-letter topic {self.topic!r} does not exist ({found.error}); create it, or name another "
-                    "one in DedupConsumer(dead_letters=...)"
+                    "one in run(dead_letters=...)"
                 )
             time.sleep(_PAUSE_S)
 

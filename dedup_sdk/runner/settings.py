@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from confluent_kafka import Message
 
-from dedup_sdk.checks import choice, seconds, whole
+from dedup_sdk.checks import choice, seconds, text, whole
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.runner.tasks import Order, Task
 
@@ -95,6 +95,8 @@ class RunSettings:
 
     handler: Handler
     on_error: OnError
+    dead_letters: str | None
+    """The dead-letter topic; None: the default."""
     workers: int
     order: Order
     retries: Retries
@@ -102,6 +104,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
+        self._check_dead_letters()
         choice("order", self.order, ("key", "none"))
         whole(
             "workers",
@@ -116,6 +119,18 @@ class RunSettings:
         if iscoroutinefunction(self.handler) or not callable(self.handler):
             raise ConfigurationError(
                 f"handler={self.handler!r}: give a plain function; a coroutine would count as handled before it has run"
+            )
+
+    def _check_dead_letters(self) -> None:
+        if self.dead_letters is None:
+            return
+        text("dead_letters", self.dead_letters)
+        if not self.dead_letters:
+            raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
+        if self.on_error != "dead-letter":
+            raise ConfigurationError(
+                f"dead_letters={self.dead_letters!r} is not used with on_error={self.on_error!r}; "
+                "choose on_error='dead-letter', or leave it out"
             )
 
     def is_final(self, error: BaseException) -> bool:

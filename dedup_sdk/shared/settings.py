@@ -93,7 +93,7 @@ class Shared:
             logger.warning(
                 "%s: equal IDs are one message. If this is a retry topic, your handler must not send messages to it: "
                 "the original is then completed, and its retry hidden as a duplicate. Let the handler raise instead, "
-                "with consumer.run(..., on_error='dead-letter') and the retry topic as dead_letters; "
+                "with consumer.run(..., on_error='dead-letter', dead_letters=...) and the retry topic; "
                 "or remove it from origins",
                 ", ".join(f"{topic} shares the scope of {origin}" for topic, origin in shared.items()),
             )

@@ -17,7 +17,7 @@ from dedup_sdk.marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, Progress, cu
 from dedup_sdk.store.identity import check_identity, check_numbered
 from dedup_sdk.store.manifest import fitting_partition, read_manifest
 from dedup_sdk.store.pages import check_payloads, newest_per_digest
-from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.protocol import RECENT_MARKS, Identity, Loaded, StoreStats, checked_recent_marks
 from dedup_sdk.window import Window
 
 _PAGE_MARKS = 50_000
@@ -265,11 +265,13 @@ def _payloads(memory: _PartitionContents, digests: list[bytes]) -> list[bytes] |
 
 
 class MemoryStore:
-    """A `KeyStore` in memory."""
+    """A `KeyStore` in memory; ``recent_marks`` as in `RocksStore`."""
 
     lock_wait_s = 30.0
+    path = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, recent_marks: int = RECENT_MARKS) -> None:
+        self.recent_marks = checked_recent_marks(recent_marks)
         self._partitions: dict[tuple[str, str, str, int], _PartitionContents] = {}
         self._open: list[MemoryPartition] = []
 

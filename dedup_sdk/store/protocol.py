@@ -23,13 +23,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
+from dedup_sdk.checks import whole
 from dedup_sdk.marks import Found, Marks, Progress
 from dedup_sdk.window import Window
 
 DIGEST_NAME: Final = "sha256-16"
 """The hash of IDs."""
+RECENT_MARKS: Final = 500_000
+"""The default of ``recent_marks``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +175,26 @@ class PartitionStore(Protocol):
         """Release the database; may be called again. Durability does not depend on it."""
 
 
+def checked_recent_marks(value: object) -> int:
+    """Return the setting ``recent_marks``; raises `ConfigurationError` if it is no whole number above 0."""
+    advice = f"at least one mark is kept; leave it out for {RECENT_MARKS:,}"
+    return whole("recent_marks", value, advice=advice)
+
+
 class KeyStore(Protocol):
     """The partitions of one consumer (or several, on the same folder) on this machine."""
 
     @property
     def lock_wait_s(self) -> float:
         """Seconds to wait for another process on this host that has a store open, before a warning is logged."""
+
+    @property
+    def path(self) -> Path | None:
+        """The folder of this store; None where it has none."""
+
+    @property
+    def recent_marks(self) -> int:
+        """Recent marks of all partitions of one engine, above which it flushes the partition that has the most."""
 
     def open(self, identity: Identity, window: Window) -> PartitionStore:
         """Open or create the partition's store.

@@ -79,7 +79,7 @@ from dedup_sdk.store.paths import (
     partition_folder,
     try_folder,
 )
-from dedup_sdk.store.protocol import Identity, Loaded, StoreStats
+from dedup_sdk.store.protocol import RECENT_MARKS, Identity, Loaded, StoreStats, checked_recent_marks
 from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, reading_file
 from dedup_sdk.window import Window
 
@@ -670,6 +670,9 @@ class RocksStore:
 
     Args:
         path: the folder of the store.
+        recent_marks: IDs that each consumer keeps in memory and in journals, over all its partitions, before those of
+            the fullest partition go to a sorted file (default 500,000); about 150 bytes each. Fewer need less memory,
+            and more writes. A source of `LastId` that remembers many IDs counts as several.
         block_cache_bytes: memory for pages of sorted files (default 32 MiB), shared by all stores of this process with
             the same value; more helps when many duplicates arrive. Write buffers (64 MiB) are shared by all stores.
         fsync: flush every step to the disk. Without it, completed records survive the death of the process, but a power
@@ -686,6 +689,7 @@ class RocksStore:
         self,
         path: str | Path,
         *,
+        recent_marks: int = RECENT_MARKS,
         block_cache_bytes: int = 32 * 2**20,
         fsync: bool = False,
         generation_marks: int = 100_000,
@@ -705,6 +709,7 @@ class RocksStore:
             raise ConfigurationError(message)
         flag("fsync", fsync)
         self.lock_wait_s = seconds("lock_wait", lock_wait)
+        self.recent_marks = checked_recent_marks(recent_marks)
         self._root = checked_store_path(path)
         self._max_disk_bytes = max_disk
         self._fsync = fsync

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -35,7 +35,7 @@ from dedup_sdk.store.manifest import (
     parse_manifest,
     read_manifest,
 )
-from dedup_sdk.store.paths import work_folder
+from dedup_sdk.store.paths import scheme_of_url, why_unusable, work_folder
 from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, check_size, files_of, read_file
 
 AT_ONCE: Final = 4
@@ -317,7 +317,11 @@ class Source:
 
 
 def snapshot_locations(snapshot: SnapshotLocations | None) -> tuple[str, ...]:
-    """Return folders and URLs as text; raises `ConfigurationError` for other values, and for URLs without a driver."""
+    """Return folders and URLs as text.
+
+    Raises `ConfigurationError` for other values, for URLs without a driver, and for paths that no folder can have. A
+    folder that does not exist is none of these.
+    """
     if snapshot is None:
         return ()
     given: list[Any]
@@ -332,7 +336,23 @@ def snapshot_locations(snapshot: SnapshotLocations | None) -> tuple[str, ...]:
             )
         if is_url(str(each)):
             require_driver(str(each))
+        else:
+            _refuse_unusable(each)
     return tuple(map(str, given))
+
+
+def _refuse_unusable(path: str | Path) -> None:
+    if scheme := scheme_of_url(path):
+        raise ConfigurationError(
+            f"snapshot={scheme}:/*** is a URL that lacks a slash; give it as text, e.g. '{scheme}://bucket/snapshots'"
+        )
+    why = why_unusable(path)
+    with suppress(OSError):
+        # One that cannot be looked at now may be readable when a partition needs it.
+        if why is None and Path(path).exists() and not Path(path).is_dir():
+            why = "is not a folder"
+    if why:
+        raise ConfigurationError(f"snapshot={str(path)!r} {why}; give the folder that the backfill wrote")
 
 
 def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:

@@ -166,7 +166,7 @@ DISK_FULL: Final = Scenario(
 )
 DISK_FULL_UNVERIFIED: Final = Scenario(
     name="disk-full-unverified",
-    summary='the same with `on_full_disk="unverified"`: messages go on meanwhile',
+    summary='the same with `Recovery(on_full_disk="unverified")`: messages go on meanwhile',
     play=again_and_again(on_some_run(_fill_the_disk), 2.0),
     broken="trim-without-room",
     recent_marks=300,

@@ -41,7 +41,7 @@ class WorkerOptions:
         work_ms: what handling takes on average, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.
-        on_full_disk: as of `DedupConsumer`.
+        on_full_disk: as of `Recovery`.
         snapshot: where snapshots are; empty: nowhere.
         database: the URL of the database that the work is in; empty: it is in none.
         kept_offsets: whether the offsets are there, too.

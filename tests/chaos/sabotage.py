@@ -214,7 +214,9 @@ def _empty_after_damage() -> None:
     """The empty store that takes the place of a damaged one is taken for complete."""
 
     def make(replay: Any) -> Any:
-        def replayed(at: recovery.Recovery, partition: Partition, plan: StartPlan, *others: Any) -> Any:
+        def replayed(
+            at: recovery.PartitionRecovery, partition: Partition, plan: StartPlan, *others: Any
+        ) -> Any:
             if not at.store_was_damaged:
                 return replay(at, partition, plan, *others)
             partition.fold([], np.empty(0, np.int64), [], plan.replay_to)

@@ -27,7 +27,7 @@ class Scenario:
         protocols: where it applies.
         small_disks: whether each host's disk is a small one of its own, mounted where that is allowed.
         bad_disks: whether disks may fail.
-        on_full_disk: as of `DedupConsumer`.
+        on_full_disk: as of `Recovery`.
         skew_ms: how far the timestamps of what is sent again may be off.
         outbox: whether what is sent goes through the outbox of a producer in a process of its own.
         bridged: whether bridges copy what is sent from another topic.

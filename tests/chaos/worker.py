@@ -22,7 +22,17 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 
-from dedup_sdk import DedupConsumer, DedupError, Lookup, Verdict, VerdictEvent, Window, header
+from dedup_sdk import (
+    DedupConsumer,
+    DedupError,
+    Lookup,
+    Recovery,
+    RocksStore,
+    Verdict,
+    VerdictEvent,
+    Window,
+    header,
+)
 from dedup_sdk.ids import key
 from tests.chaos.bad_disk import be_refused
 from tests.chaos.inbox_loop import InboxLoop
@@ -90,11 +100,9 @@ class Worker:
         return DedupConsumer(
             options.client(),
             dedup=strategy_of(options),
-            store=options.store,
-            snapshot=options.snapshot or None,
+            store=RocksStore(options.store, recent_marks=options.recent_marks),
+            recovery=Recovery(snapshot=options.snapshot or None, on_full_disk=options.on_full_disk),
             completion="explicit" if options.mode == "workers" else "on-next-call",
-            recent_marks=options.recent_marks,
-            on_full_disk=options.on_full_disk,
             shared=shared_of(options),
             observers=[self._note] if options.mode in {"run", "letters"} else (),
         )

@@ -11,11 +11,19 @@ import pytest
 from rich.console import Console
 
 import dedup_sdk
-from dedup_sdk import ConfigurationError, Counters, DedupConsumer, DedupError, Deduplicator, Unit, VerdictKind
+from dedup_sdk import (
+    ConfigurationError,
+    Counters,
+    DedupConsumer,
+    DedupError,
+    Deduplicator,
+    Recovery,
+    Unit,
+    VerdictKind,
+)
 from dedup_sdk.bridge import Bridge, BridgeCounters
 from dedup_sdk.core.reach import Beginning
 from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
-from dedup_sdk.engine.deduplicator import RECENT_MARKS
 from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.kafka.consumer import BATCH, WAITING_SHARE
 from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
@@ -96,7 +104,7 @@ def test_the_tree_of_errors_is_the_one_that_is_drawn() -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator],
+    [Bridge, Bridge.run, DedupConsumer, DedupConsumer.run, DedupProducer, Deduplicator, Recovery],
     ids=lambda made: made.__qualname__,
 )
 def test_every_setting_is_in_the_docstring(made: Callable[..., object]) -> None:
@@ -137,6 +145,12 @@ def check_settings(of: type, table: str, *, without_default: tuple[str, ...] = (
         default = parameter.default
         shown = {f'`"{default}"`', f"`{default}`", f"`{default:_}`" if isinstance(default, int) else ""}
         assert parameter.name in without_default or any(text and text in row for text in shown), row
+
+
+def test_settings_of_recovery_are_in_their_page() -> None:
+    """docs/recovery.md has each setting of Recovery in its table, with its default."""
+    table = text_of("recovery.md").partition("| setting | default | |")[2].partition("\n\n")[0]
+    check_settings(Recovery, table, without_default=("snapshot",))
 
 
 def test_settings_of_the_producer_are_in_their_page() -> None:
@@ -218,7 +232,7 @@ def test_the_line_in_the_log_is_as_documented(
         ("docs/handlers.md", "at most 1,000 characters", 1_000, MAX_ERROR_CHARS),
         ("docs/handlers.md", "half of `revoke_deadline`", 0.5, WAITING_SHARE),
         ("docs/ids.md", "more than 65,536 bytes", 65_536, MAX_ID_BYTES),
-        ("docs/operations.md", "recent_marks=500_000", 500_000, RECENT_MARKS),
+        ("docs/operations.md", "recent_marks=500_000", 500_000, RocksStore("unused").recent_marks),
         ("docs/recovery.md", "at most 50 ms", 0.05, SLICE_S),
         ("docs/recovery.md", "lock_wait=30", 30.0, RocksStore("unused").lock_wait_s),
         ("docs/windows.md", "a sixteenth of the window late", 16, GRACE),

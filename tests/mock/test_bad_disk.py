@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk import Recovery
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.store import rocks
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
@@ -88,7 +89,9 @@ def test_a_disk_that_begins_to_fail(
     going_on: bool,
 ) -> None:
     """What is completed waits in memory, one line says so, and each message is handled once."""
-    consumer = make("orders", store=tmp_path, on_full_disk="unverified" if going_on else "pause")
+    consumer = make(
+        "orders", store=tmp_path, recovery=Recovery(on_full_disk="unverified" if going_on else "pause")
+    )
     send(*BEFORE)
     seen = values(poll_some(consumer, len(BEFORE)))
     seen += values(poll_quiet(consumer))

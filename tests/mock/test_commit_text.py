@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from dedup_sdk import LastId, Lookup, MemoryStore, Window, header
+from dedup_sdk import LastId, Lookup, MemoryStore, Recovery, Window, header
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreLockedError
 from dedup_sdk.ids import key
@@ -124,7 +124,7 @@ def test_nobody_vouches_for_what_another_id_spec_hid(make: Make, kafka: MockKafk
         copy_the_text(before, 1)
     sent_twice(kafka)
     now = Lookup(id=header("order-id"), window=Window(days=7))
-    after = make("orders", dedup=now, store=MemoryStore(), history="assume-processed")
+    after = make("orders", dedup=now, store=MemoryStore(), recovery=Recovery(history="assume-processed"))
     assert "B" in values(poll_quiet(after))
 
 
@@ -150,7 +150,7 @@ def test_nobody_vouches_across_a_strategy_or_a_kind_of_window(make: Make, send: 
         send("7")
         copy_the_text(consumer, 1)
     send("4", "5", "6", "7")
-    after = make("orders", dedup=now, store=MemoryStore(), history="assume-processed")
+    after = make("orders", dedup=now, store=MemoryStore(), recovery=Recovery(history="assume-processed"))
     assert values(poll_quiet(after)) == ["4", "5", "6", "7"]
     assert after.counters.verdicts["unverified"] == 4
 
@@ -163,7 +163,7 @@ def test_whoever_keeps_the_rule_may_vouch_beyond_a_void_text(make: Make, send: S
         send("7")
         copy_the_text(consumer, 1)
     send("5", "6", "7", "8")
-    after = make("orders", store=MemoryStore(), history="assume-processed")
+    after = make("orders", store=MemoryStore(), recovery=Recovery(history="assume-processed"))
     assert values(poll_quiet(after)) == ["8"]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk import Recovery
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 from tests.support.disks import FullPartition, FullStore, SmallDisk, small_disk
 
@@ -61,7 +62,7 @@ def test_a_consumer_pauses_while_its_disk_is_full(
 
 def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> None:
     """With ``on_full_disk="unverified"`` messages go on, duplicates are still known, and all of it is written when there is room."""
-    consumer = make("orders", store=disk.path / "store", on_full_disk="unverified")
+    consumer = make("orders", store=disk.path / "store", recovery=Recovery(on_full_disk="unverified"))
     send(*BEFORE)
     seen = values(poll_some(consumer, len(BEFORE)))
     disk.fill()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer
 
-from dedup_sdk import MemoryStore
+from dedup_sdk import MemoryStore, Recovery
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import reader, recovery
 from dedup_sdk.kafka.client import Client, MetadataRequests, PendingRequest
@@ -261,7 +261,7 @@ def test_a_recovery_timeout_counts_from_when_the_partition_was_taken(
         return bounds(self)
 
     monkeypatch.setattr(TailReader, "bounds", late)
-    consumer = make("orders", recovery_timeout=1.5)
+    consumer = make("orders", recovery=Recovery(timeout=1.5))
     assert values(poll_some(consumer, 2)) == ["a", "d"]
     assert consumer.counters.events == {"recovery-timeout": 1}
     assert consumer.counters.verdicts["unverified"] == 2

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_adapters import artemis
-from dedup_sdk import ConfigurationError, Lookup, MissingIdError, Window, Windows, header
+from dedup_sdk import ConfigurationError, Lookup, MissingIdError, Recovery, Window, Windows, header
 from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ def test_a_snapshot_for_what_begins_without_ids_is_refused(make: Make, tmp_path:
     with pytest.raises(
         ConfigurationError, match=r"snapshot='snap' would never be installed: .*leave snapshot out"
     ):
-        make("orders", dedup=cache(persist_id_cache=False), snapshot="snap")
-    make("orders", dedup=cache(persist_id_cache=False), snapshot=[])
-    make("orders", dedup=cache(), snapshot=str(tmp_path))
+        make("orders", dedup=cache(persist_id_cache=False), recovery=Recovery(snapshot="snap"))
+    make("orders", dedup=cache(persist_id_cache=False), recovery=Recovery(snapshot=[]))
+    make("orders", dedup=cache(), recovery=Recovery(snapshot=str(tmp_path)))
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send, tmp_path: Path) -> None:

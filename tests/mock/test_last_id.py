@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from dedup_sdk import LastId, Lookup, MemoryStore, Window, header, orders
+from dedup_sdk import LastId, Lookup, MemoryStore, Recovery, Window, header, orders
 from dedup_sdk.cli.app import run
 from dedup_sdk.ids import key
 from tests.support.consuming import poll_quiet, poll_some, run_all, values
@@ -94,7 +94,7 @@ def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_pat
     assert values(poll_quiet(first)) == ["9"]
     first.close()
 
-    second = make("orders", dedup=last_id(), store=tmp_path / "two", snapshot=snapshot)
+    second = make("orders", dedup=last_id(), store=tmp_path / "two", recovery=Recovery(snapshot=snapshot))
     send("7", "2", "8", "9", "10")
     assert values(poll_quiet(second)) == ["8", "10"]
     assert "snapshot of 1 marks" in second._session.assigned["orders", 0].note
@@ -110,7 +110,7 @@ def test_a_snapshot_of_lookups_does_not_serve_a_last_id(make: Make, send: Send, 
     snapshot = tmp_path / "snapshot"
     assert run(["snapshot", "--store", str(tmp_path / "one"), "--output", str(snapshot), "--quiet"]) == 0
     first.close()
-    second = make("orders", dedup=last_id(), store=tmp_path / "two", snapshot=snapshot)
+    second = make("orders", dedup=last_id(), store=tmp_path / "two", recovery=Recovery(snapshot=snapshot))
     send("1", "2", "3")
     assert values(poll_quiet(second)) == ["1", "2", "3"]
     assert second.counters.verdicts["unverified"] == 3

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
+from dedup_sdk import Recovery
 from dedup_sdk.cli.app import run
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.store.manifest import read_manifest, write_manifest
@@ -137,6 +138,6 @@ def test_a_snapshot_from_before_a_cut_is_not_taken(
         write_manifest(snapshot, replace(made, partitions=(replace(made.partitions[0], epoch=0),)))
 
     send("b", "z", "new")
-    with make("orders", store=tmp_path / "two", snapshot=snapshot) as second:
+    with make("orders", store=tmp_path / "two", recovery=Recovery(snapshot=snapshot)) as second:
         assert values(poll_quiet(second)) == ["new"]
     assert ("reaches offset 6 of leader epoch 0, which ends at 3" in caplog.text) == cut

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import s3fs
 
+from dedup_sdk import Recovery
 from dedup_sdk.cli.app import run
 from dedup_sdk.store.manifest import read_manifest
 from dedup_sdk.store.snapshot_copy import publish_snapshot
@@ -35,7 +36,7 @@ def test_another_host_takes_over_from_a_snapshot_of_a_running_consumer(
     assert 3 <= entry.high <= 4
     assert entry.marks == 3
 
-    second = make("orders", store=tmp_path / "two", snapshot=snapshot)
+    second = make("orders", store=tmp_path / "two", recovery=Recovery(snapshot=snapshot))
     send("a", "e", "f", "d", "b", "c")
     assert values(poll_quiet(second)) == ["f"]
     taken = second._session.assigned["orders", 0]
@@ -79,7 +80,7 @@ def test_a_consumer_takes_a_snapshot_from_an_object_store(
         s3fs.S3FileSystem(skip_instance_cache=True).mkdir("bucket")
         publish_snapshot(snapshot, "s3://bucket/snapshots/today")
 
-        second = make("orders", store=tmp_path / "two", snapshot="s3://bucket/snapshots")
+        second = make("orders", store=tmp_path / "two", recovery=Recovery(snapshot="s3://bucket/snapshots"))
         send("a", "d", "c")
         assert values(poll_quiet(second)) == ["d"]
         taken = second._session.assigned["orders", 0]

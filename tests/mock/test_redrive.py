@@ -48,7 +48,7 @@ def test_a_retry_topic_that_the_group_reads_needs_no_tool(make: Make, send: Send
     """The dead letter that arrives there is handled once more."""
     kafka.create_topic("orders.retry")
     send("a", "b")
-    dead_letter(make, "a", dead_letters="orders.retry")
+    dead_letter(make, "a", letters="orders.retry")
     with make("orders", "orders.retry") as consumer:
         assert values(poll_quiet(consumer)) == ["a"]
 
@@ -61,11 +61,10 @@ def test_a_retry_topic_of_the_same_scope_is_read(
     kafka.create_topic("orders.retry")
     store = MemoryClaimStore()
     options: dict[str, Any] = {
-        "dead_letters": "orders.retry",
         "shared": Shared(store, scope=scope, origins={"orders.retry": "orders"}),
     }
     send("a", "b")
-    dead_letter(make, "a", **options)
+    dead_letter(make, "a", letters="orders.retry", **options)
     with make("orders.retry", store=MemoryStore(), **options) as consumer:
         assert values(poll_quiet(consumer)) == ["a"]
     [letter] = dead_letters(kafka.bootstrap, "orders.retry")

@@ -201,11 +201,11 @@ def test_a_message_is_over_only_when_its_dead_letter_is_delivered(
     """A dead letter that the broker refuses ends the run with one line, and its message comes again."""
     kafka.create_topic("refused")
     send("a", "b")
-    consumer = make("orders", dead_letters="refused")
+    consumer = make("orders")
     kafka.push_errors("Produce", KafkaError.TOPIC_AUTHORIZATION_FAILED, 10)
 
     with pytest.raises(DeadLetterError, match=r"orders\[0\]@0 was not delivered.*check that the") as caught:
-        consumer.run(Failing(a=99), on_error="dead-letter", attempts=1)
+        consumer.run(Failing(a=99), on_error="dead-letter", dead_letters="refused", attempts=1)
     assert "\n" not in str(caught.value)
     assert consumer._engine.next_offset("orders", 0) == 0
     assert consumer.counters.dead_lettered == 0
@@ -218,7 +218,7 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
     """While the broker does not take the dead letter, nothing above its message is committed; then all of it is."""
     kafka.create_topic("late")
     send("a", "b", "c")
-    consumer = make("orders", dead_letters="late")
+    consumer = make("orders")
     seen: list[int | None] = []
 
     def handle(message: Any) -> None:
@@ -230,7 +230,7 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
             seen.append(consumer._engine.next_offset("orders", 0))
             kafka.clear_errors("Produce")
 
-    run_all(consumer, handle, on_error="dead-letter", attempts=1)
+    run_all(consumer, handle, on_error="dead-letter", dead_letters="late", attempts=1)
 
     assert seen == [0]
     assert consumer._engine.next_offset("orders", 0) == 3
@@ -243,9 +243,9 @@ def test_a_message_of_the_dead_letter_topic_is_not_sent_there_again(
     """Who handles dead letters with the same topic for those that fail would go round in circles: the run ends instead."""
     kafka.create_topic("letters")
     send("a", topic="letters")
-    consumer = make("letters", dead_letters="letters")
+    consumer = make("letters")
     with pytest.raises(DeadLetterError, match="is already in the dead-letter topic"):
-        consumer.run(Failing(a=9), on_error="dead-letter", attempts=1)
+        consumer.run(Failing(a=9), on_error="dead-letter", dead_letters="letters", attempts=1)
 
 
 def test_what_is_no_exception_of_the_handler_is_never_a_dead_letter(make: Make, send: Send) -> None:

@@ -136,7 +136,7 @@ def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send
     """A message that was just given up is over when its partition goes: its dead letter is delivered, its offset committed."""
     kafka.create_topic("letters")
     send("a")
-    consumer = make(dead_letters="letters")
+    consumer = make()
     consumer.assign([TopicPartition("orders", 0)])
     failed = threading.Event()
 
@@ -146,7 +146,7 @@ def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send
         failed.set()
         raise ValueError("no")
 
-    run = Run(consumer, fail, on_error="dead-letter", attempts=1)
+    run = Run(consumer, fail, on_error="dead-letter", dead_letters="letters", attempts=1)
     assert failed.wait(PATIENCE_S)
     time.sleep(0.1)
     consumer.unassign()

@@ -225,14 +225,14 @@ def test_a_dead_letter_is_a_duplicate_for_others(
 ) -> None:
     """The shared memory has what was dead-lettered like what was handled; its copy here is a duplicate, too."""
     send("a", "a", "b")
-    consumer = make("orders", shared=Shared(store, scope="global"), dead_letters=letters)
+    consumer = make("orders", shared=Shared(store, scope="global"))
 
     def handle(message: Any) -> None:
         if message.value() == b"a":
             raise ValueError("no")
         consumer.stop()
 
-    consumer.run(handle, on_error="dead-letter")
+    consumer.run(handle, on_error="dead-letter", dead_letters=letters)
     assert (consumer.counters.dead_lettered, consumer.counters.verdicts["duplicate"]) == (1, 1)
     assert claim_as(store, "a").kind is ClaimKind.DUPLICATE
     assert claim_as(store, "b").kind is ClaimKind.DUPLICATE

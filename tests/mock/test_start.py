@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk import ConfigurationError, MemoryStore
+from dedup_sdk import ConfigurationError, MemoryStore, Recovery
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.client import Client
@@ -180,7 +180,7 @@ def test_a_recovery_that_takes_too_long_is_given_up(make: Make, send: Send) -> N
     with make("orders") as first:
         poll_some(first, 3)
     send("a", "d")
-    consumer = make("orders", store=MemoryStore(), recovery_timeout=0)
+    consumer = make("orders", store=MemoryStore(), recovery=Recovery(timeout=0))
 
     assert values(poll_quiet(consumer)) == ["a", "d"]
     assert consumer.counters.verdicts["unverified"] == 2
@@ -195,7 +195,7 @@ def test_a_recovery_in_time_is_whole(make: Make, send: Send) -> None:
     with make("orders") as first:
         poll_some(first, 2)
     send("a", "d")
-    consumer = make("orders", store=MemoryStore(), recovery_timeout=60)
+    consumer = make("orders", store=MemoryStore(), recovery=Recovery(timeout=60))
 
     assert values(poll_quiet(consumer)) == ["d"]
     assert consumer.counters.events == {}

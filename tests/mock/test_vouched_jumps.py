@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicPartition
 
+from dedup_sdk import Recovery
 from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
-VOUCHED: dict[str, Any] = {"history": "assume-processed"}
+VOUCHED: dict[str, Any] = {"recovery": Recovery(history="assume-processed")}
 FOUR = TopicPartition("orders", 0, 4)
 
 

@@ -22,6 +22,7 @@ from dedup_sdk.store.protocol import DIGEST_NAME, KeyStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
 from tests.model.host import WINDOW_MS, Assignment, Outcome, Row
+from tests.support.disks import keeping
 
 _OUTCOMES = {
     VerdictKind.FRESH: Outcome.FRESH,
@@ -52,7 +53,7 @@ class EngineHost:
     def _new_engine(self) -> Deduplicator:
         specs: list[IdSpec] = [key(), value()]
         strategy = Lookup(id=specs[self._rule], window=Window(milliseconds=WINDOW_MS))
-        return Deduplicator(strategy, store=self._store, recent_marks=self._recent_marks)
+        return Deduplicator(strategy, keeping(self._recent_marks, self._store))
 
     @property
     def _held(self) -> Partition:

@@ -205,13 +205,13 @@ WAYS = [
     Way(name="a partition is added", happens=partition_added),
     Way(name="restart, rebalance", happens=nothing),
     Way(name="SIGKILL with 12 to 15 handled, not committed", happens=crash),
-    Way(name="`recovery_timeout=` passes", happens=nothing, settings={"impatient": True}),
+    Way(name="`Recovery(timeout=)` passes", happens=nothing, settings={"impatient": True}),
     Way(name="retention deletes offsets before 8", happens=shortened),
     Way(
         name="another client committed 12 before the first start", happens=adopted, past=False, skipped=LIVED
     ),
     Way(
-        name='the same, `history="assume-processed"`',
+        name='the same, `Recovery(history="assume-processed")`',
         happens=adopted,
         past=False,
         settings=_ASSUME,
@@ -225,7 +225,7 @@ WAYS = [
     Way(name="a reset tool to 2", happens=partial(reset_tool, offset=2)),
     Way(name="a reset tool to 14", happens=partial(reset_tool, offset=14), skipped="mn"),
     Way(
-        name='a reset tool to 14, `history="assume-processed"`',
+        name='a reset tool to 14, `Recovery(history="assume-processed")`',
         happens=partial(reset_tool, offset=14),
         settings=_ASSUME,
         vouched=BEFORE + LIVED + "mn",

@@ -21,7 +21,7 @@ from dedup_sdk.kafka import recovery, session
 from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
 from dedup_sdk.kafka.commit_text import parse_metadata
 from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.recovery import Recovery
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
@@ -63,8 +63,7 @@ class Assignment(RuleBasedStateMachine):
         engine = Deduplicator(Lookup(id=key(), window=Window(days=1)), store=self.memory, group="g")
         self.client = ListClient(self.cluster)
         self.callback_errors = CallbackErrors()
-        chosen = RecoverySettings(snapshot=(), history="none")
-        self.session = Session(engine, self.client, config, chosen, self.callback_errors)
+        self.session = Session(engine, self.client, config, Recovery(), self.callback_errors)
 
     @property
     def assigned(self) -> Assigned | None:

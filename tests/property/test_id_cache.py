@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dedup_adapters import artemis
 from dedup_sdk import Deduplicator, MemoryStore, Record, RocksStore
 from dedup_sdk.store.protocol import KeyStore
+from tests.support.disks import keeping
 
 ADDRESSES = ["orders", "orders.eu", "audit"]
 
@@ -115,7 +116,7 @@ def lived(store: KeyStore, runs: list[Run]) -> None:
         )
         for address, cache in caches.items():
             cache.start(run.size_of(address), persist=run.persist)
-        with Deduplicator(dedup, store, recent_marks=run.recent_marks) as engine:
+        with Deduplicator(dedup, keeping(run.recent_marks, store)) as engine:
             for address in ADDRESSES:
                 engine.open(address, 0)
             for batch in run.batches:
@@ -159,7 +160,7 @@ def test_a_restart_with_the_same_size_is_not_seen(size: int, ids: list[bytes], c
     for cuts in ([0, len(ids)], [0, min(cut, len(ids)), len(ids)]):
         store, ends, kinds = MemoryStore(), {"orders": 0}, []
         for begin, end in pairwise(cuts):
-            with Deduplicator(dedup, store, recent_marks=2) as engine:
+            with Deduplicator(dedup, keeping(2, store)) as engine:
                 for dedup_id in ids[begin:end]:
                     [record] = records([("orders", dedup_id)], ends)
                     [verdict] = engine.admit([record])

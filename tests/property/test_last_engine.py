@@ -12,6 +12,7 @@ from hypothesis import given, settings
 
 from dedup_sdk import Deduplicator, LastId, Lookup, Record, Verdict, VerdictKind, Window, header, orders
 from tests.model.last_id.rule import Answer, Ident, LastIdRule, Sent, fold_all
+from tests.support.disks import keeping
 from tests.support.surviving import Disk, MemoryDisk, RocksDisk
 
 WINDOW_MS = 1_000_000
@@ -49,7 +50,7 @@ class Living:
     def begin(self) -> None:
         """Open the engine; what is not over comes again."""
         self.open.clear()
-        self.engine = Deduplicator(self.strategy, store=self.disk.store(), recent_marks=self.recent_marks)
+        self.engine = Deduplicator(self.strategy, keeping(self.recent_marks, self.disk.store()))
         self.admit(self.log)
 
     def admit(self, batch: list[Sent]) -> None:

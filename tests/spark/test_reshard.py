@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from dedup_sdk import Recovery
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.record import Record
 from dedup_sdk.store.manifest import Manifest
@@ -107,7 +108,9 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     assert not [line for line in lines if line.startswith("warning")]
 
     send(broker, topic, [*NAMES, "new-1", "new-2"], partitioner=partitioner)
-    with make_consumer(broker.bootstrap, group, tmp_path / "two", snapshot=tmp_path / "snapshot") as consumer:
+    with make_consumer(
+        broker.bootstrap, group, tmp_path / "two", recovery=Recovery(snapshot=tmp_path / "snapshot")
+    ) as consumer:
         consumer.subscribe([topic])
         assert sorted(values(poll_through(consumer, topic))) == ["new-1", "new-2"]
         assert consumer.counters.verdicts["duplicate"] == 40
@@ -165,7 +168,9 @@ def test_what_the_group_never_handled_is_hidden_by_nothing_of_another_partition(
     places = partitions_of(pa.array([f"key of {name}".encode() for name in NAMES], pa.binary()), "murmur2", 2)
     elsewhere = [name for name, place in zip(NAMES, places.tolist(), strict=True) if place == 1]
     expected = sorted([*NAMES[20:], *(name for name in elsewhere if name in NAMES[20:])])
-    with make_consumer(broker.bootstrap, group, tmp_path / "two", snapshot=tmp_path / "snapshot") as consumer:
+    with make_consumer(
+        broker.bootstrap, group, tmp_path / "two", recovery=Recovery(snapshot=tmp_path / "snapshot")
+    ) as consumer:
         consumer.subscribe([topic])
         assert sorted(values(poll_through(consumer, topic))) == expected
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from dedup_sdk import DedupConsumer, Lookup, Window, header
+from dedup_sdk import DedupConsumer, Lookup, RocksStore, Window, header
 from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata, sealed
 from dedup_sdk.rule_fingerprint import rule_digits
 from dedup_sdk.store.protocol import DIGEST_NAME
+from tests.support.disks import keeping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from dedup_sdk import PartitionStatus
     from dedup_sdk.store.protocol import KeyStore
@@ -44,9 +45,13 @@ def make_consumer(
     group: str,
     store: str | Path | KeyStore,
     config: dict[str, Any] | None = None,
+    *,
+    recent_marks: int | None = None,
     **options: Any,
 ) -> DedupConsumer:
     """A consumer that begins at the beginning, says nothing to stderr, and commits by itself only when it is closed.
+
+    ``recent_marks``: those of its store.
 
     A commit on a timer would race with a test that commits: with nothing left to commit, `commit` raises ``_NO_OFFSET``.
     """
@@ -57,6 +62,8 @@ def make_consumer(
         "auto.commit.interval.ms": 60_000,
         "log_level": 0,
     }
+    if recent_marks is not None:
+        store = keeping(recent_marks, RocksStore(store) if isinstance(store, str | Path) else store)
     return DedupConsumer({**common, **(config or {})}, **{"dedup": lookup(), "store": store, **options})
 
 

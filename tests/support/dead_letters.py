@@ -25,10 +25,12 @@ def fail_for(*bad: str) -> Any:
     return handle
 
 
-def dead_letter(make: Make, *bad: str, topic: str = "orders", **options: Any) -> None:
-    """Handle what is there; some of it becomes dead letters."""
+def dead_letter(
+    make: Make, *bad: str, topic: str = "orders", letters: str | None = None, **options: Any
+) -> None:
+    """Handle what is there; some of it becomes dead letters, in the group's topic for them, or in that one."""
     with make(topic, **options) as consumer:
-        run_all(consumer, fail_for(*bad), on_error="dead-letter", attempts=1)
+        run_all(consumer, fail_for(*bad), on_error="dead-letter", dead_letters=letters, attempts=1)
         assert consumer.counters.dead_lettered == len(bad)
 
 

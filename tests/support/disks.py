@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk.marks import Marks, Progress
-    from dedup_sdk.store.protocol import Identity
+    from dedup_sdk.store.protocol import Identity, KeyStore
     from dedup_sdk.window import Window
+
+
+def keeping(recent_marks: int, store: KeyStore | None = None) -> KeyStore:
+    """A store whose next engine keeps so many recent marks; in memory by default."""
+    changed: Any = MemoryStore() if store is None else store
+    changed.recent_marks = recent_marks
+    return changed  # type: ignore[no-any-return]
 
 
 class FullStore(MemoryStore):

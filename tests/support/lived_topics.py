@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dedup_adapters import artemis
-from dedup_sdk import Deduplicator, LastId, Lookup, Record, Window, header, id_spec, orders
+from dedup_sdk import Deduplicator, LastId, Lookup, Record, Recovery, Window, header, id_spec, orders
 from dedup_sdk.ids import key
 from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.store.backup import snapshot_store
@@ -339,7 +339,7 @@ class Life:
     def go_on(self, snapshot: Path) -> list[Position]:
         """Send the late records to a consumer that begins with a snapshot; return what it hands out."""
         produce(self.broker.bootstrap, self.topic, outgoing(self.late))
-        with self.consumer(self.folder / "new", snapshot=snapshot) as consumer:
+        with self.consumer(self.folder / "new", recovery=Recovery(snapshot=snapshot)) as consumer:
             came = poll_through(consumer, self.topic)
             assigned = consumer._session.assigned
             assert [assigned[self.topic, number].replayed for number in PARTITIONS] == [0, 0]

@@ -17,6 +17,7 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.store.protocol import Identity
 from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.offset_range import OffsetRange, horizon_ms
+from tests.support.disks import keeping
 from tests.support.known_marks import Kept, newest_of
 from tests.support.rebuilding import NOW_MS
 from tests.support.steps import outcome_of
@@ -51,7 +52,7 @@ def in_window(window: Window, newest_ms: int) -> Callable[[Kept, int], bool]:
 def engine_over(store: MemoryStore, strategy: Strategy, recent_marks: int = 1000) -> Deduplicator:
     """Return an engine that flushes after so many marks."""
     return Deduplicator(
-        strategy, store, cluster="c", group="g", recent_marks=recent_marks, clock=lambda: NOW_MS / 1000
+        strategy, keeping(recent_marks, store), cluster="c", group="g", clock=lambda: NOW_MS / 1000
     )
 
 

@@ -12,7 +12,7 @@ from dedup_sdk.ids import key
 from dedup_sdk.kafka.assignment import Assigned, State
 from dedup_sdk.kafka.commit_text import CommitMetadata
 from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.recovery import Recovery
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import Reset, client_settings
 from dedup_sdk.rule_fingerprint import rule_digits
@@ -73,7 +73,7 @@ class Machine:
             Lookup(id=key(), window=window), store=self.memory, group="g", observers=[self.listener]
         )
         self.client, self.callback_errors = ListClient(cluster), CallbackErrors()
-        chosen = RecoverySettings(snapshot=(), history="none", timeout_s=timeout_s)
+        chosen = Recovery(timeout=timeout_s)
         self.session = Session(self.engine, self.client, config, chosen, self.callback_errors)
         self._read: Assigned | None = None
         self.session.take([TopicPartition(TOPIC, 0)])

@@ -20,6 +20,7 @@ from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.known_marks import newest_marks
 from tests.support.logs import Row
 from tests.support.naive_log import End, Entry, first_open, read_log
@@ -126,8 +127,7 @@ class Survivor:
         self.parked: set[int] = set()
         self.engine = Deduplicator(
             Lookup(id=key(), window=self.window),
-            store=self.disk.store(),
-            recent_marks=self.recent_marks,
+            keeping(self.recent_marks, self.disk.store()),
             clock=lambda: WALL_CLOCK_MS / 1000,
             observers=[lambda event: self.observed.update([event.offset])],
         )

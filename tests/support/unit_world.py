@@ -20,6 +20,7 @@ from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.units.unit import Unit, UnitMode
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.naive_units import Entry
 
 TIMEOUT_S = 60.0
@@ -83,7 +84,7 @@ class UnitWorld:
         """Open the engine as a consumer does: with its store, and what that lacks folded from the log."""
         self.in_flight: list[int] = []
         self.engine = Deduplicator(
-            self.strategy, store=self.store, recent_marks=self.recent_marks, clock=lambda: self.now_s
+            self.strategy, keeping(self.recent_marks, self.store), clock=lambda: self.now_s
         )
         held = self.engine.attach("t", 0)
         stored = held.loaded.progress if held.loaded else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk import DedupConsumer, Lookup, Record, Window, header
+from dedup_sdk import DedupConsumer, Lookup, Record, Recovery, Window, header
 from dedup_sdk.ids import function, key
 
 if TYPE_CHECKING:
@@ -57,3 +57,7 @@ def wrong_settings() -> None:
     DedupConsumer(CONFIG, store="var/dedup")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     dedup = Lookup(id=key(), window="7d")
     DedupConsumer(CONFIG, dedup=dedup, store="v", mode="watch")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Recovery(timeout="10s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Recovery(on_full_disk="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Recovery(snapshots="s3://bucket")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    DedupConsumer(CONFIG, dedup=dedup, store="v", recovery=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk import DedupConsumer, Deduplicator, LastId, Lookup, Record, RocksStore, Window, Windows, header
+from dedup_sdk import (
+    DedupConsumer,
+    Deduplicator,
+    LastId,
+    Lookup,
+    Record,
+    Recovery,
+    RocksStore,
+    Window,
+    Windows,
+    header,
+)
 from dedup_sdk.ids import function, key, py
 from dedup_sdk.orders import integer
 
@@ -50,6 +62,18 @@ def ways_to_configure() -> list[DedupConsumer]:
         DedupConsumer(CONFIG, dedup=dedup, store="var/dedup"),
         DedupConsumer(**conf, dedup=dedup, store="var/dedup"),
         DedupConsumer(CONFIG, dedup=dedup, store="var/dedup", debug="cgrp"),
+        DedupConsumer(CONFIG, dedup=dedup, store="var/dedup", recovery=Recovery(timeout=0.5)),
+        DedupConsumer(CONFIG, dedup=dedup, store=RocksStore("var/dedup", recent_marks=1_000)),
+    ]
+
+
+def ways_to_recover() -> list[Recovery]:
+    """A snapshot is a folder, a URL, or several of them."""
+    return [
+        Recovery(),
+        Recovery(snapshot="s3://bucket/snapshots", timeout=600),
+        Recovery(snapshot=Path("snapshots"), history="assume-processed"),
+        Recovery(snapshot=["snapshots", Path("elsewhere")], on_full_disk="unverified"),
     ]
 
 

@@ -39,6 +39,7 @@ PUBLIC = {
         "PartitionObserver",
         "PartitionStatus",
         "Record",
+        "Recovery",
         "RecoveryError",
         "RocksStore",
         "Settled",
@@ -314,7 +315,7 @@ def test_walking_finds_the_modules() -> None:
     assert isinstance(import_module("dedup_sdk"), ModuleType)
 
 
-@pytest.mark.parametrize("name", ["Window", "Windows", "Lookup", "LastId", "Record", "Unit"])
+@pytest.mark.parametrize("name", ["Window", "Windows", "Lookup", "LastId", "Record", "Recovery", "Unit"])
 def test_the_hints_of_a_value_can_be_resolved(name: str) -> None:
     """Tools that read dataclasses (validators, injectors) ask for them."""
     assert get_type_hints(getattr(dedup_sdk, name))

@@ -12,6 +12,7 @@ from dedup_sdk import (
     Deduplicator,
     Lookup,
     MemoryStore,
+    Recovery,
     RocksStore,
     Window,
     header,
@@ -38,15 +39,16 @@ CONSUMER: dict[str, list[Any]] = {
     "completion": NO_WORD,
     "durability": NO_WORD,
     "mode": NO_WORD,
-    "history": NO_WORD,
-    "on_full_disk": NO_WORD,
-    "snapshot": [5, True, b"x", "", [""], [None], [5]],
-    "dead_letters": ["", *NO_TEXT],
+    "recovery": [None, 5, {"timeout": 5}, "snapshots"],
     "observers": NO_FUNCTIONS,
     "idle_timeout": NO_SECONDS,
     "revoke_deadline": NO_SECONDS,
-    "recovery_timeout": NO_SECONDS,
-    "recent_marks": [*NO_COUNT, None],
+}
+RECOVERY: dict[str, list[Any]] = {
+    "snapshot": [5, True, b"x", "", [""], [None], [5], "x\0", [__file__]],
+    "history": NO_WORD,
+    "timeout": NO_SECONDS,
+    "on_full_disk": NO_WORD,
 }
 CLIENT: dict[str, list[Any]] = {
     "auto.commit.interval.ms": ["soon", [], NAN, INFINITE, True, None],
@@ -60,6 +62,7 @@ CLIENT: dict[str, list[Any]] = {
 RUN: dict[str, list[Any]] = {
     "handler": NO_FUNCTION,
     "on_error": NO_WORD,
+    "dead_letters": ["", *NO_TEXT, "orders.failed"],
     "workers": [*NO_COUNT, None, 20_000],
     "order": NO_WORD,
     "attempts": NO_COUNT,
@@ -75,7 +78,6 @@ ENGINE: dict[str, list[Any]] = {
     "group": [*NO_TEXT, None],
     "isolation": [*NO_TEXT, None],
     "observers": NO_FUNCTIONS,
-    "recent_marks": [*NO_COUNT, None],
     "clock": NO_FUNCTION,
     "bears_full_disk": NO_FLAG,
     "forgets_unwritten": NO_FLAG,
@@ -85,8 +87,10 @@ NO_LENGTH = ["1", b"1", True, None, [], NAN, INFINITE, -1, HUGE]
 NO_BYTES = ["2", True, 1.5, NAN, [], 0, -1, HUGE]
 TABLE: list[tuple[str, Callable[..., object], dict[str, list[Any]]]] = [
     ("DedupConsumer", lambda **s: DedupConsumer(LEAST, **{"dedup": LOOKUP, "store": MemoryStore(), **s}), CONSUMER),
+    ("Recovery", Recovery, RECOVERY),
     ("client", lambda **s: DedupConsumer({**LEAST, **s}, dedup=LOOKUP, store=MemoryStore()), CLIENT),
     ("Deduplicator", lambda **s: Deduplicator(**{"strategy": LOOKUP, **s}), ENGINE),
+    ("MemoryStore", MemoryStore, {"recent_marks": [*NO_COUNT, None]}),
     ("open", lambda **s: Deduplicator(LOOKUP).open("t", 0, **s), {"low": NO_OFFSET, "committed": NO_OFFSET}),
     (
         "Lookup",
@@ -149,6 +153,7 @@ def test_a_wrong_setting_of_run_is_refused(name: str, value: Any) -> None:
     ("name", "value"),
     cases({
         **dict.fromkeys(("block_cache_bytes", "generation_marks", "max_disk"), NO_BYTES),
+        "recent_marks": [*NO_COUNT, None],
         "fsync": NO_FLAG,
         "lock_wait": NO_SECONDS,
     }),
@@ -164,10 +169,10 @@ def test_what_is_as_good_as_a_number_is_taken() -> None:
     import numpy as np
 
     options: dict[str, Any] = {
-        "recent_marks": np.int64(5),
+        "store": MemoryStore(recent_marks=np.int64(5)),  # type: ignore[arg-type]
         "idle_timeout": np.float64(0.5),
         "revoke_deadline": 1_000_000_000,
     }
-    with DedupConsumer(LEAST, dedup=LOOKUP, store=MemoryStore(), **options) as consumer:
+    with DedupConsumer(LEAST, dedup=LOOKUP, **options) as consumer:
         consumer.stop()
     assert Window(count=5) == Window.parse("5n")

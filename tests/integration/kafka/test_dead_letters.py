@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from dedup_sdk import Recovery
 from dedup_sdk.cli.app import run as dedup
 from tests.support.consuming import PATIENCE_S, iterate_all, run_all
 from tests.support.dead_letters import dead_letters, forward
@@ -67,7 +68,7 @@ def test_a_snapshot_of_another_group_hides_nothing_that_is_sent_back(
     forward(world.bootstrap, letters, world.topic)
     world.send("a", "b")
 
-    assert run(world, "two", snapshot=snapshot) == ["b"]
+    assert run(world, "two", recovery=Recovery(snapshot=snapshot)) == ["b"]
     with world.consumer("maker", group=f"{world.group}-maker") as maker:
         assert iterate_all(maker) == []
 

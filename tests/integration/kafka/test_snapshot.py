@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk import Recovery
 from dedup_sdk.cli.app import run
 from dedup_sdk.errors import SnapshotError
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
@@ -29,7 +30,7 @@ def test_a_snapshot_stands_for_the_past(past: World, tmp_path: Path) -> None:
     """Where the store is missing it is taken over, and only what lies behind its cut is read again."""
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot", high=4)
 
-    with past.consumer("two", snapshot=snapshot) as consumer:
+    with past.consumer("two", recovery=Recovery(snapshot=snapshot)) as consumer:
         assert values(poll_quiet(consumer)) == ["e"]
         assert consumer._session.assigned[past.topic, 0].replayed == 1
         assert consumer.counters.verdicts["unverified"] == 0
@@ -41,7 +42,7 @@ def test_a_store_that_is_there_is_not_replaced(past: World, tmp_path: Path) -> N
     """A snapshot is for a machine that knows nothing."""
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot", high=2)
 
-    with past.consumer("one", snapshot=snapshot) as consumer:
+    with past.consumer("one", recovery=Recovery(snapshot=snapshot)) as consumer:
         assert values(poll_quiet(consumer)) == ["e"]
         assert consumer._session.assigned[past.topic, 0].note == "resumed"
 
@@ -63,7 +64,10 @@ def test_a_snapshot_of_another_history_is_not_taken(
     """The log says what differs; the topic's own tail is read instead, so that nothing is lost or doubled."""
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot", **changes)
 
-    with caplog.at_level(logging.WARNING, "dedup_sdk"), past.consumer("two", snapshot=snapshot) as consumer:
+    with (
+        caplog.at_level(logging.WARNING, "dedup_sdk"),
+        past.consumer("two", recovery=Recovery(snapshot=snapshot)) as consumer,
+    ):
         assert values(poll_quiet(consumer)) == ["e"]
         assert consumer._session.assigned[past.topic, 0].replayed == 5
     assert why in caplog.text
@@ -78,7 +82,7 @@ def test_a_snapshot_beyond_the_committed_offset_is_not_taken(
     past.commit_plainly(3, metadata=past.text_for(3))
 
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
-        assert past.rest("two", snapshot=snapshot) == ["c", "d", "e"]
+        assert past.rest("two", recovery=Recovery(snapshot=snapshot)) == ["c", "d", "e"]
     assert "reaches offset 10 of partition 0, beyond 3" in caplog.text
 
 
@@ -94,7 +98,7 @@ def test_a_snapshot_from_before_the_groups_history_is_not_taken(
     world.send("a", "d")
 
     with caplog.at_level(logging.WARNING, "dedup_sdk"):
-        assert world.rest("two", snapshot=snapshot) == ["a"]
+        assert world.rest("two", recovery=Recovery(snapshot=snapshot)) == ["a"]
     assert "it begins at offset 0, before this group's own history at 3" in caplog.text
 
 
@@ -106,12 +110,12 @@ def test_a_vouched_snapshot_stands_for_a_plain_groups_past(world: World, tmp_pat
     world.commit_plainly(4)
     world.send("a", "e", "c")
 
-    assert world.rest("two", snapshot=snapshot) == ["e"]
+    assert world.rest("two", recovery=Recovery(snapshot=snapshot)) == ["e"]
 
 
 def test_a_snapshot_that_cannot_be_read_is_an_error_in_one_line(past: World, tmp_path: Path) -> None:
     """Nothing is delivered from a wrong place: the folder is named, and what to do."""
-    consumer = past.consumer("two", snapshot=tmp_path / "nowhere")
+    consumer = past.consumer("two", recovery=Recovery(snapshot=tmp_path / "nowhere"))
 
     with pytest.raises(SnapshotError, match="nowhere") as caught:
         consumer.poll(PATIENCE_S)
@@ -127,7 +131,7 @@ def test_a_damaged_snapshot_is_an_error(past: World, tmp_path: Path) -> None:
     file.write_bytes(content)
 
     with pytest.raises(SnapshotError, match="SHA-256"):
-        past.consumer("two", snapshot=snapshot).poll(PATIENCE_S)
+        past.consumer("two", recovery=Recovery(snapshot=snapshot)).poll(PATIENCE_S)
 
 
 def test_a_store_restored_after_a_rewind_is_not_taken_for_rewound(past: World, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from dedup_sdk import Window
+from dedup_sdk import Recovery, Window
 from tests.support.consuming import lookup, poll_quiet, values
 from tests.support.producing import Outgoing, produce
 
@@ -78,7 +78,7 @@ def test_the_user_may_vouch_for_a_plain_group(world: World) -> None:
     world.commit_plainly(2)
     world.send("a", "c", "d")
 
-    assert world.rest(history="assume-processed") == ["c", "d"]
+    assert world.rest(recovery=Recovery(history="assume-processed")) == ["c", "d"]
     metadata = world.metadata()
     assert metadata is not None
     assert metadata.low == 0

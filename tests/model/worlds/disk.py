@@ -58,9 +58,10 @@ class DiskStore:
     """A `KeyStore` on a disk; several processes may use one."""
 
     lock_wait_s = 30.0
+    path = None
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
+    def __init__(self, disk: Disk, recent_marks: int) -> None:
+        self._disk, self.recent_marks = disk, recent_marks
 
     def open(self, identity: Identity, window: Window) -> PartitionStore:
         """See `KeyStore.open`."""

@@ -15,7 +15,7 @@ from dedup_sdk.ids import key
 from dedup_sdk.kafka.assignment import State
 from dedup_sdk.kafka.delivery import BatchClassifier
 from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.recovery import Recovery
 from dedup_sdk.kafka.session import Session
 from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.record import Verdict
@@ -61,16 +61,13 @@ class Member:
             else world.compared.strategy(world.window)
         )
         self.engine = Deduplicator(
-            strategy, store=DiskStore(disk), group=group, recent_marks=recent_marks,
+            strategy, DiskStore(disk, recent_marks), group=group,
             clock=lambda: WALL_CLOCK_MS / 1000, bears_full_disk=True,
         )  # fmt: skip
         settings = client_settings(
             {"group.id": group, "auto.offset.reset": reset, "auto.commit.interval.ms": 10**9}
         )
-        chosen = RecoverySettings(
-            snapshot=(), history=history, on_full_disk=world.on_full_disk,
-            timeout_s=0.0 if impatient else None,
-        )  # fmt: skip
+        chosen = Recovery(history=history, timeout=0 if impatient else None, on_full_disk=world.on_full_disk)
         self.client, self.callback_errors = ModelClient(broker, group), CallbackErrors()
         self.session = Session(self.engine, self.client, settings, chosen, self.callback_errors)
         self.judge = BatchClassifier(self.engine, self.session, observing=False)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.errors import ConfigurationError, MissingIdError
+from dedup_sdk.errors import MissingIdError
 from dedup_sdk.observe import VerdictEvent
 from dedup_sdk.record import Record, Verdict, VerdictKind
-from tests.support.records import DAY_MS, HOUR, engine, kinds, record
+from tests.support.records import DAY_MS, engine, kinds, record
 
 
 def test_nothing_gives_nothing() -> None:
@@ -172,13 +172,6 @@ def test_verdicts_are_delivered_by_their_kind() -> None:
     assert (verdict.kind, verdict.deliver, verdict.reason) == (VerdictKind.UNVERIFIED, True, "uncovered")
     [verdict] = deduplicator.admit([record(2)])
     assert (verdict.kind, verdict.deliver) == (VerdictKind.REDELIVERED, False)
-
-
-@pytest.mark.parametrize("recent_marks", [0, -1])
-def test_an_engine_without_memory_is_refused(recent_marks: int) -> None:
-    """At least one mark has to be kept."""
-    with pytest.raises(ConfigurationError, match=f"recent_marks={recent_marks}"):
-        engine(HOUR, recent_marks=recent_marks)
 
 
 def test_a_record_is_a_plain_value() -> None:

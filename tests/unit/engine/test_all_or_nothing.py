@@ -12,11 +12,12 @@ from dedup_sdk.ids import key
 from dedup_sdk.marks import Found
 from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import Identity
+from tests.support.disks import keeping
 
 
 def engine(store: MemoryStore) -> Deduplicator:
     """An engine with a window of a day."""
-    return Deduplicator(Lookup(id=key(), window=Window(days=1)), store, recent_marks=10)
+    return Deduplicator(Lookup(id=key(), window=Window(days=1)), keeping(10, store))
 
 
 def records(*offsets: int) -> list[Record]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dedup_sdk.record import VerdictKind
 from dedup_sdk.store.memory import MemoryStore
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.records import engine, kinds, offsets, record
 
 
@@ -159,7 +160,7 @@ def test_duplicates_are_in_the_store_before_they_can_be_committed() -> None:
 
 def test_only_duplicates_are_trimmed_too() -> None:
     """A log of nothing but duplicates does not fill the memory, although nobody completes anything."""
-    deduplicator = engine(Window(count=1000), recent_marks=10)
+    deduplicator = engine(Window(count=1000), store=keeping(10))
     names = [f"n{number}" for number in range(50)]
     deduplicator.admit([record(offset, name) for offset, name in enumerate(names)])
     deduplicator.complete([record(offset, name) for offset, name in enumerate(names)])

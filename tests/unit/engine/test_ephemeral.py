@@ -15,6 +15,7 @@ from dedup_sdk.store.protocol import Identity, KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.marks import marks, progress
 from tests.support.records import DAY_MS, record
 
@@ -30,7 +31,7 @@ def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
 def started(store: KeyStore, window: Window, *, persist: bool = False, recent_marks: int = 2) -> Deduplicator:
     """An engine that flushes early."""
     strategy = Lookup(id=key(), window=window, persist=persist)
-    return Deduplicator(strategy, store, recent_marks=recent_marks, clock=lambda: DAY_MS / 1000)
+    return Deduplicator(strategy, keeping(recent_marks, store), clock=lambda: DAY_MS / 1000)
 
 
 def judged(deduplicator: Deduplicator, *names: str, begin: int = 0) -> list[str]:

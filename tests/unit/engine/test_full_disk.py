@@ -15,7 +15,7 @@ from dedup_sdk.core.reach import plan_start
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import digest_one, key
 from dedup_sdk.store.paths import list_partitions
-from tests.support.disks import FullStore
+from tests.support.disks import FullStore, keeping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_full_disk_is_an_error_and_nothing_is_forgotten() -> None:
 def test_one_that_bears_it_goes_on_and_writes_later() -> None:
     """While there is no room everything is judged as ever; once there is, all of it outlives the engine."""
     store = FullStore()
-    deduplicator = engine(store, bears_full_disk=True, recent_marks=30)
+    deduplicator = engine(keeping(30, store), bears_full_disk=True)
     kinds(deduplicator, records(0, 10))
     store.full = True
     assert kinds(deduplicator, records(10, 50)) == {"fresh"}
@@ -98,7 +98,7 @@ def test_a_kill_while_there_is_no_room_forgets_what_was_not_written() -> None:
 def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
     """Memory is bounded: more than four times the recent marks are forgotten, and what hangs on them is unverified."""
     store = FullStore()
-    deduplicator = engine(store, bears_full_disk=True, recent_marks=10)
+    deduplicator = engine(keeping(10, store), bears_full_disk=True)
     kinds(deduplicator, records(0, 10))
     store.full = True
     assert kinds(deduplicator, records(10, 60)) == {"fresh"}
@@ -115,7 +115,7 @@ def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
 def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
     """With ``forgets_unwritten=False`` even far more marks than may be in memory are known, and written when there is room."""
     store = FullStore()
-    deduplicator = engine(store, bears_full_disk=True, recent_marks=10, forgets_unwritten=False)
+    deduplicator = engine(keeping(10, store), bears_full_disk=True, forgets_unwritten=False)
     kinds(deduplicator, records(0, 10))
     store.full = True
     kinds(deduplicator, records(10, 110))
@@ -146,7 +146,7 @@ def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest
     """The store stays below its limit, forgets what reaches back farthest, in whichever partition, and says what it still knows."""
     limit = 3_000_000
     store = RocksStore(tmp_path, max_disk=limit, generation_marks=5_000)
-    deduplicator = engine(store, recent_marks=5_000)
+    deduplicator = engine(keeping(5_000, store))
 
     def go_on(begin: int, end: int) -> None:
         for number in (0, 1):
@@ -199,7 +199,7 @@ def _bytes_on_disk(folder: Path) -> int:
 
 def test_without_a_limit_nothing_is_shed(tmp_path: Path) -> None:
     """The window alone decides where no limit was given."""
-    deduplicator = engine(RocksStore(tmp_path, generation_marks=100), recent_marks=100)
+    deduplicator = engine(RocksStore(tmp_path, recent_marks=100, generation_marks=100))
     for part in range(10):
         kinds(deduplicator, records(100 * part, 100 * part + 100, step_ms=HOUR_MS // 100))
     assert deduplicator.counters.generations_shed == 0

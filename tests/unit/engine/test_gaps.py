@@ -47,7 +47,7 @@ def test_a_step_is_as_small_with_thousands_of_gaps(monkeypatch: pytest.MonkeyPat
 def test_every_gap_outlives_the_process(tmp_path: Path) -> None:
     """Opened again, exactly what was completed is redelivered, however many steps and flushes that took."""
     strategy = Lookup(id=key(), window=Window(days=1))
-    first = Deduplicator(strategy, RocksStore(tmp_path), recent_marks=200)
+    first = Deduplicator(strategy, RocksStore(tmp_path, recent_marks=200))
     batch = [record(offset) for offset in range(1_000)]
     first.admit(batch)
     for odd in batch[1::2]:

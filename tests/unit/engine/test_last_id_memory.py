@@ -9,7 +9,7 @@ import pytest
 from dedup_sdk import Deduplicator, LastId, Record, header, orders
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.ids import key
-from tests.support.disks import FullStore
+from tests.support.disks import FullStore, keeping
 from tests.support.records import DAY_MS
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def engine(recent_marks: int, store: KeyStore | None = None, *, bears: bool = Fa
     """An engine with a source for each key, and IDs that are kept one by one."""
     strategy = LastId(id=header("id"), source=key(), order=orders.oracle_scn())
     return Deduplicator(
-        strategy, store, clock=lambda: DAY_MS / 1000, recent_marks=recent_marks, bears_full_disk=bears, forgets_unwritten=bears
+        strategy, keeping(recent_marks, store), clock=lambda: DAY_MS / 1000, bears_full_disk=bears, forgets_unwritten=bears
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from dedup_sdk import MemoryStore, Record, Window
 from dedup_sdk.engine.deduplicator import Deduplicator
+from tests.support.disks import keeping
 from tests.support.records import engine, kinds, record
 
 
@@ -17,7 +18,7 @@ from tests.support.records import engine, kinds, record
 def test_a_flush_writes_the_mark_behind_an_observed_duplicate(ending: str, *, together: bool) -> None:
     """Also where the duplicate is judged with others, and is in flight still."""
     store = MemoryStore()
-    deduplicator = engine(store=store, recent_marks=2)
+    deduplicator = engine(store=keeping(2, store))
     deduplicator.open("t", 0, low=0)
     deduplicator.partitions["t", 0].flight.show_duplicates()
     deduplicator.admit([record(0, "a")])
@@ -81,7 +82,7 @@ def test_twins_of_what_is_in_flight_end_apart(
 def test_a_flush_writes_the_handled_leader_of_a_twin_in_flight() -> None:
     """With the journal gone, nothing else knows of it after a crash."""
     store = MemoryStore()
-    deduplicator = watching(store=store, recent_marks=2)
+    deduplicator = watching(store=keeping(2, store))
     leader, twin = record(0, "a"), record(1, "a")
     deduplicator.admit([leader, twin])
     deduplicator.complete([leader])

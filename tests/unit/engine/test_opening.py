@@ -17,6 +17,7 @@ from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.records import DAY_MS, engine, kinds, record
 
 FUTURE_MS = 10**15
@@ -215,8 +216,8 @@ def test_leaving_the_engine_writes_and_closes_everything() -> None:
 def test_a_record_from_the_future_makes_nothing_look_old() -> None:
     """Neither while the engine lives nor after it was opened again: its timestamp counts as now."""
     store = MemoryStore()
-    handled(store, record(0, "a", DAY_MS), record(1, "b", FUTURE_MS), recent_marks=1)
-    second = engine(store=store, recent_marks=1)
+    handled(keeping(1, store), record(0, "a", DAY_MS), record(1, "b", FUTURE_MS))
+    second = engine(store=keeping(1, store))
     second.admit([record(2, "c", DAY_MS)])
     second.complete([record(2, "c", DAY_MS)])
     assert kinds(second.admit([record(3, "a", DAY_MS), record(4, "d", DAY_MS)])) == ["duplicate", "fresh"]
@@ -224,7 +225,7 @@ def test_a_record_from_the_future_makes_nothing_look_old() -> None:
 
 def test_what_is_forgotten_by_age_is_doubted_whatever_its_number() -> None:
     """With both windows a record that comes late is in doubt, even if few were accepted since."""
-    deduplicator = engine(Window(milliseconds=160, count=100), recent_marks=2)
+    deduplicator = engine(Window(milliseconds=160, count=100), store=keeping(2))
     batch = [record(0, "a", 1000), record(1, "b", 2000), record(2, "c", 2000)]
     deduplicator.admit(batch)
     deduplicator.complete(batch)
@@ -292,7 +293,7 @@ def test_a_longer_window_knows_less_than_a_new_one(
 ) -> None:
     """What the shorter one dropped, for its number or its age, is in doubt until the longer one has filled."""
     now = (DAY_MS + 60_000) / 1_000
-    first = engine(shorter, store=key_store, recent_marks=1 if in_files else 100, clock=lambda: now)
+    first = engine(shorter, store=keeping(1 if in_files else 100, key_store), clock=lambda: now)
     for offset in range(12):
         each = record(offset, f"id-{offset}", DAY_MS + 1_000 * offset)
         first.admit([each])
@@ -308,3 +309,9 @@ def test_a_longer_window_knows_less_than_a_new_one(
         second.complete([each])
     assert told == ["unverified"] * doubted + ["fresh"] * (10 - doubted)
     second.close("t", 0)
+
+
+def test_the_folder_of_the_store_is_known(tmp_path: Path) -> None:
+    """Snapshots from elsewhere are fetched to its disk; a store in memory has none."""
+    assert engine(store=RocksStore(tmp_path)).store_folder == tmp_path
+    assert engine().store_folder is None

@@ -13,6 +13,7 @@ from dedup_sdk.store.protocol import KeyStore
 from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.strategy import Lookup
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.records import DAY_MS, record
 
 
@@ -28,7 +29,7 @@ def run(
     """What a run says of records with these IDs."""
     strategy = Lookup(id=key(), window=Window(count=count, days=days) if days else Window(count=count))
     said = []
-    with Deduplicator(strategy, store, recent_marks=recent_marks, clock=lambda: DAY_MS / 1000) as engine:
+    with Deduplicator(strategy, keeping(recent_marks, store), clock=lambda: DAY_MS / 1000) as engine:
         engine.open("t", 0)
         for offset, name in enumerate(names, begin):
             one = record(offset, name)

@@ -7,6 +7,7 @@ import pytest
 from dedup_sdk.engine import partition
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.window import Window
+from tests.support.disks import keeping
 from tests.support.records import DAY_MS, HOUR, engine, kinds, record
 
 
@@ -27,7 +28,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("window", [HOUR, Window(count=1000)])
 def test_records_in_flight_are_no_reason_to_flush(flushed: list[int], window: Window) -> None:
     """However many are in flight, each flush is worth it: it takes as many completed marks as may be in memory."""
-    deduplicator = engine(window, recent_marks=50)
+    deduplicator = engine(window, store=keeping(50))
     records = [record(offset) for offset in range(300)]
     deduplicator.admit(records)
     assert flushed == []
@@ -38,7 +39,7 @@ def test_records_in_flight_are_no_reason_to_flush(flushed: list[int], window: Wi
 
 def test_the_fullest_partition_is_flushed(flushed: list[int]) -> None:
     """What counts is what a flush takes away, not what is in flight."""
-    deduplicator = engine(recent_marks=50)
+    deduplicator = engine(store=keeping(50))
     deduplicator.admit([record(offset, partition=1) for offset in range(100)])
     records = [record(offset, partition=0) for offset in range(60)]
     deduplicator.admit(records)

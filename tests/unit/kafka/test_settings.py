@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,10 +208,9 @@ def test_an_admin_gets_the_connection_only() -> None:
     [
         ({"completion": "later"}, "completion='later': choose on-next-call or explicit"),
         ({"mode": "dry"}, "mode='dry': choose dedup or observe"),
-        ({"history": "all"}, "history='all'"),
+        ({"recovery": {"timeout": 5}}, r"recovery={'timeout': 5}: give e\.g\. Recovery\("),
         ({"dedup": "header:id"}, "dedup='header:id': give a strategy"),
         ({"store": 7}, "store=7: give a folder"),
-        ({"recent_marks": 0}, "recent_marks=0"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, Any], sentence: str) -> None:
@@ -235,8 +235,11 @@ def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
     ("name", "meant"),
     [
         ("sotre", "did you mean store="),
-        ("snapshots", "did you mean snapshot="),
-        ("windw", "did you mean window= of the strategy"),
+        ("snapshots", r"did you mean snapshot=, as in recovery=Recovery\(snapshot="),
+        ("windw", r"did you mean window=, as in dedup=Lookup\(window=\.\.\.\)\?$"),
+        ("reorder_depht", r"as in dedup=LastId\(reorder_depth="),
+        ("worker", r"did you mean workers=, as in run\(workers="),
+        ("f_sync", r"as in store=RocksStore\('var/dedup', fsync="),
         ("group_id", "put 'group.id' into the configuration"),
         ("bootstrap_servers", "put 'bootstrap.servers' into the configuration"),
         ("x", "DedupConsumer takes completion, "),
@@ -246,6 +249,24 @@ def test_an_unknown_argument_is_told_before_the_client_sees_it(name: str, meant:
     """With the one that was meant."""
     argument: dict[str, Any] = {name: "7d"}
     with pytest.raises(ConfigurationError, match=f"^unknown argument {name}=; .*{meant}"):
+        DedupConsumer({"group.id": "g"}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore(), **argument)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("dead_letters", "run(dead_letters=...)"),
+        ("history", "recovery=Recovery(history=...)"),
+        ("on_full_disk", "recovery=Recovery(on_full_disk=...)"),
+        ("recent_marks", "store=RocksStore('var/dedup', recent_marks=...)"),
+        ("recovery_timeout", "recovery=Recovery(timeout=...)"),
+        ("snapshot", "recovery=Recovery(snapshot=...)"),
+    ],
+)
+def test_an_argument_of_an_earlier_version_is_told_where_it_is_now(name: str, place: str) -> None:
+    """In one line; the old spelling does not work any more."""
+    argument: dict[str, Any] = {name: None}
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(f'{name} moved: {place}')}$"):
         DedupConsumer({"group.id": "g"}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore(), **argument)
 
 
@@ -282,7 +303,7 @@ def test_deserializers_are_called_in_the_loop() -> None:
     for name in ("key.deserializer", "value.deserializer"):
         with pytest.raises(
             ConfigurationError,
-            match=f"^{name} is no setting of DedupConsumer: call the deserializer in the loop",
+            match=f"^{name} is a setting of DeserializingConsumer alone: call the deserializer in the loop",
         ):
             DedupConsumer(
                 {**LEAST, name: bytes.decode}, dedup=Lookup(id=key(), window="1h"), store=MemoryStore()

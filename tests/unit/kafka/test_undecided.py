@@ -71,7 +71,7 @@ def test_what_others_committed_of_an_open_transaction_is_replayed_when_it_has_en
 
 
 def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
-    """With recovery_timeout the partition starts, in doubt of what the group had before, and says so."""
+    """With a timeout the partition starts, in doubt of what the group had before, and says so."""
     cluster = Cluster([*LOG], undecided_from=3)
     cluster.committed = TopicPartition(TOPIC, 0, 5, text_at(5))
 

@@ -11,10 +11,10 @@ import pytest
 from dedup_sdk.kafka import recovery
 from dedup_sdk.kafka.assignment import Start
 from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.recovery import RecoverySettings
+from dedup_sdk.kafka.recovery import Recovery
 from dedup_sdk.marks import Progress
 
-SETTINGS = RecoverySettings(snapshot=(), history="none")
+SETTINGS = Recovery()
 
 
 def lines_at_start(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from dedup_sdk import ConfigurationError, DedupConsumer, DedupError, Lookup, RocksStore
+from dedup_sdk import ConfigurationError, DedupConsumer, DedupError, Lookup, Recovery, RocksStore
 from dedup_sdk.cli.app import run
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.store.backup import restore_snapshot
@@ -92,7 +92,7 @@ def test_what_is_refused_shows_no_secret_of_a_url(published: Path, tmp_path: Pat
             {"bootstrap.servers": "b:1", "group.id": "g"},
             dedup=Lookup(id="key", window="7d", persist=False),
             store=tmp_path / "store",
-            snapshot=[one, url],
+            recovery=Recovery(snapshot=[one, url]),
         ),
     ]
     for call in calls:
