@@ -288,7 +288,7 @@ class Assigned:
     def end_recovery(self) -> None:
         """Clear the recovery, which has ended."""
         self.recovery = self.waits_for = None
-        self.failures = 0
+        self.failures, self.silent_since = 0, 0.0
 
     def recover_anew(self) -> None:
         """Discard the failed recovery, so that the next step starts a new one."""
@@ -334,6 +334,8 @@ class Assigned:
         if self.state is State.OPENING:
             self.enter(State.REPLAYING)
         self.note, self.replayed = note, self.replayed + records
+        if records:
+            self.silent_since = 0.0
 
     def be_ready(
         self,

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk.kafka import client as client_module
-from dedup_sdk.kafka.assignment import Assigned
+from dedup_sdk.kafka.assignment import Assigned, Start
 from dedup_sdk.kafka.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
 from dedup_sdk.kafka.reader import Readers
 from dedup_sdk.kafka.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
@@ -167,3 +167,13 @@ def test_a_client_that_was_told_nothing_is_replaced(monkeypatch: pytest.MonkeyPa
     asking.renew()
     probes.append(asking.probe("t", 0))
     assert [made.index(probe.asked.client) for probe in probes] == [0, 0, 1]
+
+
+def test_silence_begins_anew_after_an_answer() -> None:
+    """Records that came, or a recovery that ended: a topic that was there in between is waited for as long again."""
+    assigned = Assigned("t", 0, Start(offset=0))
+    assert (assigned.silent_s(100.0), assigned.silent_s(109.0)) == (0.0, 9.0)
+    assigned.replay("replaying", records=1)
+    assert (assigned.silent_s(200.0), assigned.silent_s(205.0)) == (0.0, 5.0)
+    assigned.end_recovery()
+    assert assigned.silent_s(300.0) == 0.0
