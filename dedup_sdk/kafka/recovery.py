@@ -354,7 +354,7 @@ def _validate_history(
     """
     assigned = recovery.assigned
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
-        start = _discard_other_log(assigned, start, start.metadata)
+        start = _discard_other_log(assigned, start, start.metadata, recovery.chosen)
     if start.rule not in (None, partition.terms.rule):
         start = _discard_other_rule(assigned, start, partition)
     if start.void is not None:
@@ -386,7 +386,7 @@ def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: P
     )
 
 
-def _discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata) -> Start:
+def _discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata, chosen: Recovery) -> Start:
     """Discard a commit's text about another log: tools that copy groups translate the offsets, but not the texts."""
     if metadata.is_of_one_before(assigned.log):
         # Deleting a topic deletes its offsets: a consumer that had not noticed the deletion committed this one later.
@@ -400,8 +400,8 @@ def _discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadat
         )
     logger.warning(
         "%s[%d]: the metadata of the committed offset %d belongs to another log (%s, this one is %s): was the group "
-        "copied from another cluster? IDs that are not found are delivered as unverified until the window has filled",
-        assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log,
+        "copied from another cluster? %s",
+        assigned.topic, assigned.partition, start.offset, metadata.log, assigned.log, _records_before(chosen),
     )  # fmt: skip
     # The broker's answer about the leader epoch compares this log only with itself.
     change = None if start.log_change is None else start.log_change._replace(same_until=None)
@@ -438,14 +438,19 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
     """Log why the commit's text is void, except for the reasons that are logged elsewhere: another log or rule."""
     if void in (Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
         return
-    vouched = chosen.history == "assume-processed"
+    is_expected = chosen.history == "assume-processed" or void is Void.NO_TEXT
     logger.log(
-        logging.INFO if vouched or void is Void.NO_TEXT else logging.WARNING,
+        logging.INFO if is_expected else logging.WARNING,
         "%s[%d]: the group has committed %d, and %s: %s",
-        assigned.topic, assigned.partition, start.offset, void.value,
-        "earlier records count as processed (history='assume-processed')" if vouched
-        else "IDs that are not found are delivered as unverified until the window has filled",
+        assigned.topic, assigned.partition, start.offset, void.value, _records_before(chosen),
     )  # fmt: skip
+
+
+def _records_before(chosen: Recovery) -> str:
+    """Say in a log line how records before a committed offset are judged if the text of the commit is void."""
+    if chosen.history == "assume-processed":
+        return "earlier records count as processed (history='assume-processed')"
+    return "IDs that are not found are delivered as unverified until the window has filled"
 
 
 def _verify_completed_above(

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from dedup_sdk.kafka import recovery
-from dedup_sdk.kafka.assignment import Start
+from dedup_sdk.kafka.assignment import Assigned, Start
 from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.recovery import Recovery
+from dedup_sdk.kafka.recovery import History, Recovery
 from dedup_sdk.marks import Progress
 
 SETTINGS = Recovery()
@@ -40,3 +40,21 @@ def test_what_it_hides_beyond_the_commit_is_told(caplog: pytest.LogCaptureFixtur
     assert lines_at_start(caplog, committed=10, known=None) == []
     assert lines_at_start(caplog, committed=4, known=4) == []
     assert lines_at_start(caplog, committed=4, known=None, reopened=True) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "told"), [("none", "are delivered as unverified"), ("assume-processed", "count as processed")]
+)
+def test_a_text_of_another_log_and_records_before_it(
+    history: History, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line says what becomes of them under the user's setting."""
+    start = Start(offset=4, metadata=CommitMetadata(low=0, log="theirs"))
+    recovery._discard_other_log(
+        Assigned("orders", 3, start, log="ours"),
+        start,
+        CommitMetadata(low=0, log="theirs"),
+        Recovery(history=history),
+    )
+    assert "belongs to another log" in caplog.text
+    assert told in caplog.text
