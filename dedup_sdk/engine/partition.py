@@ -149,7 +149,7 @@ class Partition:
 
         ``move``: move its files instead of copying them; they were checked. Raises `SnapshotError` for a damaged one.
         """
-        yield from self.store.installing(snapshot, plan.progress, move=move)
+        yield from self.store.install(snapshot, plan.progress, move=move)
         self.loaded = self._stored = None
         self._begin(plan.progress)
         # The snapshot's maker left out marks for their age.

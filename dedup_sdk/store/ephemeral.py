@@ -53,22 +53,11 @@ class EphemeralStore:
     def install(
         self,
         snapshot: str,
-        progress: Progress,
-        *,
-        move: bool = False,
-    ) -> None:
-        """See `PartitionStore.install`; always raises `StoreError`."""
-        for _ in self.installing(snapshot, progress, move=move):
-            pass
-
-    def installing(
-        self,
-        snapshot: str,
         progress: Progress,  # noqa: ARG002
         *,
         move: bool = False,  # noqa: ARG002
     ) -> Iterator[None]:
-        """See `PartitionStore.installing`; always raises `StoreError`: snapshots need durable marks."""
+        """See `PartitionStore.install`; always raises `StoreError`: snapshots need durable marks."""
         raise StoreError(
             f"snapshot {snapshot} cannot be installed: this partition keeps its marks in memory only; use persist=True"
         )

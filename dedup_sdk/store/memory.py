@@ -142,20 +142,9 @@ class MemoryPartition:
         snapshot: str,
         progress: Progress,
         *,
-        move: bool = False,
-    ) -> None:
-        """See `PartitionStore.install`."""
-        for _ in self.installing(snapshot, progress, move=move):
-            pass
-
-    def installing(
-        self,
-        snapshot: str,
-        progress: Progress,
-        *,
         move: bool = False,  # noqa: ARG002 (reading into memory moves no file)
     ) -> Iterator[None]:
-        """See `PartitionStore.installing`; the replacement itself is one step."""
+        """See `PartitionStore.install`; the replacement itself is one step."""
         # Imported here: only this method needs RocksDB, to read sorted files.
         from dedup_sdk.store.snapshot import read_snapshot
 

@@ -114,33 +114,15 @@ class PartitionStore(Protocol):
         was dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 
-    def install(
-        self,
-        snapshot: str,
-        progress: Progress,
-        *,
-        move: bool = False,
-    ) -> None:
+    def install(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
         """Replace the content by the sorted files of this partition in a verified snapshot folder.
 
-        ``move``: the folder is the caller's own and its files were checked; they may be moved instead of
-        copied.
+        It works while you iterate, in steps of a few milliseconds. Until the last step, or if it is never reached, the
+        store stays as it was. You must not write to the store between the steps.
 
-        Raises `SnapshotError`, and leaves the store as it was, when the snapshot does not fit or a check
-        fails.
-        """
+        ``move``: the folder is the caller's own and its files were checked; they may be moved instead of copied.
 
-    def installing(
-        self,
-        snapshot: str,
-        progress: Progress,
-        *,
-        move: bool = False,
-    ) -> Iterator[None]:
-        """Like `install`, in steps of a few milliseconds.
-
-        Until the last step, or if it is never reached, the store stays as it was. The caller must not write
-        to the store between the steps.
+        Raises `SnapshotError`, and leaves the store as it was, when the snapshot does not fit or a check fails.
         """
 
     def reset(self, progress: Progress) -> None:

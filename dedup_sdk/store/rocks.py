@@ -546,19 +546,8 @@ class RocksPartition:
         progress: Progress,
         *,
         move: bool = False,
-    ) -> None:
-        """See `PartitionStore.install`."""
-        for _ in self.installing(snapshot, progress, move=move):
-            pass
-
-    def installing(
-        self,
-        snapshot: str,
-        progress: Progress,
-        *,
-        move: bool = False,
     ) -> Iterator[None]:
-        """See `PartitionStore.installing`."""
+        """See `PartitionStore.install`."""
         generations = self._open_generations()
         manifest = read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)

@@ -14,6 +14,7 @@ from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk.window import Window
 from tests.support.finding import find
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
+from tests.support.steps import finish
 
 WINDOW = Window(days=7)
 
@@ -332,7 +333,7 @@ def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
         lambda: store.find(digest("a"), 1),
         lambda: store.flush(progress(1), NO_MARKS),
         lambda: store.expire(1),
-        lambda: store.install("nowhere", progress(1)),
+        lambda: finish(store.install("nowhere", progress(1))),
         lambda: store.reset(progress(1)),
         lambda: list(store.scan()),
         store.stats,

@@ -33,7 +33,7 @@ from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.snapshot import make_manifest
-from tests.support.steps import outcome_of
+from tests.support.steps import finish, outcome_of
 
 BASE_MS = 1_700_000_000_000
 NOW_MS = BASE_MS + 10**9
@@ -277,7 +277,7 @@ def test_the_marks_of_a_partition_itself_stay(world: World, run_rows: int) -> No
         for partition, log in world.logs.items():
             held = engine.attach("t", partition)
             plan = plan_start(None, committed=len(log), low=0, complete=True)
-            held.store.install(folder, plan.progress)
+            finish(held.store.install(folder, plan.progress))
             sightings: dict[bytes, list[Record]] = defaultdict(list)
             for record in log[: world.cuts[partition]]:
                 if (ident := digest(record)) is not None:

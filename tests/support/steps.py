@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from dedup_sdk.core.reach import StartPlan
+
+
+def finish(steps: Iterable[object]) -> None:
+    """Take all steps."""
+    for _ in steps:
+        pass
 
 
 def outcome_of(steps: Generator[object, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.marks import Found, Marks, Progress
 from dedup_sdk.store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
 from dedup_sdk.window import Window
+from tests.support.steps import finish
 
 
 class CrashError(BaseException):
@@ -106,28 +105,10 @@ class DiskPartition:
         dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)
         return dropped
 
-    def install(
-        self,
-        snapshot: str,
-        progress: Progress,
-        without: Mapping[int, bytes] = MappingProxyType({}),
-        *,
-        move: bool = False,
-    ) -> None:
+    def install(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
         """See `PartitionStore.install`."""
-        self._disk.write(partial(self._inner.install, move=move), snapshot, progress, without)
-
-    def installing(
-        self,
-        snapshot: str,
-        progress: Progress,
-        without: Mapping[int, bytes] = MappingProxyType({}),
-        *,
-        move: bool = False,
-    ) -> Iterator[None]:
-        """See `PartitionStore.installing`."""
         yield
-        self.install(snapshot, progress, without, move=move)
+        self._disk.write(lambda: finish(self._inner.install(snapshot, progress, move=move)))
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""

@@ -18,6 +18,7 @@ from dedup_sdk.window import Window
 from tests.support.disks import keeping
 from tests.support.marks import marks, progress
 from tests.support.records import DAY_MS, record
+from tests.support.steps import finish
 
 WINDOWS = [Window(count=3), Window(hours=1), Window(hours=1, count=3)]
 
@@ -104,7 +105,7 @@ def test_the_store_around_a_store(key_store: KeyStore) -> None:
     assert (store.oldest_ms, store.evict(), store.stats().marks) == (None, None, 1)
     assert [page.count for page in store.scan()] == [1]
     with pytest.raises(StoreError, match="keeps its marks in memory only"):
-        store.install("snapshot", progress(1))
+        finish(store.install("snapshot", progress(1)))
     store.close()
     with pytest.raises(StoreError):
         store.load()
