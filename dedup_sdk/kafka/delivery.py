@@ -468,7 +468,7 @@ class Delivery:
         while self.individual and len(out) < count:
             message = self.individual.popleft()
             if message.error() is None:
-                if self._in_flight(message) is None:
+                if self._unfinished(message) is None:
                     # A late thread completed it after it was released.
                     continue
                 self._individual_handed.append(message)
@@ -543,7 +543,7 @@ class Delivery:
         def kept(messages: Iterable[Any]) -> list[Any]:
             left = []
             for message in messages:
-                place = None if message.error() is not None else self._in_flight(message)
+                place = None if message.error() is not None else self._unfinished(message)
                 partition = None if place is None else self.partition_of(*_coordinates(message))
                 if place is not None and partition is not None and chosen(partition, place):
                     taken.append((partition, place))
@@ -654,12 +654,8 @@ class Delivery:
         """
         self.completed_by = self._configured
         if self._laid_aside is not None and self.completed_by is CompletedBy.COMMIT:
-            self._individual_handed = [m for m in self._laid_aside if self._has(m)]
+            self._individual_handed = [m for m in self._laid_aside if self.in_flight(m) and not self.waits(m)]
         self._laid_aside = None
-
-    def _has(self, message: Any) -> bool:
-        place = self._in_flight(message)
-        return place is not None and place.chunk.items[place.row] is message and not self.waits(message)
 
     def finish_below(self, partition: Partition, end: int | None) -> None:
         """Complete the delivered messages of a partition, of all batches, below an offset (None: all)."""
@@ -693,7 +689,7 @@ class Delivery:
 
     def take_out(self, message: Any) -> bool:
         """Exclude a delivered message from implicit completion; False if it is not in flight."""
-        place = self._in_flight(message)
+        place = self._unfinished(message)
         self._individual_handed = [m for m in self._individual_handed if not _same(m, message)]
         if place is None:
             return False
@@ -707,7 +703,12 @@ class Delivery:
             for each in chain(self.individual, self._aside.get(_coordinates(message), ()))
         )
 
-    def _in_flight(self, message: Any) -> RecordRef | None:
+    def in_flight(self, message: Any) -> RecordRef | None:
+        """Return the record of a message in flight; None if it ended, or another message has its offset now."""
+        place = self._unfinished(message)
+        return place if place is not None and place.chunk.items[place.row] is message else None
+
+    def _unfinished(self, message: Any) -> RecordRef | None:
         partition = self.partition_of(message.topic(), message.partition())
         place = (
             partition.flight.place(message.offset()) if partition is not None and partition.started else None

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk.core.flight import INDIVIDUAL, OFFERED
+from dedup_sdk.core.flight import INDIVIDUAL
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.gates import Gatekeeper
 from dedup_sdk.engine.partition import Partition
@@ -457,13 +457,8 @@ class FetchLoop:
             if self._lock.closed or message.error() is not None:
                 return False
             partition = self._delivery.partition_of(message.topic(), message.partition())
-            place = None if partition is None else partition.flight.place(message.offset())
-            if (
-                partition is None
-                or place is None
-                or place.chunk.states[place.row] not in (OFFERED, INDIVIDUAL)
-                or place.chunk.items[place.row] is not message
-            ):
+            place = self._delivery.in_flight(message)
+            if partition is None or place is None:
                 return False
             gatekeeper = self._engine.gatekeeper
             if gatekeeper is None or gatekeeper.holds(partition, place):

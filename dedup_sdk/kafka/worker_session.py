@@ -124,8 +124,8 @@ class WorkerSession:
     def in_flight(self, message: Any) -> InFlight | None:
         """Return how a message stands; None if it ended, or its partition was revoked or lost. In `exclusive`."""
         partition = self._delivery.partition_of(message.topic(), message.partition())
-        place = None if partition is None else partition.flight.place(message.offset())
-        if partition is None or place is None or place.chunk.items[place.row] is not message:
+        place = self._delivery.in_flight(message)
+        if partition is None or place is None:
             return None
         digest = partition.keys.name_of(place.chunk.digests[place.row])
         return InFlight(place.chunk.attempts.get(place.row, 1), digest)
