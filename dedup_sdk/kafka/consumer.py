@@ -359,10 +359,6 @@ class DedupConsumer(Consumer):
         session = WorkerSession(
             self.poll,
             self._loop,
-            lock=self._access,
-            delivery=self._delivery,
-            assignment=self._assignment,
-            interruption=self._interruption,
             idle=IdleClock(self._session, self._idle_timeout_s),
             counters=self.counters,
             deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,

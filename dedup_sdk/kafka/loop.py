@@ -18,7 +18,7 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import compress, repeat
 from operator import is_not
 from threading import RLock, get_ident
@@ -26,12 +26,12 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk.core.flight import INDIVIDUAL
+from dedup_sdk.core.flight import INDIVIDUAL, RecordRef
 from dedup_sdk.engine.deduplicator import Deduplicator
 from dedup_sdk.engine.gates import Gatekeeper
 from dedup_sdk.engine.partition import Partition
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
-from dedup_sdk.kafka.assignment_api import AssignmentApi
+from dedup_sdk.kafka.assignment_api import AssignmentApi, Handlers
 from dedup_sdk.kafka.client import Client
 from dedup_sdk.kafka.client_errors import is_retriable
 from dedup_sdk.kafka.commits import Coordinates
@@ -59,6 +59,8 @@ _TWO_POLLERS: Final = (
     "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
     'others (completion="explicit"), or use run()'
 )
+
+_offset: Final[Callable[[Any], Any]] = Message.offset
 
 Durability = Literal["record", "batch", "commit"]
 
@@ -454,18 +456,22 @@ class FetchLoop:
     def holds(self, message: Any) -> bool:
         """See `DedupConsumer.holds`."""
         with self._mutex:
-            if self._lock.closed or message.error() is not None:
+            found = None if self._lock.closed or message.error() is not None else self.in_flight(message)
+            if found is None:
                 return False
-            partition = self._delivery.partition_of(message.topic(), message.partition())
-            place = self._delivery.in_flight(message)
-            if partition is None or place is None:
-                return False
+            partition, place = found
             gatekeeper = self._engine.gatekeeper
             if gatekeeper is None or gatekeeper.holds(partition, place):
                 return True
             self._delivery.take_out(message)
             self._interruption.request_maintenance()
             return False
+
+    def in_flight(self, message: Any) -> tuple[Partition, RecordRef] | None:
+        """Return the partition and the record of a message in flight, None if it is not. With the lock."""
+        partition = self._delivery.partition_of(message.topic(), message.partition())
+        place = self._delivery.in_flight(message)
+        return None if partition is None or place is None else (partition, place)
 
     def _taken_out(self, message: Any) -> Partition | None:
         """Exclude a message from implicit completion, and return its partition.
@@ -514,6 +520,37 @@ class FetchLoop:
             if place is None and partition is not None:
                 place = partition.flight.place(message.offset())
             return None if place is None else place.chunk.verdict(place.row)
+
+    # --- worker sessions -----------------------------------------------------------------------------------------
+
+    def exclusive(self) -> RLock:
+        """Return the consumer's lock: while a thread holds it, no other one changes what is in flight."""
+        return self._mutex
+
+    def begin_explicit(self, listener: Handlers) -> None:
+        """Have messages end by `complete` only, until `end_explicit`.
+
+        Messages of earlier calls are completed, if asking for more does so. ``listener`` is notified when partitions
+        are revoked or lost.
+        """
+        with self._mutex:
+            if self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                self.complete_below(None)
+            self._delivery.begin_explicit()
+            self._assignment.attach(listener)
+
+    def end_explicit(self) -> None:
+        """Have messages end as ``completion`` says again. Harmless when repeated."""
+        with self._mutex:
+            self._delivery.end_explicit()
+            self._assignment.attach(None)
+
+    def deliver_again(self, messages: Iterable[Any]) -> None:
+        """Queue delivered messages, by offset, before all others; the client may fetch again."""
+        with self._mutex:
+            self.fetch_again()
+            self._delivery.put_back(sorted(messages, key=_offset))
+            self._interruption.request_maintenance()
 
     # --- while no message is asked for ---------------------------------------------------------------------------
 

@@ -22,17 +22,13 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message
 
-from dedup_sdk.kafka.assignment_api import AssignmentApi, Handlers
+from dedup_sdk.kafka.assignment_api import Handlers
 from dedup_sdk.kafka.client_errors import handle_error
-from dedup_sdk.kafka.delivery import CompletedBy, Delivery
-from dedup_sdk.kafka.guards import ClientLock, Interruption
 from dedup_sdk.kafka.loop import FetchLoop, IdleClock
 from dedup_sdk.observe import Counters
 
 HEARTBEAT_S: Final = 0.5
 """Seconds in which the group hears from the consumer while no message can be taken."""
-
-_offset: Callable[[Any], Any] = Message.offset
 
 
 class InFlight(NamedTuple):
@@ -54,18 +50,12 @@ class WorkerSession:
         poll: Callable[[float], Message | None],
         loop: FetchLoop,
         *,
-        lock: ClientLock,
-        delivery: Delivery,
-        assignment: AssignmentApi,
-        interruption: Interruption,
         idle: IdleClock,
         counters: Counters,
         deadline_s: float,
     ) -> None:
         self.counters, self.deadline_s = counters, deadline_s
         self._poll, self._loop, self._idle = poll, loop, idle
-        self._lock, self._delivery, self._assignment = lock, delivery, assignment
-        self._interruption = interruption
         self._alive_at = time.monotonic()
         self._returned: list[Any] = []
         """Messages to be delivered again when the session is over."""
@@ -75,17 +65,11 @@ class WorkerSession:
 
         ``listener`` is notified when partitions are revoked or lost.
         """
-        with self._lock.lock:
-            if self._delivery.completed_by is CompletedBy.NEXT_CALL:
-                self._loop.complete_below(None)
-            self._delivery.begin_explicit()
-            self._assignment.attach(listener)
+        self._loop.begin_explicit(listener)
 
     def end(self) -> None:
         """End: asking for more completes again, as ``completion`` says. Harmless when repeated."""
-        with self._lock.lock:
-            self._delivery.end_explicit()
-            self._assignment.attach(None)
+        self._loop.end_explicit()
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -123,18 +107,17 @@ class WorkerSession:
 
     def in_flight(self, message: Any) -> InFlight | None:
         """Return how a message stands; None if it ended, or its partition was revoked or lost. In `exclusive`."""
-        partition = self._delivery.partition_of(message.topic(), message.partition())
-        place = self._delivery.in_flight(message)
-        if partition is None or place is None:
+        found = self._loop.in_flight(message)
+        if found is None:
             return None
-        digest = partition.keys.name_of(place.chunk.digests[place.row])
-        return InFlight(place.chunk.attempts.get(place.row, 1), digest)
+        partition, (chunk, row) = found
+        return InFlight(chunk.attempts.get(row, 1), partition.keys.name_of(chunk.digests[row]))
 
     # --- how messages end ----------------------------------------------------------------------------------------
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Return a context in which no other thread changes what is in flight. `Handlers` are called in such a one."""
-        return self._lock.lock
+        return self._loop.exclusive()
 
     def ending(self) -> AbstractContextManager[None]:
         """Return the same for ending messages: an exception in it has all partitions opened again.
@@ -145,7 +128,7 @@ class WorkerSession:
 
     def wait(self, timeout_s: float) -> None:
         """Let other threads have the consumer for some seconds; for listeners, which are called in `exclusive`."""
-        Condition(self._lock.lock).wait(timeout_s)
+        Condition(self._loop.exclusive()).wait(timeout_s)
 
     def complete(self, messages: Iterable[Message], *, dead_lettered: bool = False) -> None:
         """Complete messages, and write that to the store; ``dead_lettered``: count them as such."""
@@ -161,8 +144,5 @@ class WorkerSession:
 
     def deliver_again(self) -> None:
         """Queue the messages that were given back, by offset, before all others; the client may fetch again."""
-        with self._lock.lock:
-            self._loop.fetch_again()
-            self._delivery.put_back(sorted(self._returned, key=_offset))
-            self._returned = []
-            self._interruption.request_maintenance()
+        self._loop.deliver_again(self._returned)
+        self._returned = []
