@@ -11,7 +11,7 @@ control or not ASCII, so that it stays one printable line, and the same under ev
 
 A builder's argument stands for itself: nothing in it is escaped.
 
-The part of a Python function, ``function:MODULE:NAME@VERSION``, has a canonical text, which identifies it in stores,
+The part of a Python function, ``function:NAME@VERSION``, has a canonical text, which identifies it in stores,
 but cannot be read: no other process has the function.
 """
 
@@ -26,7 +26,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from dedup_sdk.checks import function_name
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.columns import Column, Fields, Ids, Need, ReadOnce, digest_columns
 from dedup_sdk.ids.json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
@@ -220,7 +219,7 @@ class PyPart:
 class FunctionPart:
     """The result of a function of this program for a `Record`: ``str | int | None``.
 
-    ``argument`` is its name and version, ``module:function@2``, which nothing imports.
+    ``argument`` is the name that the user gave it, and its version: ``orders.id@2``. Nothing imports it.
     """
 
     argument: str
@@ -464,10 +463,10 @@ def id_spec(text_or_spec: str | IdSpec, *, imports: bool = True) -> IdSpec:
             f'id spec {given.__name__} is a builder that was not called; write e.g. header("dedup-id") or key()'
         )
     if callable(given):
-        path, called = function_name(given), getattr(given, "__name__", type(given).__name__)
+        called = getattr(given, "__name__", type(given).__name__)
         raise IdSpecError(
-            f"id spec {path} is a function without a version; write dedup_sdk.ids.function({called}, "
-            f'version="1"), {_ANOTHER_VERSION}'
+            f"id spec {called} is a function without a name and a version; write dedup_sdk.ids.function({called}, "
+            f'name="order-id", version="1"), {_ANOTHER_VERSION}'
         )
     if not isinstance(given, str):
         raise IdSpecError(f"id spec {given!r} is {type(given).__name__}; write {FORMS}")
@@ -513,29 +512,35 @@ def py(path: str, *, version: str) -> IdSpec:
     other records. A record for which it raises, or returns anything else, has no ID. Raises `IdSpecError`
     when it cannot be imported, or the version is empty or not text.
     """
-    _check_version(f"py({path!r})", version)
+    _check_word(f"py({path!r})", "version", version, "1")
     return IdSpec((PyPart(f"{path}@{version}"),))
 
 
-def function(call: Callable[[Record], str | int | None], *, version: str) -> IdSpec:
+def function(call: Callable[[Record], str | int | None], *, name: str, version: str) -> IdSpec:
     """Return the spec of the result of a function of your program, as `py` does for one that it imports.
 
-    For consumers only: no command, and so no ``dedup backfill``, can call it. The function's module and name are part
-    of the spec, as is ``version``, which you must change whenever it returns other IDs, or IDs for other records.
-    Raises `IdSpecError` for anything but a function of one `Record`, or a version that is empty or not text.
+    No other process can call it: ``dedup backfill`` cannot rebuild its marks. ``name`` and ``version`` are its identity
+    in stores and commits, because a function has no other that lasts (a lambda, a partial, a module that is run as a
+    program). Use a name for one function only, and change the version whenever it returns other IDs, or IDs for other
+    records.
+
+    Raises `IdSpecError` for anything but a function of one `Record`, or a name or version that is empty or not text.
     """
     _check_function(call)
-    path = function_name(call)
-    _check_version(f"function({path})", version)
-    return IdSpec((FunctionPart(f"{path}@{version}", call),))
+    shown = f"function({getattr(call, '__name__', call)})"
+    _check_word(shown, "name", name, "order-id")
+    _check_word(shown, "version", version, "1")
+    return IdSpec((FunctionPart(f"{name}@{version}", call),))
 
 
 def _check_function(call: object) -> None:
     """Refuse anything but a function of one record; ``call`` is what callers without a type checker pass."""
-    if not callable(call) or inspect.iscoroutinefunction(call) or inspect.isclass(call):
+    method = getattr(call, "__call__", None)  # noqa: B004 (not whether it can be called, but how)
+    is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(method)
+    if not callable(call) or is_async or inspect.isclass(call):
         raise IdSpecError(
             f"function({call!r}) gets no function of one Record; write e.g. "
-            'function(lambda record: record.key.decode(), version="1")'
+            'function(lambda record: record.key.decode(), name="order-id", version="1")'
         )
     try:
         signature = inspect.signature(call)
@@ -550,11 +555,11 @@ def _check_function(call: object) -> None:
         ) from None
 
 
-def _check_version(shown: str, version: object) -> None:
-    if not isinstance(version, str) or not version or "@" in version or version != version.strip():
+def _check_word(shown: str, setting: str, value: object, example: str) -> None:
+    if not isinstance(value, str) or not value or "@" in value or value != value.strip():
         raise IdSpecError(
-            f"{shown} has the version {version!r}; write a text without @ and without blanks around it, e.g. "
-            'version="1"'
+            f"{shown} has the {setting} {value!r}; write a text without @ and without blanks around it, e.g. "
+            f'{setting}="{example}"'
         )
 
 

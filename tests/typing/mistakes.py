@@ -50,7 +50,7 @@ def wrong_settings() -> None:
     Lookup(id=header("dedup-id"), windw="7d")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Lookup(id=7, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Lookup(id=order_id, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    Lookup(id=function(order_id, version="1"), window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Lookup(id=function(order_id, name="id", version="1"), window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Lookup(id=function(len), window="7d")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     Lookup(id=key(), window=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Window(day=7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

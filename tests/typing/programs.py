@@ -41,15 +41,21 @@ def strategies() -> list[Lookup | LastId]:
     """Each way to say an ID and a window."""
     return [
         Lookup(id="header:dedup-id", window="7d"),
-        Lookup(id=function(order_id, version="1"), window="1w"),
-        Lookup(id=function(lambda record: record.offset, version="1") + key(), window="PT1H30M"),
+        Lookup(id=function(order_id, name="order-id", version="1"), window="1w"),
+        Lookup(
+            id=function(lambda record: record.offset, name="offset", version="1") + key(), window="PT1H30M"
+        ),
         Lookup(id=py("shop.ids:order_id", version="2"), window="7d+20000n"),
         Lookup(id=header("dedup-id"), window=Window(days=7)),
         Lookup(id=header("tenant") + key(), window=timedelta(days=7), on_missing_id="discard"),
         Lookup(id=key(), window=Windows(default="7d", topics={"audit": Window.off(), "orders": "1h30m"})),
         Lookup(id=key(), window="20000n", unit="header:dedup-unit", unit_mode="members"),
         LastId(id="header:sequence", order=integer(), source="header:producer"),
-        LastId(id=function(order_id, version="1"), order=integer(), source=function(order_id, version="2")),
+        LastId(
+            id=function(order_id, name="id", version="1"),
+            order=integer(),
+            source=function(order_id, name="id", version="2"),
+        ),
         LastId(id=key(), order=integer(), window="30d", otherwise=Lookup(id=key(), window="1d")),
     ]
 

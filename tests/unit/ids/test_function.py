@@ -31,7 +31,7 @@ def test_it_reads_what_the_imported_one_reads() -> None:
     fields = RecordFields(
         [Record("t", 0, offset, key=name) for offset, name in enumerate((*callables.ANSWERS, b"raises"))]
     )
-    ours = function(ANSWER, version="1").digests(fields)
+    ours = function(ANSWER, name="answer", version="1").digests(fields)
     assert ours == id_spec(f"py:{PATH}@1").digests(fields)
     assert ours.missing[len(callables.ANSWERS)] == "failed"
 
@@ -47,24 +47,24 @@ def test_name_and_version_are_part_of_the_rule() -> None:
             rule(LastId(id=key(), order=integer(), source=spec)),
         ]
 
-    first = function(ANSWER, version="1")
+    first = function(ANSWER, name="answer", version="1")
     others = [
-        function(ANSWER, version="2"),
-        function(callables.Orders.offset, version="1"),
+        function(ANSWER, name="answer", version="2"),
+        function(ANSWER, name="offset", version="1"),
         id_spec(f"py:{PATH}@1"),
     ]
-    assert of(first) == of(function(ANSWER, version="1"))
+    assert of(first) == of(function(ANSWER, name="answer", version="1"))
     for other in others:
         assert not set(of(first)) & set(of(other)), str(other)
 
 
 def test_the_text_names_it_and_cannot_be_read() -> None:
     """No other process has the function: its text, as a manifest keeps it, is refused in a line that says what to do."""
-    spec = header("tenant") + function(ANSWER, version="2+")
-    assert str(spec) == f"header:tenant+function:{PATH}@2%2B"
+    spec = header("tenant") + function(ANSWER, name="answer", version="2+")
+    assert str(spec) == "header:tenant+function:answer@2%2B"
     assert repr(spec) == f"id_spec({str(spec)!r})"
     assert spec.needs == {"headers", "record"}
-    assert spec.describe()[1:] == (Leaf("function", f"{PATH}@2+"),)
+    assert spec.describe()[1:] == (Leaf("function", "answer@2+"),)
     for imports in (True, False):
         with pytest.raises(
             IdSpecError, match=r"function of the consumer's program, .*name it as py:"
@@ -76,18 +76,18 @@ def test_the_text_names_it_and_cannot_be_read() -> None:
 
 def test_the_command_finds_its_ids() -> None:
     """`dedup lookup` looks a whole number up as a text and as a number, since a function may return both."""
-    [text, number] = candidate_digests(f"function:{PATH}@1", ["5"])
+    [text, number] = candidate_digests("function:answer@1", ["5"])
     fields = RecordFields([Record("t", 0, 0, key=b"int")])
-    assert number == function(ANSWER, version="1").digests(fields).digests[0]
+    assert number == function(ANSWER, name="answer", version="1").digests(fields).digests[0]
     assert text == digest_one(b"5")
 
 
 def test_equal_specs_have_equal_functions() -> None:
     """Two functions of one name are two specs; a copy, also a pickled one, is the same."""
-    spec = function(ANSWER, version="1")
-    assert spec == function(ANSWER, version="1")
-    assert hash(spec) == hash(function(ANSWER, version="1"))
-    one, two = function(lambda _: 1, version="1"), function(lambda _: 2, version="1")
+    spec = function(ANSWER, name="answer", version="1")
+    assert spec == function(ANSWER, name="answer", version="1")
+    assert hash(spec) == hash(function(ANSWER, name="answer", version="1"))
+    one, two = (function(each, name="n", version="1") for each in (lambda _: 1, lambda _: 2))
     assert str(one) == str(two)
     assert one != two
     assert pickle.loads(pickle.dumps(spec + key())) == spec + key()  # noqa: S301 (made on this line)
@@ -102,7 +102,8 @@ def test_a_function_without_a_version_is_refused(given: Any) -> None:
         lambda: LastId(id=key(), order=integer(), source=given),
     ):
         with pytest.raises(
-            IdSpecError, match=r'without a version; write dedup_sdk\.ids\.function\(\w+, version="1"\)'
+            IdSpecError,
+            match=r'without a name and a version; write dedup_sdk\.ids\.function\(\w+, name="order-id", version="1"\)',
         ) as caught:
             wrong()
         assert "\n" not in str(caught.value)
@@ -119,6 +120,14 @@ async def later(record: Record) -> str:
     return str(record.offset)
 
 
+class Later:
+    """An object that is called, and returns nothing in time."""
+
+    async def __call__(self, record: Record) -> str:
+        """See `later`."""
+        return str(record.offset)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -126,6 +135,7 @@ async def later(record: Record) -> str:
         (None, "gets no function of one Record"),
         (Record, "gets no function of one Record"),
         (later, "gets no function of one Record"),
+        (Later(), "gets no function of one Record"),
         (lambda: "x", "cannot be called with one Record, as its arguments are ()"),
         (lambda one, two: (one, two), "cannot be called with one Record"),
     ],
@@ -133,13 +143,14 @@ async def later(record: Record) -> str:
 def test_anything_but_a_function_of_one_record_is_refused(given: Any, message: str) -> None:
     """In one line, when the spec is made and not with the first record."""
     with pytest.raises(IdSpecError) as caught:
-        function(given, version="1")
+        function(given, name="given", version="1")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("version", ["", " 1", "1@2", 1, None])
-def test_a_version_is_a_text(version: Any) -> None:
-    """As `py` has it."""
-    with pytest.raises(IdSpecError, match=r'answer\) has the version .* e\.g\. version="1"'):
-        function(ANSWER, version=version)
+@pytest.mark.parametrize("setting", ["name", "version"])
+@pytest.mark.parametrize("value", ["", " 1", "1@2", 1, None])
+def test_name_and_version_are_texts(setting: str, value: Any) -> None:
+    """As the version of `py` is."""
+    with pytest.raises(IdSpecError, match=rf"answer\) has the {setting} .* e\.g\. {setting}="):
+        function(ANSWER, **{"name": "answer", "version": "1", setting: value})
