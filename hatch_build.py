@@ -1,8 +1,8 @@
 """The package's addresses: those of the repository whose workflow builds it, so that none is written down twice.
 
 A package index shows the README without the repository around it, so its relative links become absolute ones, to the
-branch or tag that is built. Elsewhere than in a workflow the repository's address is unknown, and the README stays as
-it is.
+branch or tag that is built. Only the release workflow sets ``PACKAGE_REPOSITORY``: elsewhere, also in a workflow of
+somebody who builds this package from its source, there are no addresses, and the README stays as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Addresses(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Add both fields; the environment's names are those of GitHub's workflows."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
-        repository, urls = os.environ.get("GITHUB_REPOSITORY", ""), {}
+        repository, urls = os.environ.get("PACKAGE_REPOSITORY", ""), {}
         if repository:
             owner, name = repository.split("/")
             source = f"{os.environ['GITHUB_SERVER_URL']}/{repository}"

@@ -39,7 +39,7 @@ _SHOWN_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000),
 def length_text(length_ms: int, *, most_units: int = len(_SHOWN_MS)) -> str:
     """Return a length of time for people, e.g. ``7 d`` or ``1 h 30 min``; ``0 s`` for none.
 
-    ``most_units``: so many neighbouring units, beginning with its largest one; smaller ones are cut off.
+    ``most_units``: show at most so many units, from the largest one of this length on; smaller ones are cut off.
     """
     parts, rest_ms = list[str](), abs(length_ms)
     for unit, unit_ms in [each for each in _SHOWN_MS if each[1] <= rest_ms][:most_units]:

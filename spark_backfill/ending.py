@@ -28,7 +28,7 @@ class EndedError(BaseException):
         asked = (
             "interrupted" if self.status == _STATUS_OF_SIGNAL + signal.SIGINT else f"ended by {self.args[0]}"
         )
-        return f"{asked}; nothing was written"
+        return f"{asked}; no snapshot was written"
 
 
 def end_in_order() -> None:

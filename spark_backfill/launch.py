@@ -75,7 +75,7 @@ def backfill(
     """Run the job with the arguments of its command line and return its report, as `spark_backfill.report.Report` in JSON.
 
     ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a line of that
-    every half a minute. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too, and nothing is written.
+    every half a minute. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
 
     Raises:
         ConfigurationError: the arguments are wrong.

@@ -120,7 +120,8 @@ def backfill(context: typer.Context) -> None:
     With `--json` the report is also one object on stdout (fields: `spark_backfill.report.Report`). Needs the extra
     `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.
 
-    Exit status 143 and 129 after SIGTERM and SIGHUP. Unless it is 0, nothing was written.
+    Exit status 143 and 129 after SIGTERM and SIGHUP. Unless it is 0, no snapshot was written; with
+    `--shared` the shared store may have some of the IDs.
     """
     from spark_backfill import launch
     from spark_backfill.ending import EndedError, ending_in_order
@@ -158,7 +159,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
         "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
         "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
         "IDs": f"{report['marks']:,}",
-        "duplicates": "" if others is None else f"{others:,}, and records that the window does not reach",
+        "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
         "size": f"{size_text(report['bytes'])}, {report['files']} files",
         "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "
         f"{report['records_per_second']:,.0f} records/s",

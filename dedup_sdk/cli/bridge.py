@@ -98,7 +98,7 @@ OfGroup = Annotated[
     str | None,
     typer.Option(
         "--group",
-        help="The consumer group [default: group.id of --from, else made of the target's cluster and --rename].",
+        help="The consumer group [default: the client config's group.id, else made of the target and --rename].",
         show_default=False,
     ),
 ]

@@ -144,12 +144,12 @@ class Partition:
             self.store.reset(plan.progress)
             self._begin(plan.progress)
 
-    def install(self, snapshot: str, plan: StartPlan, *, move: bool = False) -> Iterator[None]:
+    def install_steps(self, snapshot: str, plan: StartPlan, *, move: bool = False) -> Iterator[None]:
         """Start with the marks of a snapshot folder instead; each step takes a few milliseconds.
 
         ``move``: move its files instead of copying them; they were checked. Raises `SnapshotError` for a damaged one.
         """
-        yield from self.store.install(snapshot, plan.progress, move=move)
+        yield from self.store.install_steps(snapshot, plan.progress, move=move)
         self.loaded = self._stored = None
         self._begin(plan.progress)
         # The snapshot's maker left out marks for their age.
@@ -396,8 +396,8 @@ class Partition:
         offered = self.memory.complete(chunk, None) if chunk.open else []
         if offered or self.flight.settled:
             offered = self._settled(offered)
-            # A reference to a record would keep its chunk alive, and all the messages of that.
-            self.judged = []
+        # A reference to a record keeps its chunk alive, and the messages of it.
+        self.judged = []
         return offered
 
     def complete(

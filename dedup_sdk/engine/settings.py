@@ -11,6 +11,13 @@ from dedup_sdk.ids import IdSpec
 MOST_OFFSET: Final = 2**63 - 1
 
 
+def is_key_store(store: object) -> bool:
+    """Whether an object has the attributes of a `KeyStore` that an engine reads at once."""
+    return callable(getattr(store, "open", None)) and all(
+        hasattr(store, name) for name in ("path", "recent_marks")
+    )
+
+
 def refuse_unusable(
     strategy: object, store: object, clock: object, *, cluster: str, group: str, isolation: str
 ) -> None:
@@ -19,7 +26,7 @@ def refuse_unusable(
         raise ConfigurationError(
             f"strategy={strategy!r}: give e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
         )
-    if store is not None and (isinstance(store, type) or not callable(getattr(store, "open", None))):
+    if store is not None and (isinstance(store, type) or not is_key_store(store)):
         raise ConfigurationError(f"store={store!r}: give a key store, e.g. RocksStore('var/dedup')")
     if not callable(clock):
         raise ConfigurationError(f"clock={clock!r}: give a function that returns seconds, e.g. time.time")

@@ -20,7 +20,7 @@ from dedup_sdk.kafka.properties_file import read_properties
 
 CLIENT_CONFIG_HELP: Final = (
     "Settings of the Kafka client: a properties file, or one KEY=VALUE. May be repeated; a later setting replaces an "
-    "earlier one. A file whose name has = is given with a slash before it, e.g. ./a=b. ${env:NAME} in a value is the "
+    "earlier one. If the name of a file has =, write it as ./a=b. ${env:NAME} in a value is the "
     "environment variable NAME. Others can see arguments: give secrets in a file or in the environment."
 )
 _SETTING: Final = re.compile(r"([\w.-]+)=(.*)", re.DOTALL | re.ASCII)

@@ -34,6 +34,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from dedup_sdk.checks import choice, seconds
 from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk.engine.settings import is_key_store
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.kafka.assignment import status_of
 from dedup_sdk.kafka.assignment_api import AssignmentApi
@@ -803,7 +804,7 @@ def _key_store(store: object) -> KeyStore:
         # Here, and not with the first partition: a wrong path is seen when the consumer is made.
         store.try_folder()
         return store
-    if isinstance(store, type) or not callable(getattr(store, "open", None)):
+    if isinstance(store, type) or not is_key_store(store):
         raise ConfigurationError(
             f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
         )

@@ -262,7 +262,7 @@ class BatchClassifier:
     def __init__(self, engine: Deduplicator, session: Session, *, observing: bool) -> None:
         self._engine = engine
         self._session = session
-        self._observing = observing
+        self.observing = observing
         self._spec = engine.keys
         self._discard = engine.strategy.on_missing_id == "discard"
         self._fail = engine.strategy.on_missing_id == "fail"
@@ -305,7 +305,7 @@ class BatchClassifier:
             try:
                 chunks = _guarded(
                     partition, partition.admit, part.offsets, part.timestamps, part.ids, part.messages,
-                    discard_unkeyed=self._discard and not self._observing, shows_duplicates=self._observing,
+                    discard_unkeyed=self._discard and not self.observing, shows_duplicates=self.observing,
                 )  # fmt: skip
             except DedupError as refusal:
                 error, rest = refusal, batch[run.rows.start :]
@@ -323,7 +323,7 @@ class BatchClassifier:
             judged += map(PartitionBatch, repeat(partition), chunks)
             # Late records, if there are any, are a chunk of their own.
             states = chunks[0].states if len(chunks) == 1 else b"".join([chunk.states for chunk in chunks])
-            whole = self._observing or states.count(OFFERED) == len(states)
+            whole = self.observing or states.count(OFFERED) == len(states)
             messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
         return Classified(messages, judged, rest, error, frozenset(doubted))
 

@@ -473,6 +473,16 @@ class FetchLoop:
         place = self._delivery.in_flight(message)
         return None if partition is None or place is None else (partition, place)
 
+    def is_delivered(self, message: Any) -> bool:
+        """Whether a message that `messages` returned is to be handled still. With the lock.
+
+        Not if its partition was revoked or moved since. In mode ``observe`` also a completed one is, which is shown
+        all the same.
+        """
+        if self._classifier.observing:
+            return self._delivery.partition_of(message.topic(), message.partition()) is not None
+        return self.in_flight(message) is not None
+
     def _taken_out(self, message: Any) -> Partition | None:
         """Exclude a message from implicit completion, and return its partition.
 

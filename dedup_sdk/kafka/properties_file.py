@@ -14,7 +14,7 @@ from typing import Final
 from dedup_sdk.errors import ConfigurationError
 
 _MOST_BYTES: Final = 2**20
-_ENTRY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*(?:[=:]\s*)?(.*)", re.DOTALL)
+_ENTRY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)\s*([=:]\s*)?(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -46,10 +46,10 @@ def read_properties(path: Path, *, option: str) -> dict[str, str]:
     settings = {}
     for number, line in _logical_lines(text):
         found = _ENTRY.fullmatch(line)
-        name, value = (_plain(part) for part in found.groups()) if found else ("", "")
-        if not name or not value:
+        name, separator, value = found.groups("") if found else ("", "", "")
+        if not name or not (separator or value):
             raise ConfigurationError(f"{option}, line {number}, is not a setting; write KEY=VALUE")
-        settings[name] = value
+        settings[_plain(name)] = _plain(value)
     return settings
 
 

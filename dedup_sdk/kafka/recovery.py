@@ -115,7 +115,7 @@ class Recovery:
     Args:
         snapshot: a folder made by ``dedup backfill``, a folder of several, a URL (``s3://...``; needs
             ``dedup-sdk[remote]`` and fsspec's driver), or a list of these. If the local store is missing, the consumer
-            installs the one that fits and leaves the shortest replay. Without one, the missing IDs are read from the
+            installs the matching one that needs the shortest replay. Without one, the missing IDs are read from the
             topic, which takes longer, and reaches back only as far as the topic keeps its records.
         history: for a group that has committed offsets without this package. ``none``: no message before them is taken
             for handled, so that later copies of such messages are delivered (as unverified, until the window has
@@ -634,7 +634,9 @@ def start_from_snapshot(
         try:
             with scratch(beside) as folder:
                 here = yield from fetched(candidate.source, (candidate.part,), folder)
-                yield from partition.install(here, candidate.plan, move=candidate.source.remote is not None)
+                yield from partition.install_steps(
+                    here, candidate.plan, move=candidate.source.remote is not None
+                )
         except SnapshotError as error:
             damage = error
             passed_over.append(str(error))

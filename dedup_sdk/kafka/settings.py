@@ -49,7 +49,7 @@ _MOVED: Final = {
     "recovery_timeout": "recovery=Recovery(timeout=...)",
     "snapshot": "recovery=Recovery(snapshot=...)",
 }
-"""Arguments of earlier versions -> how the same is said now."""
+"""Arguments of earlier versions -> their new place."""
 _ALIKE: Final = 0.7
 """Minimum similarity (`difflib`) of a name that an error message suggests."""
 ASK_S = 10.0
@@ -164,7 +164,9 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere:
         if name in _MOVED:
             raise ConfigurationError(f"{name} moved: {_MOVED[name]}")
         dotted = name.replace("_", ".")
-        if close := get_close_matches(name, ours, n=1, cutoff=_ALIKE):
+        if name in elsewhere:
+            meant = f"write {elsewhere[name]}"
+        elif close := get_close_matches(name, ours, n=1, cutoff=_ALIKE):
             meant = f"did you mean {close[0]}=?"
         elif close := get_close_matches(name, elsewhere, n=1, cutoff=_ALIKE):
             meant = f"did you mean {close[0]}=, as in {elsewhere[close[0]]}?"

@@ -113,6 +113,13 @@ class WorkerSession:
         partition, (chunk, row) = found
         return InFlight(chunk.attempts.get(row, 1), partition.keys.name_of(chunk.digests[row]))
 
+    def is_delivered(self, message: Any) -> bool:
+        """Whether a message that `poll` returned is to be handled; not if its partition was revoked or moved since.
+
+        In `exclusive`.
+        """
+        return self._loop.is_delivered(message)
+
     # --- how messages end ----------------------------------------------------------------------------------------
 
     def exclusive(self) -> AbstractContextManager[object]:

@@ -119,7 +119,7 @@ class Runner:
                 self._process_outcomes(POLL_S)
 
     def _accept(self, message: Message) -> None:
-        if self._session.in_flight(message) is None:
+        if not self._session.is_delivered(message):
             # Its partition was revoked or moved after the message left the delivery queue.
             return
         task = Task(message)

@@ -50,14 +50,14 @@ class EphemeralStore:
         """See `PartitionStore.expire`."""
         return self._marks.expire(before_ms, up_to_number)
 
-    def install(
+    def install_steps(
         self,
         snapshot: str,
         progress: Progress,  # noqa: ARG002
         *,
         move: bool = False,  # noqa: ARG002
     ) -> Iterator[None]:
-        """See `PartitionStore.install`; always raises `StoreError`: snapshots need durable marks."""
+        """See `PartitionStore.install_steps`; always raises `StoreError`: snapshots need durable marks."""
         raise StoreError(
             f"snapshot {snapshot} cannot be installed: this partition keeps its marks in memory only; use persist=True"
         )

@@ -137,14 +137,14 @@ class MemoryPartition:
         ]
         return newest_ms
 
-    def install(
+    def install_steps(
         self,
         snapshot: str,
         progress: Progress,
         *,
         move: bool = False,  # noqa: ARG002 (reading into memory moves no file)
     ) -> Iterator[None]:
-        """See `PartitionStore.install`; the replacement itself is one step."""
+        """See `PartitionStore.install_steps`; the replacement itself is one step."""
         # Imported here: only this method needs RocksDB, to read sorted files.
         from dedup_sdk.store.snapshot import read_snapshot
 

@@ -354,9 +354,9 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
 
 
 def _interleaved(columns: Sequence[tuple[bytes | Uint64s, int]], count: int) -> bytes:
-    """Return rows of ``count`` cells of each column: the first bytes of each item, as many as beside the column.
+    """Return ``count`` rows: row *i* has the first ``width`` bytes of item *i* of each column ``(items, width)``.
 
-    An item of ``bytes`` is that long, one of an array 8 bytes.
+    Items of ``bytes`` have ``width`` bytes each, those of an array 8 bytes.
     """
     stride = sum(width for _, width in columns)
     rows, at = np.empty(stride * count, np.uint8), 0
@@ -399,7 +399,7 @@ def _page_bounds(marks: Marks) -> list[int]:
             wanted = min(start + PAGE_MARKS, max(by_bytes, start + 1), count)
             start = int(changes[np.searchsorted(changes, wanted)])
     else:
-        # Few marks have the rank of the one before them, and fewer of these would begin a page.
+        # Only marks that must not begin a page, because they have the rank of the one before them, are visited.
         for tied in (np.flatnonzero(alike) + 1).tolist():
             if tied > start and (tied - start) % PAGE_MARKS == 0:
                 bounds += range(start, tied, PAGE_MARKS)

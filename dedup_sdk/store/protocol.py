@@ -114,7 +114,7 @@ class PartitionStore(Protocol):
         was dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 
-    def install(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
+    def install_steps(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
         """Replace the content by the sorted files of this partition in a verified snapshot folder.
 
         It works while you iterate, in steps of a few milliseconds. Until the last step, or if it is never reached, the

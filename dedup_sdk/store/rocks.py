@@ -540,14 +540,14 @@ class RocksPartition:
                     size += path.stat().st_size
         self.disk_bytes = size
 
-    def install(
+    def install_steps(
         self,
         snapshot: str,
         progress: Progress,
         *,
         move: bool = False,
     ) -> Iterator[None]:
-        """See `PartitionStore.install`."""
+        """See `PartitionStore.install_steps`."""
         generations = self._open_generations()
         manifest = read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)

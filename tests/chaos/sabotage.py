@@ -289,7 +289,7 @@ def _install_unchecked() -> None:
 
         return believed
 
-    _replace(Partition, "install", make)
+    _replace(Partition, "install_steps", make)
 
 
 def _keep_the_id_apart() -> None:

@@ -333,7 +333,7 @@ def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
         lambda: store.find(digest("a"), 1),
         lambda: store.flush(progress(1), NO_MARKS),
         lambda: store.expire(1),
-        lambda: finish(store.install("nowhere", progress(1))),
+        lambda: finish(store.install_steps("nowhere", progress(1))),
         lambda: store.reset(progress(1)),
         lambda: list(store.scan()),
         store.stats,

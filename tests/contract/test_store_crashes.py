@@ -132,7 +132,7 @@ def test_a_crash_inside_an_install_leaves_the_old_or_the_new(tmp_path: Path, ste
 store.flush(progress(1), marks(("old", 0, 0)))
 store.append(progress(2), marks(("recent", 1, 10)))
 {INSTALL_STEPS[step]}
-finish(store.install(str(folder / "snapshot"), progress(1000)))
+finish(store.install_steps(str(folder / "snapshot"), progress(1000)))
 os._exit(0)"""
     assert run(tmp_path, body) == DIED
     store = reopen(tmp_path)
@@ -143,7 +143,7 @@ os._exit(0)"""
     loaded = store.load()
     assert loaded is not None
     assert loaded.progress.high == (1000 if valid else 2)
-    finish(store.install(str(tmp_path / "snapshot"), progress(1000)))
+    finish(store.install_steps(str(tmp_path / "snapshot"), progress(1000)))
     assert known(store) == after
 
 

@@ -111,7 +111,7 @@ class StoreHistory(RuleBasedStateMachine):
         write_snapshot(folder, columns(batch), high=400)
         self.high = 400
         for store in self.stores:
-            finish(store.install(str(folder), progress(self.high)))
+            finish(store.install_steps(str(folder), progress(self.high)))
         self._forget()
         for name, offset, timestamp in batch:
             if name not in self.flushed or self.flushed[name][0] <= offset:

@@ -8,20 +8,22 @@ from typing import Any
 import pytest
 
 import dedup_sdk
-from dedup_sdk import testing
+from dedup_sdk import bridge, producer, shared, testing
 from tests.support.pages import ROOT
 
 API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 
 
 def test_every_public_name_is_on_the_page_of_the_api_once() -> None:
-    """The page has each name that `dedup_sdk` exports, its test helpers, and the modules of errors and orders."""
+    """The page has each name that `dedup_sdk` and its packages export, and the modules of errors and orders."""
     paths = re.findall(r"^::: ([\w.]+)$", API, re.MULTILINE)
     names = [path.rpartition(".")[2] for path in paths]
     assert len(set(names)) == len(names)
-    errors = {name for name in dedup_sdk.__all__ if name in vars(dedup_sdk.errors)}
-    expected = {*dedup_sdk.__all__, *testing.__all__, "errors", "orders"} - errors - {"free_port"}
-    assert expected - set(names) == set()
+    exported = {
+        name for package in (dedup_sdk, bridge, producer, shared, testing) for name in package.__all__
+    }
+    assert exported - set(vars(dedup_sdk.errors)) - set(names) == set()
+    assert {"errors", "orders"} <= set(names)
     assert all(pkgutil.resolve_name(path).__doc__ for path in paths)
 
 
@@ -42,7 +44,7 @@ def test_links_of_the_package_page_lead_into_the_repository_that_built_it(
 ) -> None:
     """Built by a workflow, the README's links are absolute and the package has addresses; elsewhere neither."""
     for name, value in {
-        "GITHUB_SERVER_URL": "https://forge.example", "GITHUB_REPOSITORY": "shop/dedup", "GITHUB_REF_NAME": "v1.2.3",
+        "GITHUB_SERVER_URL": "https://forge.example", "PACKAGE_REPOSITORY": "shop/dedup", "GITHUB_REF_NAME": "v1.2.3",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value) if in_workflow else monkeypatch.delenv(name, raising=False)
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")

@@ -15,6 +15,7 @@ from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
@@ -359,3 +360,16 @@ def test_settings_that_make_no_sense_are_refused(make: Make, settings: dict[str,
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert threading.active_count() == before
+
+
+def test_a_run_that_observes_handles_completed_messages_too(make: Make, send: Send, tmp_path: Path) -> None:
+    """Messages that another owner completed above the committed offset are shown, as `poll` shows them."""
+    send("a", "b", "c")
+    with make("orders", completion="explicit", store=tmp_path / "one") as first:
+        messages = poll_some(first, 3)
+        first.complete(messages[1])
+    handled = Handled()
+    with make("orders", mode="observe", store=tmp_path / "two") as second:
+        run_all(second, handled)
+    assert sorted(handled.values) == ["a", "b", "c"]
+    assert second.counters.verdicts["redelivered"] == 1

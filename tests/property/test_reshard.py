@@ -277,7 +277,7 @@ def test_the_marks_of_a_partition_itself_stay(world: World, run_rows: int) -> No
         for partition, log in world.logs.items():
             held = engine.attach("t", partition)
             plan = plan_start(None, committed=len(log), low=0, complete=True)
-            finish(held.store.install(folder, plan.progress))
+            finish(held.store.install_steps(folder, plan.progress))
             sightings: dict[bytes, list[Record]] = defaultdict(list)
             for record in log[: world.cuts[partition]]:
                 if (ident := digest(record)) is not None:

@@ -171,7 +171,7 @@ def test_ctrl_c_ends_a_real_run(
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out, ours(err)) == (130, "", [])
-    assert err.splitlines()[-1] == "dedup: interrupted; nothing was written"
+    assert err.splitlines()[-1] == "dedup: interrupted; no snapshot was written"
     assert not any(is_alive(each) for each in family if each.pid in machines)
     wait_for(lambda: not any(map(is_alive, family)), 60)
     assert list(place.iterdir()) == []

@@ -90,9 +90,9 @@ class Launched:
 @pytest.mark.parametrize(
     ("number", "status", "line"),
     [
-        (signal.SIGINT, 130, "interrupted; nothing was written"),
-        (signal.SIGTERM, 143, "ended by SIGTERM; nothing was written"),
-        (signal.SIGHUP, 129, "ended by SIGHUP; nothing was written"),
+        (signal.SIGINT, 130, "interrupted; no snapshot was written"),
+        (signal.SIGTERM, 143, "ended by SIGTERM; no snapshot was written"),
+        (signal.SIGHUP, 129, "ended by SIGHUP; no snapshot was written"),
     ],
 )
 def test_a_run_that_is_asked_to_end_ends_with_everything(

@@ -67,6 +67,16 @@ def test_a_file_whose_name_looks_like_a_setting_is_reached(
     assert client_settings("--client-config", ["a.b=c"]) == {"a.b": "c"}
 
 
+def test_a_value_may_be_empty(tmp_path: Path) -> None:
+    """As in the files of Java's tools, where this switches the check of host names off."""
+    path = tmp_path / "client.properties"
+    path.write_text("ssl.endpoint.identification.algorithm=\nacks = all\n")
+    assert client_settings("--client-config", [str(path)]) == {
+        "ssl.endpoint.identification.algorithm": "",
+        "acks": "all",
+    }
+
+
 def test_the_environment_has_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable is filled in anywhere in a value, of a file and of an argument; one that is not set is named."""
     monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")

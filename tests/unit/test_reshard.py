@@ -126,7 +126,7 @@ def test_marks_of_other_partitions_are_believed_of_the_group_itself_only(tmp_pat
         fitting_partition(tmp_path, read_manifest(tmp_path), identity, progress, numbered=False)
     assert "\n" not in str(caught.value)
     with pytest.raises(SnapshotError, match="make one with --partitions and --group"):
-        finish(held.store.install(str(tmp_path), progress))
+        finish(held.store.install_steps(str(tmp_path), progress))
     of_another = replace(manifest_of({}), group="shipping")
     with pytest.raises(SnapshotError, match="is of group='shipping', not 'billing'"):
         fitting_partition(tmp_path, of_another, identity, progress, numbered=False)

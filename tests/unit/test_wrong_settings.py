@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,12 +31,13 @@ NO_FLAG = ["false", 1, None, []]
 NO_TEXT = [b"x", 5, True, []]
 NO_FUNCTIONS = [5, "print", print, [5], None, True]
 NO_FUNCTION = [5, "print", None]
+OLD_STORE = SimpleNamespace(open=print)
 LOOKUP = Lookup(id=header("id"), window=Window(days=1))
 LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level": 0}
 
 CONSUMER: dict[str, list[Any]] = {
     "dedup": [None, "header:id", Lookup, Window(days=1)],
-    "store": [None, 5, True, b"var", "", [], MemoryStore],
+    "store": [None, 5, True, b"var", "", [], MemoryStore, OLD_STORE],
     "completion": NO_WORD,
     "durability": NO_WORD,
     "mode": NO_WORD,
@@ -73,7 +75,7 @@ RUN: dict[str, list[Any]] = {
 }
 ENGINE: dict[str, list[Any]] = {
     "strategy": [None, "header:id", Lookup, Window(days=1)],
-    "store": [5, "var/dedup", MemoryStore],
+    "store": [OLD_STORE, 5, "var/dedup", MemoryStore],
     "cluster": [*NO_TEXT, None],
     "group": [*NO_TEXT, None],
     "isolation": [*NO_TEXT, None],

@@ -105,10 +105,10 @@ class DiskPartition:
         dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)
         return dropped
 
-    def install(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
-        """See `PartitionStore.install`."""
+    def install_steps(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
+        """See `PartitionStore.install_steps`."""
         yield
-        self._disk.write(lambda: finish(self._inner.install(snapshot, progress, move=move)))
+        self._disk.write(lambda: finish(self._inner.install_steps(snapshot, progress, move=move)))
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""

@@ -105,7 +105,7 @@ def test_the_store_around_a_store(key_store: KeyStore) -> None:
     assert (store.oldest_ms, store.evict(), store.stats().marks) == (None, None, 1)
     assert [page.count for page in store.scan()] == [1]
     with pytest.raises(StoreError, match="keeps its marks in memory only"):
-        finish(store.install("snapshot", progress(1)))
+        finish(store.install_steps("snapshot", progress(1)))
     store.close()
     with pytest.raises(StoreError):
         store.load()

@@ -235,6 +235,7 @@ def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
     ("name", "meant"),
     [
         ("sotre", "did you mean store="),
+        ("timeout", r"write recovery=Recovery\(timeout="),
         ("snapshots", r"did you mean snapshot=, as in recovery=Recovery\(snapshot="),
         ("windw", r"did you mean window=, as in dedup=Lookup\(window=\.\.\.\)\?$"),
         ("reorder_depht", r"as in dedup=LastId\(reorder_depth="),
