@@ -81,7 +81,7 @@ def test_a_moment_is_an_offset(world: World) -> None:
         ([], 2),
         (["--to-offset", "1", "--by", "-1"], 2),
         (["--to-datetime", "yesterday"], 2),
-        (["--client-config", "secret", "--to-earliest"], 2),
+        (["--client-config", "sasl.password:secret", "--to-earliest"], 2),
         (["--partition", "9", "--to-earliest"], 1),
         (["--topic", "nowhere", "--to-earliest"], 1),
     ],
