@@ -352,8 +352,8 @@ def _parse_part(part: str, text: str, *, imports: bool) -> Part:
         )
     if name == "function":
         raise IdSpecError(
-            f"id spec {text!r} names a function of the consumer's program, which no other process can call: give the "
-            "consumer py:MODULE:CALLABLE@VERSION, with which its history begins anew; or let it replay the topic"
+            f"id spec {text!r} names a function of the consumer's program, which no other process can call: a rebuild "
+            "needs py:MODULE:CALLABLE@VERSION, here and in the consumer, whose history begins anew with it"
         )
     if not colon and name in _ALONE:
         return _ALONE[name]()

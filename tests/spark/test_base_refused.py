@@ -125,7 +125,7 @@ def test_a_base_whose_id_is_a_function_of_the_consumer(
         assert ended.value.code == 2
         [line] = capsys.readouterr().out.splitlines()
         assert f"id spec {told!r} names a function of the consumer's program" in line
-        assert "name it as py:MODULE:CALLABLE@VERSION, here and in the consumer" in line
+        assert "needs py:MODULE:CALLABLE@VERSION, here and in the consumer" in line
 
 
 @pytest.mark.parametrize(

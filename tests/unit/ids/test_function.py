@@ -66,9 +66,7 @@ def test_the_text_names_it_and_cannot_be_read() -> None:
     assert spec.needs == {"headers", "record"}
     assert spec.describe()[1:] == (Leaf("function", "answer@2+"),)
     for imports in (True, False):
-        with pytest.raises(
-            IdSpecError, match=r"function of the consumer's program, .*give the consumer py:"
-        ) as caught:
+        with pytest.raises(IdSpecError, match=r"function of the consumer's program, .*needs py:") as caught:
             id_spec(str(spec), imports=imports)
         assert repr(str(spec)) in str(caught.value)
         assert "\n" not in str(caught.value)
