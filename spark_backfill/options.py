@@ -12,7 +12,7 @@ from typing import NoReturn
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.kafka.client_config import CLIENT_CONFIG_HELP, client_settings
-from dedup_sdk.kafka.error_text import masked_urls
+from dedup_sdk.kafka.error_text import masked_settings, masked_urls
 from dedup_sdk.store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
@@ -114,7 +114,9 @@ class _Parser(argparse.ArgumentParser):
     say: Callable[[str], None]
 
     def error(self, message: str) -> NoReturn:
-        self.refuse(f"{message}; see {self.prog} --help")
+        # Arguments that it does not know may be settings of a client.
+        shown = masked_settings(message) if message.startswith("unrecognized") else message
+        self.refuse(f"{shown}; see {self.prog} --help")
 
     def refuse(self, message: str) -> NoReturn:
         self.say(f"{ERROR}{masked_urls(message)}")

@@ -19,7 +19,7 @@ from dedup_sdk.cli.stores import dump, lookup, restore, snapshot, stats
 from dedup_sdk.cli.version import version_line
 from dedup_sdk.cli.window_check import window_check
 from dedup_sdk.errors import ConfigurationError, DedupError
-from dedup_sdk.kafka.error_text import masked_urls
+from dedup_sdk.kafka.error_text import masked_settings, masked_urls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,6 +123,9 @@ def _explain(error: typer.TyperException | DedupError | OSError) -> int:
         return WRONG_USAGE
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "dedup"
+    if "unexpected extra argument" in message:
+        # It may be a setting of a client.
+        message = masked_settings(message)
     return _fail(f"{message.rstrip('.')}; see {command} --help", WRONG_USAGE)
 
 

@@ -556,7 +556,13 @@ def _check_function(call: object) -> None:
 
 
 def _check_word(shown: str, setting: str, value: object, example: str) -> None:
-    if not isinstance(value, str) or not value or "@" in value or value != value.strip():
+    if (
+        not isinstance(value, str)
+        or not _is_text(value)
+        or not value
+        or "@" in value
+        or value != value.strip()
+    ):
         raise IdSpecError(
             f"{shown} has the {setting} {value!r}; write a text without @ and without blanks around it, e.g. "
             f'{setting}="{example}"'

@@ -22,6 +22,7 @@ _SECRET_LINE = re.compile(rf"((?:authorization|cookie){_SEPARATOR})[^\r\n]+", re
 _ERROR_NAME = r"(?!(?-i:[A-Z][A-Za-z]*(?:Error|Exception): ))"
 """No match at ``KeyError: `` or at the ``Key`` of ``InvalidKeyException: ``: a message follows, which is searched
 itself."""
+_SETTING = re.compile(r"([\w.\-]+)=[^\s,)]+")
 _NAMED_SECRET = re.compile(
     rf"((?:{_ERROR_NAME}(?:secret|passw|passphrase|pwd|token|key|credential)[\w.\-]*|pass){_SEPARATOR})"
     r"(?:(?:bearer|basic|digest|apikey)\s+)?"
@@ -53,6 +54,11 @@ def masked_text(text: str) -> str:
     line = " ".join(shown)[:_SEARCHED_CHARS].encode("utf-8", "replace").decode()
     line = _NAMED_SECRET.sub(rf"\1{_MASK}", line)
     return line if len(line) <= MAX_ERROR_CHARS else f"{line[: MAX_ERROR_CHARS - 1]}…"
+
+
+def masked_settings(text: str) -> str:
+    """Mask the values of each KEY=VALUE in a text, as of arguments that nobody knows, and change nothing else."""
+    return _SETTING.sub(rf"\1={_MASK}", text)
 
 
 def masked_urls(text: str) -> str:

@@ -8,7 +8,6 @@ the same ID.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,13 +22,13 @@ from dedup_sdk.kafka.client_errors import settings_refused, text_of
 from dedup_sdk.kafka.fields import as_record
 from dedup_sdk.kafka.settings import ASK_S, refuse_unwritable
 from dedup_sdk.runner.dead_letters import DeadLetter, Headers
+from dedup_sdk.runner.settings import is_topic
 
 _BATCH: Final = 500
 _SLICE_S: Final = 0.5
 _SILENCE_S: Final = 60.0
 """Seconds without an answer of the brokers, after which a run fails."""
 _DELIVERY_S: Final = 300.0
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _ANY_SIZE: Final = 1_000_000_000
 
 
@@ -202,7 +201,7 @@ class Redrive:
         """Return the number of a topic's partitions; None if the topic does not exist or must not be written to."""
         if topic not in self._partitions:
             found = None
-            if _TOPIC.fullmatch(topic) and not topic.startswith("__"):
+            if is_topic(topic) and not topic.startswith("__"):
                 found = self._consumer.list_topics(topic, timeout=ASK_S).topics.get(topic)
             exists = found is not None and found.error is None
             self._partitions[topic] = len(found.partitions) if found is not None and exists else 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from confluent_kafka import Message
 
@@ -17,12 +18,18 @@ from dedup_sdk.runner.tasks import Order, Task
 if TYPE_CHECKING:
     from stamina import Attempt
 
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 MOST_WORKERS = 10_000
 """Upper limit of worker threads; a process usually cannot start more."""
 
 Handler = Callable[[Message], object]
 Failures = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 OnError = Literal["raise", "retry", "dead-letter"]
+
+
+def is_topic(name: str) -> bool:
+    """Whether a broker takes this as the name of a topic."""
+    return _TOPIC.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +132,11 @@ class RunSettings:
         if self.dead_letters is None:
             return
         text("dead_letters", self.dead_letters)
-        if not self.dead_letters:
-            raise ConfigurationError("dead_letters='' is no topic; name one, or leave it out for the default")
+        if not is_topic(self.dead_letters):
+            raise ConfigurationError(
+                f"dead_letters={self.dead_letters!r} is no topic; give 1 to 249 letters, digits, dots, hyphens and "
+                "underscores, or leave it out for the default"
+            )
         if self.on_error != "dead-letter":
             raise ConfigurationError(
                 f"dead_letters={self.dead_letters!r} is not used with on_error={self.on_error!r}; "

@@ -23,6 +23,7 @@ NOBODY = ["--bootstrap", "127.0.0.1:9", "--topic", "orders"]
         (["--window", "7d", "--silence", "off"], "--silence='off' is no length of time"),
         (["--window", "7d", "--client-config", "group.id"], "--client-config group.id cannot be read"),
         (["--window", "7d", "--client-config", "no.such.thing=hunter2"], "the client refuses its settings"),
+        (["--window", "7d", "--client-config", "a.b=c", "sasl.password=hunter2"], "(sasl.password=***)"),
         (["--window", "7d", "--producer-config", "nowhere"], "--producer-config cannot be read"),
     ],
 )

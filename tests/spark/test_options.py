@@ -151,6 +151,10 @@ def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
         ([*GROUP, *WHOLE], "--whole-topic and --group billing exclude each other"),
         ([*WHOLE, "--assume-processed"], "--assume-processed needs --group"),
         ([*GROUP, "--dead-letters", "x"], "unrecognized arguments: --dead-letters x"),
+        (
+            [*GROUP, "--kafka-config", "sasl.password=hunter2"],
+            "arguments: --kafka-config sasl.password=***; see",
+        ),
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
         (

@@ -64,7 +64,7 @@ CLIENT: dict[str, list[Any]] = {
 RUN: dict[str, list[Any]] = {
     "handler": NO_FUNCTION,
     "on_error": NO_WORD,
-    "dead_letters": ["", *NO_TEXT, "orders.failed"],
+    "dead_letters": ["", *NO_TEXT, "orders.failed", "a b", "a\0b", "\ud800", "x" * 250],
     "workers": [*NO_COUNT, None, 20_000],
     "order": NO_WORD,
     "attempts": NO_COUNT,

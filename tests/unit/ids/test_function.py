@@ -147,7 +147,7 @@ def test_anything_but_a_function_of_one_record_is_refused(given: Any, message: s
 
 
 @pytest.mark.parametrize("setting", ["name", "version"])
-@pytest.mark.parametrize("value", ["", " 1", "1@2", 1, None])
+@pytest.mark.parametrize("value", ["", " 1", "1@2", "\ud800", 1, None])
 def test_name_and_version_are_texts(setting: str, value: Any) -> None:
     """As the version of `py` is."""
     with pytest.raises(IdSpecError, match=rf"answer\) has the {setting} .* e\.g\. {setting}="):
