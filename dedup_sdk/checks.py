@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from operator import index
 from typing import Any, Final
@@ -60,7 +61,14 @@ def callables(name: str, value: object) -> list[Callable[..., Any]]:
     return given
 
 
-def function_name(function: Callable[..., Any]) -> str:
-    """Return a function's module and name, ``module:name``; those of its class where it has none."""
-    module = getattr(function, "__module__", None) or type(function).__module__
-    return f"{module}:{getattr(function, '__qualname__', None) or type(function).__qualname__}"
+def unfit_arguments(function: Callable[..., Any], count: int) -> inspect.Signature | None:
+    """Return the signature of a function that cannot be called with ``count`` arguments; None if it can be."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C do not tell
+        return None
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        return signature
+    return None

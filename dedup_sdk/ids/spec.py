@@ -26,6 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
+from dedup_sdk.checks import unfit_arguments
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids.columns import Column, Fields, Ids, Need, ReadOnce, digest_columns
 from dedup_sdk.ids.json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
@@ -542,17 +543,12 @@ def _check_function(call: object) -> None:
             f"function({call!r}) gets no function of one Record; write e.g. "
             'function(lambda record: record.key.decode(), name="order-id", version="1")'
         )
-    try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):  # some functions written in C do not tell
-        return
-    try:
-        signature.bind(None)
-    except TypeError:
+    unfit = unfit_arguments(call, 1)
+    if unfit is not None:
         raise IdSpecError(
-            f"function({call!r}) cannot be called with one Record, as its arguments are {signature}; give a function "
-            "of one Record"
-        ) from None
+            f"function({call!r}) cannot be called with one Record, as its arguments are {unfit}; give a function of "
+            "one Record"
+        )
 
 
 def _check_word(shown: str, setting: str, value: object, example: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
-from dedup_sdk.checks import function_name
+from dedup_sdk.checks import unfit_arguments
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders.sort_key import ONLY_ORIGIN, Comparison, SortKey, compare_sort_keys, sort_keys_of
 
@@ -182,8 +182,8 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
             raise ConfigurationError(message)
         return value
     _check_function(value)
-    path = function_name(value)
-    name = path.partition(":")[2]
+    where = getattr(value, "__module__", None) or type(value).__module__
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
     given: object = version  # what callers without a type checker pass
     if (
         not isinstance(given, str)
@@ -197,19 +197,14 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
             'version="1"), and another version whenever the function returns other results: code has no '
             "other identity, and marks made by another comparison do not count"
         )
-    return PartialOrder(f"function({path}@{given})", value)
+    return PartialOrder(f"function({where}:{name}@{given})", value)
 
 
 def _check_function(given: object) -> None:
     if not callable(given) or inspect.isclass(given):
         raise ConfigurationError(f"order={given!r} is no order; {_LIKE_THIS}")
-    try:
-        signature = inspect.signature(given)
-    except (TypeError, ValueError):  # some functions written in C do not tell
-        return
-    try:
-        signature.bind(b"", b"")
-    except TypeError:
+    unfit = unfit_arguments(given, 2)
+    if unfit is not None:
         raise ConfigurationError(
-            f"order={given!r} cannot be asked for two IDs, as its arguments are {signature}; {_LIKE_THIS}"
-        ) from None
+            f"order={given!r} cannot be asked for two IDs, as its arguments are {unfit}; {_LIKE_THIS}"
+        )
