@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.cli.console import size_text
+from dedup_sdk._cli.console import size_text
 
 
 @pytest.mark.parametrize(

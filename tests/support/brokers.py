@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing import LocalKafka
-from dedup_sdk.testing.local_kafka import create_topic
+from dedup_sdk.testing._local_kafka import create_topic
 from tests.support.kafka_container import KafkaContainer, engine_trouble
 
 if TYPE_CHECKING:
