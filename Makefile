@@ -30,7 +30,7 @@ APART := tests/spark tests/mock tests/chaos $(LOGIC)
 # Tests on the mock cluster mostly wait: two halves side by side cost no processor.
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
 # The longest first.
-PARTS := test-jobs test-mock-first test-mock-second test-chaos test-rest test-logic test-spark
+PARTS := test-rest test-jobs test-chaos test-logic test-spark test-mock-first test-mock-second
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
