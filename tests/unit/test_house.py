@@ -376,6 +376,8 @@ class Fake(session.Session):
         super()._inherited()
         self.part()._tenth()
 """
-    seen = [word for _, text in sorted(_reaches(ast.parse(reaching))) for word in _PRIVATE.findall(text)]
+    texts = [text for _, text in sorted(_reaches(ast.parse(reaching)))]
+    modules = {"_core", "_kafka"}
+    seen = [word for text in texts for word in _PRIVATE.findall(text) if word not in modules]
     names = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
     assert seen == [f"_{name}" for name in names]
