@@ -135,30 +135,38 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
     assert values(poll_some(consumer, len(again))) == again
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Collector, "resume")])
 def test_an_interruption_of_the_last_step_costs_no_message(
-    *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A message that was found, and whose call is torn on its way out, comes again."""
-    send(*map(str, range(20)))
-    consumer = make("orders")
-    got = poll_some(consumer, 5)
-    take = Delivery.take
-    raised: list[list[int]] = []
+    pause, take, resume = Collector.pause, Delivery.take, Collector.resume
+    steps, torn = list[str](), list[str]()
 
-    def then_torn(self: Any, *arguments: Any) -> list[Any]:
-        found = take(self, *arguments)
-        if found and not raised:
-            raised.append(once_after(monkeypatch, owner, name, Interrupted()))
+    def note_pause(collector: Collector) -> None:
+        pause(collector)
+        steps.append("pause")
+
+    def note_take(delivery: Delivery, count: int) -> list[Any]:
+        found = take(delivery, count)
+        steps.extend(["take"] if found else [])
         return found
 
-    monkeypatch.setattr(Delivery, "take", then_torn)
-    time.sleep(2 * fetch_loop.MAINTENANCE_S)
-    got += poll_through(consumer, 15)
+    def tear(collector: Collector) -> None:
+        resume(collector)
+        if steps[-2:] == ["pause", "take"] and not torn:
+            torn.append("once")
+            raise Interrupted
+
+    send(*map(str, range(20)))
+    consumer = make("orders")
+    got = poll_some(consumer, 20)
+    monkeypatch.setattr(Collector, "pause", note_pause)
+    monkeypatch.setattr(Delivery, "take", note_take)
+    monkeypatch.setattr(Collector, "resume", tear)
     send("end")
     got += wait_for_value(consumer, "end")
 
-    assert raised == [[1]]
+    assert torn == ["once"]
     assert set(values(got)) == {*map(str, range(20)), "end"}
 
 
