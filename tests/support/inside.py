@@ -66,6 +66,11 @@ def lock_of(consumer: DedupConsumer) -> ClientLock:
     return consumer._access
 
 
+def recover(consumer: DedupConsumer) -> None:
+    """Take the next steps of recoveries and commits, without fetching a message."""
+    consumer._session.work()
+
+
 def lose_all(consumer: DedupConsumer) -> None:
     """Take all partitions from a consumer as a killed process loses them: nothing is written, nothing is committed."""
     consumer._session.lose(consumer.assignment())
