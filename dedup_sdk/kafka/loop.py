@@ -135,12 +135,13 @@ class FetchLoop:
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
         while another thread is in this method.
         """
-        until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        until = _deadline(timeout)
         me = get_ident()
         with self._mutex:
             if self._lock.closed or self._poller not in (None, me):
                 self._lock.check_open()
                 raise RuntimeError(_TWO_POLLERS)
+            self._assignment.warn_if_not_asked()
             self._poller = me
         try:
             try:
@@ -586,6 +587,14 @@ class FetchLoop:
             with self._mutex:
                 self._holds_back = False
                 self._assignment.hold_back(hold=False)
+
+
+def _deadline(timeout: float | None) -> float:
+    """Return when (monotonic seconds) a call for messages is over; None and negative: no limit."""
+    try:
+        return time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+    except TypeError:
+        raise TypeError(f"timeout={timeout!r}: give seconds, e.g. 1.0") from None
 
 
 class IdleClock:
