@@ -52,7 +52,9 @@ def test_what_would_break_a_promise_is_refused(config: dict[str, Any], sentence:
 )
 def test_a_configuration_that_is_none_is_refused(config: Any, kind: str) -> None:
     """Something else than a dictionary is named by its type, and not shown: it may hold a password."""
-    with pytest.raises(ConfigurationError, match=f"configuration is of type {kind}; give the dictionary") as caught:
+    with pytest.raises(
+        ConfigurationError, match=f"configuration is of type {kind}; give the dictionary"
+    ) as caught:
         DedupConsumer(config, dedup=Lookup(id=header("id"), window=Window(days=1)), store=MemoryStore())
 
     assert "hunter2" not in str(caught.value)
