@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk.cli.console import print_table, printable, size_text, tell, utc_time
+from dedup_sdk.cli.console import print_table, printable, tell, utc_time
 from dedup_sdk.cli.options import Json, Quiet
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
 from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots, lines
@@ -25,6 +25,7 @@ from dedup_sdk.store.snapshot_source import (
     snapshots_of_one_group,
 )
 from dedup_sdk.window import Window, length_text
+from spark_backfill.report_page.wording import size_text
 
 if TYPE_CHECKING:
     from dedup_sdk.store.snapshot_source import Source

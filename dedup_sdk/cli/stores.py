@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk.cli.console import print_table, printable, size_text, utc_time
+from dedup_sdk.cli.console import print_table, printable, utc_time
 from dedup_sdk.cli.options import Cluster, Group, Json, Quiet, Store, Topic, of_one_group, stored_partitions
 from dedup_sdk.core.seen_bytes import decode_seen
 from dedup_sdk.core.source_keys import PARTITION_SOURCE, source_spec_of
@@ -24,6 +24,7 @@ from dedup_sdk.store.paths import PartitionFolder
 from dedup_sdk.store.read_only import read_partition
 from dedup_sdk.store.snapshot_check import mark_objects, mark_texts
 from dedup_sdk.units.keys import spec_in_units
+from spark_backfill.report_page.wording import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
