@@ -126,6 +126,8 @@ class FetchLoop:
         self._holds_back = False
         self._poller: int | None = None
         """The thread inside `messages`."""
+        self._refused = False
+        """Whether another thread was refused since that thread entered."""
 
     # --- a call for messages -------------------------------------------------------------------------------------
 
@@ -133,16 +135,17 @@ class FetchLoop:
         """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
 
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
-        while another thread is in this method.
+        while another thread is in this method, whose messages are then delivered again.
         """
         until = _deadline(timeout)
         me = get_ident()
         with self._mutex:
             if self._lock.closed or self._poller not in (None, me):
                 self._lock.check_open()
+                self._refused = True
                 raise RuntimeError(_TWO_POLLERS)
             self._assignment.warn_if_not_asked()
-            self._poller = me
+            self._poller, self._refused = me, False
         try:
             try:
                 while True:
@@ -158,6 +161,7 @@ class FetchLoop:
                         got = []
                     if got or last or self._callback_errors.kept is not None:
                         break
+                self._doubt_receipt()
             finally:
                 self._poller = None
                 if self._collector.paused:
@@ -169,6 +173,15 @@ class FetchLoop:
             # A callback's error is no interruption: no partition is half changed.
             self._callback_errors.raise_kept()
         return got
+
+    def _doubt_receipt(self) -> None:
+        """If another thread was refused meanwhile, have the next call release the messages of this one.
+
+        The application may wait for this thread no longer, as with a cancelled `asyncio.to_thread`. If the next call
+        completed messages that nobody got, they would be lost.
+        """
+        if self._refused and self._delivery.completed_by is not CompletedBy.NOTHING:
+            self._interruption.note()
 
     def _survives(self, error: StoreError) -> bool:
         """Whether to go on after an error of a store: the next round opens all partitions again.
