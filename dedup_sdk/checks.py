@@ -70,10 +70,17 @@ def text(name: str, value: object) -> None:
 
 
 def callables(name: str, value: object) -> list[Callable[..., Any]]:
-    """Return functions as a list."""
+    """Return functions of one argument as a list."""
     functions: list[Any] = list(value) if isinstance(value, Iterable) else [None]
     if not all(map(callable, functions)) or isinstance(value, str | bytes):
         raise ConfigurationError(f"{name}={shown(value)}: give a list of functions, e.g. [print]")
+    for each in functions:
+        unfit = unfit_arguments(each, 1)
+        if unfit is not None:
+            raise ConfigurationError(
+                f"{name}: {shown(each)} cannot be called with one event, as its arguments are {unfit}; give functions "
+                "of one event"
+            )
     return functions
 
 

@@ -174,6 +174,9 @@ CONSUMER = {
     "topics=": Mistake(lambda: consumer(topics=["orders"]), ("topics=", "DedupConsumer takes completion, dedup,")),
     "idle_timeout": Mistake(lambda: consumer(idle_timeout="5"), ("idle_timeout='5'", "give seconds, e.g. 30")),
     "observers": Mistake(lambda: consumer(observers=print), ("observers=<function print>", "give a list")),
+    "an observer of two": Mistake(
+        lambda: consumer(observers=[handle_two]), ("<function handle_two>", "(message, context)", "of one event")
+    ),
     "shared as a URL": Mistake(lambda: consumer(shared="redis://localhost"), ("'redis://localhost'", "RedisStore(")),
     "recovery as a path": Mistake(lambda: consumer(recovery="s"), ("recovery='s'", "Recovery(snapshot=")),
     "recovery as a class": Mistake(lambda: consumer(recovery=Recovery), ("<class Recovery>", "Recovery(snapshot=")),
