@@ -24,22 +24,24 @@ export DEDUP_CACHE := $(CACHE)/dedup
 # spark-submit starts the first `python3` of the PATH.
 export PATH := $(BIN):$(PATH)
 
-# The suite in parts that can run side by side. The last part is all the rest, so that no folder is forgotten.
+# The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
+QUICK := test-rest test-logic test-spark test-mock-first test-mock-second
+LONG := test-jobs test-chaos test-long
 LOGIC := tests/unit tests/contract tests/property tests/model
-APART := tests/spark tests/mock tests/chaos $(LOGIC)
-# Tests on the mock cluster mostly wait: two halves side by side cost no processor.
+# "rest" is all that no other part has, so that no folder is forgotten.
+APART := tests/spark tests/mock $(LOGIC)
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
-# The longest first.
-PARTS := test-jobs test-mock-first test-mock-second test-chaos test-rest test-logic test-spark
+# As many at a time as `make -j` says, else four.
+SIDE_BY_SIDE = +@$(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j4)
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup packages demo test $(PARTS) check format docs bench chaos chaos-once ci dist clean
+.PHONY: help setup packages demo test test-all $(QUICK) $(LONG) check format docs bench chaos chaos-once ci dist clean
 
 help: ## what can be made
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
 
 setup: $(READY) ## the environment in .venv, from uv.lock
 
@@ -64,33 +66,40 @@ demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20
 	@$(BIN)/dedup demo $(ARGS)
 
 ifdef ARGS
-test: check ## check, then the whole test suite, with -j2 two parts at a time (ARGS="-k lookup")
+test: check ## check, then the tests that need no patience: 10 minutes on two cores (ARGS="tests/mock -k commit": any tests)
 	@$(PYTEST) $(ARGS)
 else
-test: check $(PARTS)
+test: check
+	$(SIDE_BY_SIDE) $(QUICK)
 endif
+
+test-all: $(READY) ## check, then the whole suite: 40 minutes on two cores
+	$(SIDE_BY_SIDE) $(LONG) $(QUICK) check
+
+test-logic: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/logic -m "not slow" $(LOGIC)
+
+test-mock-first: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/mock-first -m "not slow" $(FIRST_HALF)
+
+test-mock-second: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/mock-second -m "not slow" tests/mock $(FIRST_HALF:%=--ignore=%)
 
 test-spark: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/spark -m "not slow" tests/spark
+
+test-rest: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/rest -m "not slow" $(APART:%=--ignore=%)
 
 # Mostly those that start a Spark of their own, and wait for it.
 test-jobs: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
 
-test-mock-first: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/mock-first $(FIRST_HALF)
-
-test-mock-second: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/mock-second tests/mock $(FIRST_HALF:%=--ignore=%)
-
 test-chaos: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/chaos tests/chaos
+	@$(PYTEST) -o cache_dir=.pytest_cache/chaos -m slow tests/chaos
 
-test-logic: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/logic $(LOGIC)
-
-test-rest: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/rest $(APART:%=--ignore=%)
+test-long: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/long -m slow --ignore=tests/spark --ignore=tests/chaos
 
 check: $(READY) ## ruff, its formatter, mypy, pyright on programs as users write them, the workflows and the Compose file
 	@$(BIN)/ruff check --quiet
@@ -119,7 +128,7 @@ chaos: $(READY) ## consumers under faults, every scenario on every group protoco
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
 
 # The longest first.
-ci: chaos-once test docs ## everything that must hold: the suite, the site, every chaos scenario, the protocols by SEED, and three minutes of all at once
+ci: chaos-once test-all docs ## everything that must hold: the suite, the site, every chaos scenario, the protocols by SEED, and three minutes of all at once
 
 chaos-once: $(READY)
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3

@@ -40,7 +40,7 @@ from benchmarks.workload import HEADER, TOPIC, Workload, WorkloadError, ensure_t
 from dedup_sdk import Window
 from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.testing import LocalKafka
-from dedup_sdk.testing.cache import cache_folder
+from dedup_sdk.testing._cache import cache_folder
 from spark_backfill import launch
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Bench:
             [
                 sys.executable,
                 "-m",
-                "dedup_sdk.cli",
+                "dedup_sdk._cli",
                 "backfill",
                 *self._arguments(name.removesuffix(_REPORTED)),
                 "--output",

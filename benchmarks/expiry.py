@@ -34,15 +34,15 @@ from rocksdict import (
 
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds
-from dedup_sdk.marks import DIGEST_BYTES, Marks, cut_digests
-from dedup_sdk.store.database import (
+from dedup_sdk._marks import DIGEST_BYTES, Marks, cut_digests
+from dedup_sdk._store.database import (
     database_options,
     generation_options,
     get_values,
     shared_memory,
     sorted_file_options,
 )
-from dedup_sdk.store.pages import newest_per_digest
+from dedup_sdk._store.pages import newest_per_digest
 
 SHARES = 8
 BURST = 4

@@ -25,20 +25,20 @@ import numpy as np
 
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds, peak_rss_mib
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.loop import Collector
+from dedup_sdk._marks import DIGEST_BYTES
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids, header
-from dedup_sdk.kafka.loop import Collector
-from dedup_sdk.marks import DIGEST_BYTES
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.marks import Int64s
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._marks import Int64s
 
 BATCH_RECORDS = 1000
 DUPLICATE_SHARE = 0.05

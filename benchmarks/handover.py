@@ -30,10 +30,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmarks.arguments import at_least
 from benchmarks.handover_member import PATIENCE_S, STRATEGY, Member
 from benchmarks.preload import beginning_text, names
+from dedup_sdk._marks import DIGEST_BYTES, Marks, Progress
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.errors import DedupError
-from dedup_sdk.marks import DIGEST_BYTES, Marks, Progress
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks import RocksStore
 from dedup_sdk.testing import LocalKafka
 
 if TYPE_CHECKING:

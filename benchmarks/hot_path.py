@@ -23,17 +23,17 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from benchmarks.arguments import at_least
 from benchmarks.contender import strategy
 from benchmarks.workload import HEADER, PARTITIONS, Workload
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.fields import MessageFields, timestamps_ms
+from dedup_sdk._kafka.loop import Collector
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.fields import MessageFields, timestamps_ms
-from dedup_sdk.kafka.loop import Collector
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.store.protocol import KeyStore
+    from dedup_sdk._store.protocol import KeyStore
 
 BATCH_RECORDS = 1000
 

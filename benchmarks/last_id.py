@@ -25,15 +25,15 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from benchmarks.arguments import at_least
 from benchmarks.rounds import orders as orders_of_rounds
 from dedup_sdk import LastId, Lookup, RocksStore, Window, header, orders
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.fields import MessageFields, timestamps_ms
+from dedup_sdk._kafka.loop import Collector
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.fields import MessageFields, timestamps_ms
-from dedup_sdk.kafka.loop import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.strategy import Strategy
+    from dedup_sdk._strategy import Strategy
 
 BATCH_RECORDS = 1000
 DUPLICATE_SHARE = 0.05

@@ -23,16 +23,16 @@ import numpy as np
 
 from benchmarks.arguments import at_least
 from benchmarks.measure import cpu_seconds
+from dedup_sdk._marks import DIGEST_BYTES, Marks, Progress
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import DedupError
-from dedup_sdk.marks import DIGEST_BYTES, Marks, Progress
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dedup_sdk.store.protocol import PartitionStore
+    from dedup_sdk._store.protocol import PartitionStore
 
 BATCH: Final = 1000
 DUPLICATES: Final = 50

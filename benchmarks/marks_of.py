@@ -15,18 +15,18 @@ from benchmarks.contender import strategy
 from benchmarks.recovery import commit_end, recover
 from benchmarks.rounds import ContenderError
 from dedup_sdk import DedupConsumer
-from dedup_sdk.marks import select_marks
-from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.snapshot import read_snapshot
+from dedup_sdk._marks import select_marks
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.manifest import read_manifest
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.snapshot import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from dedup_sdk import Window
-    from dedup_sdk.marks import Marks
+    from dedup_sdk._marks import Marks
 
 _STALL_S = 60.0
 

@@ -150,7 +150,7 @@ def _one_assignment() -> Trail:
             with traced(trail):
                 _poll(consumer)
     # The rounds in which the group was joined are no part of it.
-    trail.begin_with("kafka/assignment_api:AssignmentApi.subscribe.<locals>.assign")
+    trail.begin_with("_kafka/assignment_api:AssignmentApi.subscribe.<locals>.assign")
     return trail
 
 
@@ -223,7 +223,7 @@ def main() -> int:
     if arguments.trace:
         print("\n".join(trails[arguments.trace].trace))
     for name, trail in trails.items():
-        kafka = trail.count("kafka/")
+        kafka = trail.count("_kafka/")
         rest = trail.count() - kafka
         print(
             f"{name:<12} {trail.count():4} calls in {trail.modules} modules; kafka/ {kafka}, the rest {rest}"

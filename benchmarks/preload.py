@@ -16,18 +16,18 @@ from confluent_kafka.admin import AdminClient
 from benchmarks.contender import strategy
 from benchmarks.store_size import compact
 from benchmarks.workload import PARTITIONS, WorkloadError
-from dedup_sdk.kafka.commit_text import CommitMetadata, sealed
-from dedup_sdk.marks import DIGEST_BYTES, Marks, Progress
-from dedup_sdk.rule_fingerprint import rule_digits
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.protocol import DIGEST_NAME, Identity
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk._kafka.commit_text import CommitMetadata, sealed
+from dedup_sdk._marks import DIGEST_BYTES, Marks, Progress
+from dedup_sdk._rule_fingerprint import rule_digits
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.protocol import DIGEST_NAME, Identity
+from dedup_sdk._store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dedup_sdk.strategy import Strategy
+    from dedup_sdk._strategy import Strategy
 
 FLUSH_MARKS = 100_000
 

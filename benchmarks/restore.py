@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.arguments import at_least
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.backup import restore_snapshot
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, SortedFile, write_manifest
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
-from dedup_sdk.window import Window
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.backup import restore_snapshot
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, write_manifest
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
+from dedup_sdk._window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

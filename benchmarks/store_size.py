@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from dedup_sdk.store.database import close_database, open_database, shared_memory
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk._store.database import close_database, open_database, shared_memory
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.rocks import RocksStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.window import Window
+    from dedup_sdk._window import Window
 
 _CACHE_BYTES = 8 << 20
 

@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING, Any, Final
 __version__: str
 
 if TYPE_CHECKING:
-    from dedup_sdk.engine.deduplicator import Deduplicator
+    from dedup_sdk._engine.deduplicator import Deduplicator
+    from dedup_sdk._kafka.consumer import DedupConsumer
+    from dedup_sdk._kafka.fields import ids_of
+    from dedup_sdk._kafka.recovery import Recovery
+    from dedup_sdk._marks import Coverage
+    from dedup_sdk._observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
+    from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
+    from dedup_sdk._runner.dead_letters import DeadLetter, original_headers
+    from dedup_sdk._store.memory import MemoryStore
+    from dedup_sdk._store.rocks import RocksStore
+    from dedup_sdk._strategy import LastId, Lookup
+    from dedup_sdk._units.unit import Unit
+    from dedup_sdk._window import Window, Windows
     from dedup_sdk.errors import (
         ConfigurationError,
         DeadLetterError,
@@ -30,19 +42,7 @@ if TYPE_CHECKING:
         StoreError,
     )
     from dedup_sdk.ids import IdSpec, cloudevents, header, id_spec
-    from dedup_sdk.kafka.consumer import DedupConsumer
-    from dedup_sdk.kafka.fields import ids_of
-    from dedup_sdk.kafka.recovery import Recovery
-    from dedup_sdk.marks import Coverage
-    from dedup_sdk.observe import Counters, PartitionEvent, PartitionObserver, PartitionStatus, VerdictEvent
-    from dedup_sdk.producer.required_window import required_window
-    from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
-    from dedup_sdk.runner.dead_letters import DeadLetter, original_headers
-    from dedup_sdk.store.memory import MemoryStore
-    from dedup_sdk.store.rocks import RocksStore
-    from dedup_sdk.strategy import LastId, Lookup
-    from dedup_sdk.units.unit import Unit
-    from dedup_sdk.window import Window, Windows
+    from dedup_sdk.producer._required_window import required_window
 
 __all__ = [
     "ConfigurationError",
@@ -82,7 +82,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "dedup_sdk.engine.deduplicator": ("Deduplicator",),
+    "dedup_sdk._engine.deduplicator": ("Deduplicator",),
     "dedup_sdk.errors": (
         "ConfigurationError",
         "DeadLetterError",
@@ -92,25 +92,25 @@ _MODULES: Final = {
         "StoreError",
     ),
     "dedup_sdk.ids": ("IdSpec", "cloudevents", "header", "id_spec"),
-    "dedup_sdk.kafka.consumer": ("DedupConsumer",),
-    "dedup_sdk.kafka.fields": ("ids_of",),
-    "dedup_sdk.kafka.recovery": ("Recovery",),
-    "dedup_sdk.observe": (
+    "dedup_sdk._kafka.consumer": ("DedupConsumer",),
+    "dedup_sdk._kafka.fields": ("ids_of",),
+    "dedup_sdk._kafka.recovery": ("Recovery",),
+    "dedup_sdk._observe": (
         "Counters",
         "PartitionEvent",
         "PartitionObserver",
         "PartitionStatus",
         "VerdictEvent",
     ),
-    "dedup_sdk.producer.required_window": ("required_window",),
-    "dedup_sdk.marks": ("Coverage",),
-    "dedup_sdk.record": ("Record", "Settled", "Verdict", "VerdictKind"),
-    "dedup_sdk.runner.dead_letters": ("DeadLetter", "original_headers"),
-    "dedup_sdk.store.memory": ("MemoryStore",),
-    "dedup_sdk.store.rocks": ("RocksStore",),
-    "dedup_sdk.strategy": ("LastId", "Lookup"),
-    "dedup_sdk.units.unit": ("Unit",),
-    "dedup_sdk.window": ("Window", "Windows"),
+    "dedup_sdk.producer._required_window": ("required_window",),
+    "dedup_sdk._marks": ("Coverage",),
+    "dedup_sdk._record": ("Record", "Settled", "Verdict", "VerdictKind"),
+    "dedup_sdk._runner.dead_letters": ("DeadLetter", "original_headers"),
+    "dedup_sdk._store.memory": ("MemoryStore",),
+    "dedup_sdk._store.rocks": ("RocksStore",),
+    "dedup_sdk._strategy": ("LastId", "Lookup"),
+    "dedup_sdk._units.unit": ("Unit",),
+    "dedup_sdk._window": ("Window", "Windows"),
 }
 """The public names of each module; the same pairs as in the imports above, which only type checkers read."""
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}

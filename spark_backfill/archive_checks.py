@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dedup_sdk.store.paths import MAX_PARTITIONS
+from dedup_sdk._store.paths import MAX_PARTITIONS
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError, known_cause, one_line
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.archived import LogPart, Survey, horizons, plan_joined, survey_archive
 from spark_backfill.base import Base, check_base_log
 from spark_backfill.base_range import entries_of, plan_on_base, resumable

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
 

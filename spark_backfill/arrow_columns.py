@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dedup_sdk.ids.columns import Headers
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
+from dedup_sdk.ids._columns import Headers
 
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 

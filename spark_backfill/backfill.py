@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from dedup_sdk.store.manifest import write_manifest
+from dedup_sdk._store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base

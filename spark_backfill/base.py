@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk._store.snapshot_source import Source, find_snapshots, is_url
+from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.manifest import Manifest
-from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
-from dedup_sdk.store.snapshot_source import Source, find_snapshots, is_url
-from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
 
 

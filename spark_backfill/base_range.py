@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dedup_sdk.store.manifest import Manifest, PartitionManifest
-from dedup_sdk.window import Window
+from dedup_sdk._store.manifest import Manifest, PartitionManifest
+from dedup_sdk._window import Window
 from spark_backfill.archived import Archived, Horizons, LogPart, plan_joined
 from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange, horizon_ms

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from dedup_sdk._marks import Marks, cut_marks, join_marks, select_marks
+from dedup_sdk._store.manifest import SortedFile
+from dedup_sdk._store.snapshot import Copy, read_file, read_files
+from dedup_sdk._store.snapshot_source import find_remote, is_url
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.marks import Marks, cut_marks, join_marks, select_marks
-from dedup_sdk.store.manifest import SortedFile
-from dedup_sdk.store.snapshot import Copy, read_file, read_files
-from dedup_sdk.store.snapshot_source import find_remote, is_url
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.runs import BLOCK_SCHEMA, RUN_ROWS, Block, Tally, to_batch

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.error_text import masked_text
 
 SERVERS: Final = "bootstrap.servers"
 _OURS: Final = {

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from dedup_sdk._kafka.reader import Readers, Slice, TailReader
+from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import id_spec
-from dedup_sdk.ids.spec import ReadsKeys
-from dedup_sdk.kafka.reader import Readers, Slice, TailReader
-from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk.ids._spec import ReadsKeys
 from spark_backfill.fold import Packing
 from spark_backfill.id_batches import by_row
 from spark_backfill.keyed_spec import KeyedSpec

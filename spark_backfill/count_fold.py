@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 import numpy as np
 
-from dedup_sdk.decision import Mark
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_digests, join_marks
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.window import Window
+from dedup_sdk._decision import Mark
+from dedup_sdk._marks import DIGEST_BYTES, Int64s, Marks, cut_digests, join_marks
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._window import Window
 from spark_backfill.time_fold import Folded, leave_out
 
 

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s, Marks, select_marks
-from dedup_sdk.store.pages import digest_words
+from dedup_sdk._marks import Int64s, Marks, select_marks
+from dedup_sdk._store.pages import digest_words
 from spark_backfill.errors import BackfillError
 
 _MOST_WATCHED: Final = 65_536

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dedup_sdk._kafka.error_text import masked_text, masked_urls
 from dedup_sdk.errors import DedupError
-from dedup_sdk.kafka.error_text import masked_text, masked_urls
 
 _LONGEST = 500
 _DEEPEST = 20

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.id_batches import REDRIVEN
 from spark_backfill.offset_order import OffsetOrder, order_columns

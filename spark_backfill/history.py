@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from dedup_sdk.kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
-from dedup_sdk.store.manifest import Manifest, PartitionManifest
-from dedup_sdk.window import Window
+from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
+from dedup_sdk._store.manifest import Manifest, PartitionManifest
+from dedup_sdk._window import Window
 from spark_backfill.archived import (
     FEW_RECORDS,
     Archived,
@@ -94,7 +94,7 @@ def resolve_history(
     not: what its consumers hid as duplicates, nobody handled by this rule.
 
     - ``base``: what it has of a partition is not read again.
-    - ``rule``: that of the fold (`dedup_sdk.rule_fingerprint.rule_digits`).
+    - ``rule``: that of the fold (`dedup_sdk._rule_fingerprint.rule_digits`).
     - ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches the history
       begins with the archive. With ``reads_log`` False everything is taken from there.
     - ``whole`` as in `plan_joined`.

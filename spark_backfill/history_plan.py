@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dedup_sdk.rule_fingerprint import rule_digits
-from dedup_sdk.store.protocol import DIGEST_NAME
+from dedup_sdk._rule_fingerprint import rule_digits
+from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import check_gaps

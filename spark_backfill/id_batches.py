@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from dedup_sdk._record import Record
+from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
-from dedup_sdk.ids.columns import Column, Headers, digest_columns
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix
-from dedup_sdk.ids.spec import Leaf
-from dedup_sdk.record import Record
-from dedup_sdk.strategy import Keys
+from dedup_sdk.ids._columns import Column, Headers, digest_columns
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix
+from dedup_sdk.ids._spec import Leaf
 from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values
 from spark_backfill.last_id_spec import Spec, SpecText, keys_of
 
@@ -78,7 +78,7 @@ class ReadKeys(NamedTuple):
 
 
 def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
-    """Return the digest (or source key, or unit key) of each record of a batch as a group knows them (`dedup_sdk.ids.redrive`)."""
+    """Return the digest (or source key, or unit key) of each record of a batch as a group knows them (`dedup_sdk.ids._redrive`)."""
     digests = _plain_digests(spec, batch)
     if "headers" not in batch.schema.names or not bears_header(batch.column("headers"), REDRIVE_HEADER):
         return ReadKeys(digests, {})

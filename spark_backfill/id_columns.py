@@ -1,4 +1,4 @@
-"""ID specs as Spark columns: the digest of `dedup_sdk.ids.columns`, computed by the JVM alone.
+"""ID specs as Spark columns: the digest of `dedup_sdk.ids._columns`, computed by the JVM alone.
 
 ``json:``, ``cloudevents`` and ``py:`` have no such column; they go through the SDK's own code (`spark_backfill.id_batches`).
 """
@@ -10,9 +10,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
+from dedup_sdk._marks import DIGEST_BYTES
 from dedup_sdk.ids import MAX_ID_BYTES, IdSpec, Leaf
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix
-from dedup_sdk.marks import DIGEST_BYTES
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix
 from spark_backfill.id_batches import REDRIVEN
 
 _OF_THE_JVM: Final = frozenset({"header", "key", "value"})

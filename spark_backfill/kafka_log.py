@@ -22,9 +22,9 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk._kafka.client import topic_id_of
+from dedup_sdk._kafka.commit_text import unsealed
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.client import topic_id_of
-from dedup_sdk.kafka.commit_text import unsealed
 from spark_backfill.errors import BackfillError
 
 _TIMEOUT_S: Final = 15.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dedup_sdk.ids.columns import Fields, Ids
-from dedup_sdk.ids.spec import ReadsKeys
+from dedup_sdk.ids._columns import Fields, Ids
+from dedup_sdk.ids._spec import ReadsKeys
 
 
 class KeyedSpec:

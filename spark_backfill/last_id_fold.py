@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.core.last_rule import NO_TIME_MS, LastRule, SourceState
-from dedup_sdk.core.seen import Candidate
-from dedup_sdk.marks import Marks
+from dedup_sdk._core.last_rule import NO_TIME_MS, LastRule, SourceState
+from dedup_sdk._core.seen import Candidate
+from dedup_sdk._marks import Marks
 from spark_backfill.count_fold import later
 from spark_backfill.duplicate_offsets import two_records
 from spark_backfill.offset_range import OffsetRange

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
+from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.strategy import IDLE_DAYS, REORDER_DEPTH
-from dedup_sdk.window import Window
 from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.option_rules import refuse_beside, refuse_without
 

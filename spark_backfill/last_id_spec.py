@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk._core.source_keys import SourceKeys
+from dedup_sdk._strategy import REORDER_DEPTH, Keys, LastId, Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.ids.columns import Need
+from dedup_sdk.ids._columns import Need
 from dedup_sdk.orders import named
-from dedup_sdk.strategy import REORDER_DEPTH, Keys, LastId, Lookup
-from dedup_sdk.window import Window
 from spark_backfill.unit_spec import UnitSpec
 
 
@@ -46,7 +46,7 @@ class LastIdSpec:
 
     @property
     def reach(self) -> Window:
-        """How long anything is remembered: the longer of the windows, as in the consumer (`dedup_sdk.core.reach.Reach.horizon_ms`)."""
+        """How long anything is remembered: the longer of the windows, as in the consumer (`dedup_sdk._core.reach.Reach.horizon_ms`)."""
         strategy = self.strategy
         second = strategy.second_window
         if second is None:

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk.core.seen import Candidate
+from dedup_sdk._core.seen import Candidate
+from dedup_sdk._store.snapshot import SORTED_SUFFIX
 from dedup_sdk.orders import Order
-from dedup_sdk.store.snapshot import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
 from spark_backfill.last_id_fold import SIGHTED, LastIdFold, ShuffledRow

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.testing.cache import cache_folder
-from dedup_sdk.testing.java_home import spark_environment
+from dedup_sdk.testing._cache import cache_folder
+from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import USAGE_STATUS, parse_options

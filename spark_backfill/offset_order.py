@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk.marks import Marks, cut_marks, join_marks
+from dedup_sdk._marks import Marks, cut_marks, join_marks
 from spark_backfill.duplicate_offsets import check_one_record
 from spark_backfill.runs import Rows
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 
 GRACE: Final = 16
 """Sightings are kept for a sixteenth of the window longer, as the live store keeps them, for records that come late."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, client_settings
+from dedup_sdk._kafka.error_text import masked_settings, masked_urls
+from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
-from dedup_sdk.kafka.client_config import CLIENT_CONFIG_HELP, client_settings
-from dedup_sdk.kafka.error_text import masked_settings, masked_urls
-from dedup_sdk.store.snapshot_source import is_url, redacted_url, require_driver
-from dedup_sdk.window import Window
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
 from spark_backfill.client_config import SERVERS, refuse_ours, secrets_of
 from spark_backfill.console import ERROR

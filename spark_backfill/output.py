@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from dedup_sdk.store.manifest import MANIFEST_NAME
-from dedup_sdk.store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk._store.manifest import MANIFEST_NAME
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from spark_backfill.errors import BackfillError
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan

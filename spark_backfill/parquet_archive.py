@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from dedup_sdk.marks import Int64s
-from dedup_sdk.strategy import Keys
+from dedup_sdk._marks import Int64s
+from dedup_sdk._strategy import Keys
 from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
 from spark_backfill.fold import Packing, pack_rows

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
 from spark_backfill.archive_checks import SHOWN_TOPICS
 from spark_backfill.arrow_columns import milliseconds
 from spark_backfill.parquet_batches import batch_rows

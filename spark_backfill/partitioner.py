@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
 
 Partitioner = Literal["murmur2", "consistent_random"]
 PARTITIONERS: Final[tuple[Partitioner, ...]] = get_args(Partitioner)

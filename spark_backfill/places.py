@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from dedup_sdk._kafka.error_text import masked_text
+from dedup_sdk._store.snapshot_source import is_url
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.error_text import masked_text
-from dedup_sdk.store.snapshot_source import is_url
 from spark_backfill.archive_options import TABLE, paths_are_elsewhere
 
 _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3"}

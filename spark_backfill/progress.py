@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final, Literal, NamedTuple
 
-from dedup_sdk.window import length_text
+from dedup_sdk._window import length_text
 
 Step = Literal["reading", "writing"]
 _LEAST_SHARE: Final = 0.02

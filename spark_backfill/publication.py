@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from dedup_sdk.store.manifest import Manifest
+from dedup_sdk._store.manifest import Manifest
 from spark_backfill.base import Base
 from spark_backfill.findings.findings import total
 from spark_backfill.history import History

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from dedup_sdk._store.manifest import read_manifest
+from dedup_sdk._store.paths import work_folder
+from dedup_sdk._store.snapshot_copy import UrlTarget
+from dedup_sdk._store.snapshot_source import Source, redacted_url
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.paths import work_folder
-from dedup_sdk.store.snapshot_copy import UrlTarget
-from dedup_sdk.store.snapshot_source import Source, redacted_url
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import Options
 from spark_backfill.output import REPORT_NAME, Output

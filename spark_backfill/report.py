@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from dedup_sdk.store.manifest import Manifest
+from dedup_sdk._store.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,13 @@
 
 A record's key says to which partition the next one with that key goes. Where that is another one, its mark is left in both: in its own
 partition, where a duplicate may be unread still, and *elsewhere*, in the partition of its key, as a sighting just before that one's
-cut (`dedup_sdk.marks.elsewhere`).
+cut (`dedup_sdk._marks.elsewhere`).
 
 **Meaning.** Such a mark has the offset ``~c``, where ``c`` is the cut of the partition that takes it,
 ``q``, and the timestamp of its own record. It says: when the group had completed ``q`` up to ``c``, it had
 completed a record with this ID in another partition. Offsets of two partitions have no order. So it says
 nothing of records of ``q`` below ``c``; for those from ``c`` on it counts if it is at most a window older,
-or newer (`dedup_sdk.decision`). Any sighting in ``q`` from ``c`` on replaces it, because its offset is
+or newer (`dedup_sdk._decision`). Any sighting in ``q`` from ``c`` on replaces it, because its offset is
 higher.
 
 **Fold.** Marks are copied, not moved. In one partition the last sighting is the one with the highest
@@ -24,7 +24,7 @@ only. Count windows are refused: a rank is one of the partition's own records.
 - a reader of ``q`` sees the commits of ``q``, not of ``p``, and a mark from elsewhere names neither its
   partition nor its offset. So such marks are limited by commits where the snapshot is made, and only there:
   from the commits of one group, never vouched for, and only that group takes the snapshot
-  (`dedup_sdk.kafka.recovery`). Commits go back only by a rewind;
+  (`dedup_sdk._kafka.recovery`). Commits go back only by a rewind;
 - after a rewind of ``p`` alone, or where the commits of the group were deleted, ``q`` still recognises what
   was completed in ``p`` before. ``p`` delivers these records again, so no message stays unhandled; where
   the record in ``p`` is gone by then, a resend in ``q`` stays hidden for the handling before. A snapshot
@@ -55,7 +55,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s, elsewhere
+from dedup_sdk._marks import Int64s, elsewhere
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import NOTHING_COMMITTED, History
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange

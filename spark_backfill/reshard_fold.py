@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dedup_sdk.marks import Int64s, Marks, join_marks, select_marks
-from dedup_sdk.store.pages import last_given_per_digest, newest_per_digest
+from dedup_sdk._marks import Int64s, Marks, join_marks, select_marks
+from dedup_sdk._store.pages import last_given_per_digest, newest_per_digest
 from spark_backfill.time_fold import Folded, TimeFold, leave_out
 
 

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.window import Window
 from spark_backfill.column_map import NOWHERE, place_of
 from spark_backfill.partitioner import PARTITIONERS
 from spark_backfill.reshard import Reshard

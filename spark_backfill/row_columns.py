@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.marks import DIGEST_BYTES, Int64s
+from dedup_sdk._marks import DIGEST_BYTES, Int64s
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.findings.producer_codes import producer_codes
 from spark_backfill.id_batches import REDRIVEN

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dedup_sdk.ids.columns import Fields, Ids, Need, ReadOnce
-from dedup_sdk.ids.spec import GroupKeys, Redrivable, redriven_keys
+from dedup_sdk.ids._columns import Fields, Ids, Need, ReadOnce
+from dedup_sdk.ids._spec import GroupKeys, Redrivable, redriven_keys
 
 
 class RunKeys:
-    """Reads the keys of records for a run of a group (`dedup_sdk.ids.redrive`).
+    """Reads the keys of records for a run of a group (`dedup_sdk.ids._redrive`).
 
     Without a group a redrive header changes no key; then ``redriven`` has the keys that the headers of the records which were asked about
     last give besides, by row: the group that a header names knows the record by that one.

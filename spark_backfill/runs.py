@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_marks, select_marks, take_digests
-from dedup_sdk.store.pages import Uint64s, newest_per_digest
+from dedup_sdk._marks import DIGEST_BYTES, Int64s, Marks, cut_marks, select_marks, take_digests
+from dedup_sdk._store.pages import Uint64s, newest_per_digest
 from spark_backfill.duplicate_offsets import check_one_record, watched_marks
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
+from dedup_sdk._rule_fingerprint import known_cluster
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.rule_fingerprint import known_cluster
-from dedup_sdk.shared.scope import Scope, scope_name
-from dedup_sdk.window import Window
+from dedup_sdk.shared._scope import Scope, scope_name
 from spark_backfill.option_rules import refuse_beside, refuse_without
 from spark_backfill.shared_servers import SERVER_OPTIONS, SharedServer, add_server_options, read_server
 

@@ -1,7 +1,7 @@
 """Into a memory that consumers share: the marks of a run's snapshot, loaded by Spark's tasks.
 
 It is done when all files are written and before the snapshot is published: what is wrong with a history is found before, so that nothing of it is
-shared. A task that is tried again loads the same once more, which changes nothing (`dedup_sdk.shared.protocol`).
+shared. A task that is tried again loads the same once more, which changes nothing (`dedup_sdk.shared._protocol`).
 
 Finished files are loaded, not the rows of the folding tasks: what is loaded cannot be taken back, and a
 history may turn out to be inconsistent in the last task. An ID's remaining life counts from the end of its
@@ -26,13 +26,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dedup_sdk._marks import Int64s, Marks, cut_digests
+from dedup_sdk._store.manifest import Manifest, SortedFile
+from dedup_sdk._store.snapshot import read_file, read_files
 from dedup_sdk.errors import ConfigurationError, SharedStoreError
-from dedup_sdk.marks import Int64s, Marks, cut_digests
-from dedup_sdk.shared.breaker import FIRST_WAIT_S, MAX_WAIT_S
-from dedup_sdk.shared.protocol import ClaimStore
-from dedup_sdk.shared.scope import scoped_ids
-from dedup_sdk.store.manifest import Manifest, SortedFile
-from dedup_sdk.store.snapshot import read_file, read_files
+from dedup_sdk.shared._breaker import FIRST_WAIT_S, MAX_WAIT_S
+from dedup_sdk.shared._protocol import ClaimStore
+from dedup_sdk.shared._scope import scoped_ids
 from spark_backfill.base_reader import share_out
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import Task

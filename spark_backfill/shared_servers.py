@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.shared.protocol import ClaimStore
-from dedup_sdk.store.snapshot_source import redacted_url
+from dedup_sdk.shared._protocol import ClaimStore
 from spark_backfill.client_config import secrets_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-from dedup_sdk.store.manifest import SortedFile
+from dedup_sdk._store.manifest import SortedFile
 from spark_backfill.findings.findings import Findings
 
 

@@ -30,10 +30,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk.core.source_keys import SourceKeys
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, Marks, cut_digests
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.units.keys import UnitKeys
+from dedup_sdk._core.source_keys import SourceKeys
+from dedup_sdk._marks import DIGEST_BYTES, Int64s, Marks, cut_digests
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.duplicate_offsets import is_watched, watch_bits
 from spark_backfill.last_id_spec import OrderedSpec

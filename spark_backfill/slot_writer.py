@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.marks import Marks, join_marks, select_marks
-from dedup_sdk.store.manifest import SortedFile
-from dedup_sdk.store.snapshot import SORTED_SUFFIX, SortedFileWriter
-from dedup_sdk.window import Window
+from dedup_sdk._marks import Marks, join_marks, select_marks
+from dedup_sdk._store.manifest import SortedFile
+from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
+from dedup_sdk._window import Window
 from spark_backfill.count_fold import CountFold, later
 from spark_backfill.duplicate_offsets import check_one_record
 from spark_backfill.findings.digest_sample import SIZE

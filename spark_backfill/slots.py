@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk.marks import DIGEST_BYTES, Int64s
+from dedup_sdk._marks import DIGEST_BYTES, Int64s
 from spark_backfill.offset_range import OffsetRange
 
 ROWS_PER_SLOT: Final = 2_000_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
-from dedup_sdk.window import Window
+from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
+from dedup_sdk._window import Window
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import Spec
 from spark_backfill.offset_range import OffsetRange

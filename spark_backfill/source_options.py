@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dedup_sdk._kafka.client_config import is_setting
+from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.client_config import is_setting
-from dedup_sdk.kafka.error_text import masked_text
 from spark_backfill.archive_options import TABLE, ArchiveOptions, paths_are_elsewhere
 from spark_backfill.client_config import read_options
 from spark_backfill.column_map import parse_columns

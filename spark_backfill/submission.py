@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
-from dedup_sdk.testing.supervised_child import Supervisor
+from dedup_sdk.testing._supervised_child import Supervisor
 from spark_backfill.errors import BackfillError
 
 _GRACE_S: Final = 8

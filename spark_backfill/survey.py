@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
 
 _Value = TypeVar("_Value")
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.store.snapshot_source import redacted_url
 from spark_backfill.archive_checks import unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 

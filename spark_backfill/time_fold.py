@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.marks import NO_MARKS, Int64s, Marks, select_marks
-from dedup_sdk.store.pages import newest_per_digest
+from dedup_sdk._marks import NO_MARKS, Int64s, Marks, select_marks
+from dedup_sdk._store.pages import newest_per_digest
 
 _PENDING_ROWS: Final = 2_000_000
 

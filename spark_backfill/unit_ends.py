@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dedup_sdk.units.assembler import UnitAssembler, UnitStatus
-from dedup_sdk.units.keys import UnitKeys
-from dedup_sdk.units.ranges import MOST_HELD_BACK
+from dedup_sdk._units.assembler import UnitAssembler, UnitStatus
+from dedup_sdk._units.keys import UnitKeys
+from dedup_sdk._units.ranges import MOST_HELD_BACK
 
 
 class Ends(NamedTuple):

@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.marks import Marks, Progress, select_marks
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.units.memory import UnitMemory
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._marks import Marks, Progress, select_marks
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._units.memory import UnitMemory
 from spark_backfill.count_fold import later
 from spark_backfill.duplicate_offsets import two_records
 from spark_backfill.offset_range import OffsetRange

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final, get_args
 
+from dedup_sdk._units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
 from spark_backfill.option_rules import refuse_beside, refuse_without
 from spark_backfill.unit_spec import UnitSpec
 

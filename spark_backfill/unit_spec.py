@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._units.keys import UnitKeys
+from dedup_sdk._units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
+from dedup_sdk._window import Window
 from dedup_sdk.ids import id_spec
-from dedup_sdk.ids.columns import Need
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.units.keys import UnitKeys
-from dedup_sdk.units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
-from dedup_sdk.window import Window
+from dedup_sdk.ids._columns import Need
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dedup_sdk.store.snapshot import SORTED_SUFFIX
+from dedup_sdk._store.snapshot import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.slot_outcome import SlotOutcome

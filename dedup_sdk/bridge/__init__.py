@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING, Final
 
-from dedup_sdk.lazy_names import lazy_names
+from dedup_sdk._lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from dedup_sdk.bridge.bridge import Bridge
-    from dedup_sdk.bridge.counters import BridgeCounters
+    from dedup_sdk.bridge._bridge import Bridge
+    from dedup_sdk.bridge._counters import BridgeCounters
     from dedup_sdk.errors import BridgeError
 
 __all__ = ["Bridge", "BridgeCounters", "BridgeError"]
 
 _MODULES: Final = {
-    "dedup_sdk.bridge.bridge": ("Bridge",),
-    "dedup_sdk.bridge.counters": ("BridgeCounters",),
+    "dedup_sdk.bridge._bridge": ("Bridge",),
+    "dedup_sdk.bridge._counters": ("BridgeCounters",),
     "dedup_sdk.errors": ("BridgeError",),
 }
 

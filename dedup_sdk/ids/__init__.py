@@ -20,8 +20,8 @@ A+B                         both, in this order                                 
 counts as no ID.
 """
 
-from dedup_sdk.ids.columns import MAX_ID_BYTES, Fields, Ids, RecordFields, digest_one, digest_parts
-from dedup_sdk.ids.spec import IdSpec, Leaf, cloudevents, function, header, id_spec, json, key, py, value
+from dedup_sdk.ids._columns import MAX_ID_BYTES, Fields, Ids, RecordFields, digest_one, digest_parts
+from dedup_sdk.ids._spec import IdSpec, Leaf, cloudevents, function, header, id_spec, json, key, py, value
 
 __all__ = [
     "MAX_ID_BYTES",

@@ -14,8 +14,8 @@ and must never treat two different IDs as the same: ``1.2`` is not ``1.2.0``, a 
 nanoseconds is malformed and not cut, and by default a resume token is compared as a whole, not by its time.
 """
 
-from dedup_sdk.orders.identifiers import snowflake, ulid, uuid1, uuid6, uuid7
-from dedup_sdk.orders.log_positions import (
+from dedup_sdk.orders._identifiers import snowflake, ulid, uuid1, uuid6, uuid7
+from dedup_sdk.orders._log_positions import (
     kafka_coordinates,
     mongodb_resume_token,
     mysql_gtid,
@@ -23,8 +23,8 @@ from dedup_sdk.orders.log_positions import (
     oracle_scn,
     postgresql_lsn,
 )
-from dedup_sdk.orders.named import named
-from dedup_sdk.orders.numbers import (
+from dedup_sdk.orders._named import named
+from dedup_sdk.orders._numbers import (
     big_endian,
     dotted_version,
     epoch_sequence,
@@ -33,9 +33,9 @@ from dedup_sdk.orders.numbers import (
     integer,
     little_endian,
 )
-from dedup_sdk.orders.order import Order, PartialOrder, order_of
-from dedup_sdk.orders.sort_key import Comparison, SortKey, compare_sort_keys
-from dedup_sdk.orders.timestamps import rfc3339, unix_time
+from dedup_sdk.orders._order import Order, PartialOrder, order_of
+from dedup_sdk.orders._sort_key import Comparison, SortKey, compare_sort_keys
+from dedup_sdk.orders._timestamps import rfc3339, unix_time
 
 __all__ = [
     "Comparison",

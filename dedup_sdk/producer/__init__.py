@@ -5,14 +5,14 @@ To write your own outbox, implement `Outbox`; its messages are `Outgoing`.
 
 from typing import TYPE_CHECKING, Final
 
-from dedup_sdk.lazy_names import lazy_names
+from dedup_sdk._lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dedup_sdk.errors import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
-    from dedup_sdk.producer.keys import ProducerKey, ProducerKeys, Uuid7Keys
-    from dedup_sdk.producer.outbox import Outbox, Step, Stored
-    from dedup_sdk.producer.outgoing import Outgoing, as_bytes, pack_headers, pairs, usable_id, why_unusable
-    from dedup_sdk.producer.producer import DedupProducer
+    from dedup_sdk.producer._keys import ProducerKey, ProducerKeys, Uuid7Keys
+    from dedup_sdk.producer._outbox import Outbox, Step, Stored
+    from dedup_sdk.producer._outgoing import Outgoing, as_bytes, pack_headers, pairs, usable_id, why_unusable
+    from dedup_sdk.producer._producer import DedupProducer
 
 __all__ = [
     "DedupProducer",
@@ -36,9 +36,9 @@ __all__ = [
 
 _MODULES: Final = {
     "dedup_sdk.errors": ("OutboxDamagedError", "OutboxError", "OutboxFullError", "OutboxLockedError"),
-    "dedup_sdk.producer.keys": ("ProducerKey", "ProducerKeys", "Uuid7Keys"),
-    "dedup_sdk.producer.outbox": ("Outbox", "Step", "Stored"),
-    "dedup_sdk.producer.outgoing": (
+    "dedup_sdk.producer._keys": ("ProducerKey", "ProducerKeys", "Uuid7Keys"),
+    "dedup_sdk.producer._outbox": ("Outbox", "Step", "Stored"),
+    "dedup_sdk.producer._outgoing": (
         "Outgoing",
         "as_bytes",
         "pack_headers",
@@ -46,7 +46,7 @@ _MODULES: Final = {
         "usable_id",
         "why_unusable",
     ),
-    "dedup_sdk.producer.producer": ("DedupProducer",),
+    "dedup_sdk.producer._producer": ("DedupProducer",),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above

@@ -5,14 +5,14 @@ To write your own store, implement `ClaimStore`; `MemoryClaimStore` is one insid
 
 from typing import TYPE_CHECKING, Final
 
-from dedup_sdk.lazy_names import lazy_names
+from dedup_sdk._lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from dedup_sdk.errors import SharedStoreError
-    from dedup_sdk.shared.memory import MemoryClaimStore
-    from dedup_sdk.shared.protocol import Claim, ClaimKind, ClaimStore
-    from dedup_sdk.shared.scope import scope_name, scoped_ids
-    from dedup_sdk.shared.settings import Shared
+    from dedup_sdk.shared._memory import MemoryClaimStore
+    from dedup_sdk.shared._protocol import Claim, ClaimKind, ClaimStore
+    from dedup_sdk.shared._scope import scope_name, scoped_ids
+    from dedup_sdk.shared._settings import Shared
 
 __all__ = [
     "Claim",
@@ -27,10 +27,10 @@ __all__ = [
 
 _MODULES: Final = {
     "dedup_sdk.errors": ("SharedStoreError",),
-    "dedup_sdk.shared.memory": ("MemoryClaimStore",),
-    "dedup_sdk.shared.protocol": ("Claim", "ClaimKind", "ClaimStore"),
-    "dedup_sdk.shared.scope": ("scope_name", "scoped_ids"),
-    "dedup_sdk.shared.settings": ("Shared",),
+    "dedup_sdk.shared._memory": ("MemoryClaimStore",),
+    "dedup_sdk.shared._protocol": ("Claim", "ClaimKind", "ClaimStore"),
+    "dedup_sdk.shared._scope": ("scope_name", "scoped_ids"),
+    "dedup_sdk.shared._settings": ("Shared",),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above

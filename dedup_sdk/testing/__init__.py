@@ -18,21 +18,21 @@ Each name is loaded when it is first used, so that importing this package loads 
 
 from typing import TYPE_CHECKING, Final
 
-from dedup_sdk.lazy_names import lazy_names
+from dedup_sdk._lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from dedup_sdk.testing.cutting_proxy import CuttingProxy
-    from dedup_sdk.testing.local_kafka import LocalKafka
-    from dedup_sdk.testing.mock_kafka import MockKafka
-    from dedup_sdk.testing.ports import free_port
+    from dedup_sdk.testing._cutting_proxy import CuttingProxy
+    from dedup_sdk.testing._local_kafka import LocalKafka
+    from dedup_sdk.testing._mock_kafka import MockKafka
+    from dedup_sdk.testing._ports import free_port
 
 __all__ = ["CuttingProxy", "LocalKafka", "MockKafka", "free_port"]
 
 _MODULES: Final = {
-    "dedup_sdk.testing.cutting_proxy": ("CuttingProxy",),
-    "dedup_sdk.testing.local_kafka": ("LocalKafka",),
-    "dedup_sdk.testing.mock_kafka": ("MockKafka",),
-    "dedup_sdk.testing.ports": ("free_port",),
+    "dedup_sdk.testing._cutting_proxy": ("CuttingProxy",),
+    "dedup_sdk.testing._local_kafka": ("LocalKafka",),
+    "dedup_sdk.testing._mock_kafka": ("MockKafka",),
+    "dedup_sdk.testing._ports": ("free_port",),
 }
 
 if not TYPE_CHECKING:  # a type checker reads the imports above

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.findings.findings import Findings
 
 TARGET: Final = 0.999

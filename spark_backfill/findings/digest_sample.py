@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from dedup_sdk.marks import DIGEST_BYTES, cut_digests
+from dedup_sdk._marks import DIGEST_BYTES, cut_digests
 
 SIZE: Final = 2048
 """``k``: the share is known to about 1 %, and exactly where there are no more IDs than this."""

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dedup_sdk.marks import DIGEST_BYTES, Int64s, take_digests
-from dedup_sdk.store.pages import Uint64s, digest_order, digest_words
+from dedup_sdk._marks import DIGEST_BYTES, Int64s, take_digests
+from dedup_sdk._store.pages import Uint64s, digest_order, digest_words
 from spark_backfill.findings.digest_sample import SIZE, DigestSample
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, Repeater
 from spark_backfill.findings.histogram import Histogram

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
 
 RELATIVE_ERROR: Final = 1 / 32
 """The bounds of a bucket differ by at most this share of the lower one."""

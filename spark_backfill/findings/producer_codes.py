@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk.store.pages import Uint64s
+from dedup_sdk._store.pages import Uint64s
 
 _LONGEST: Final = 80
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
 
 WIDTH: Final = 64
 """Buckets a level; a window's answer is that of one that is at most 3.2 % longer."""

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk.marks import DIGEST_BYTES, Int64s
-from dedup_sdk.store.pages import Uint64s
+from dedup_sdk._marks import DIGEST_BYTES, Int64s
+from dedup_sdk._store.pages import Uint64s
 
 _NONE: Final = np.empty(0, np.int64)
 _NO_CODES: Final = np.empty(0, np.uint64)

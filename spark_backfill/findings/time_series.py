@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dedup_sdk.marks import Int64s
+from dedup_sdk._marks import Int64s
 
 MOST_BUCKETS: Final = 1024
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dedup_sdk.store.manifest import Manifest
+from dedup_sdk._store.manifest import Manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.findings import Findings
 from spark_backfill.report import Report

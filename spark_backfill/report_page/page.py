@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.window import Window
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, SURE_DUPLICATES, TARGET, Advice, advise
 from spark_backfill.report_page import wording

@@ -12,7 +12,7 @@ from matplotlib import dates as untyped_dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, curve, hidden_share
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.tallies import ProducerTally

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
-from dedup_sdk.window import length_text
+from dedup_sdk._window import length_text
 
 _LAST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 _KIBI: Final = 1024

@@ -11,7 +11,7 @@ from docker.errors import DockerException
 
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
-from dedup_sdk.testing.local_kafka import create_topic
+from dedup_sdk.testing._local_kafka import create_topic
 from tests.chaos.forgetful import LOGGER
 from tests.chaos.options import SESSION_MS, Broker
 from tests.support.databases import PostgreSQL

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from dedup_sdk.testing.supervised_child import SupervisedChild
+from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.history import Call, Line, Notice
 from tests.chaos.journal import read_counters, read_journal, read_reach
 from tests.chaos.options import REACH_S, WorkerOptions

@@ -18,7 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from dedup_sdk import Window
-from dedup_sdk.units.unit import UNIT_TIMEOUT_S
+from dedup_sdk._units.unit import UNIT_TIMEOUT_S
 from tests.chaos.bad_disk import may_refuse
 from tests.chaos.bed import Bed
 from tests.chaos.bridged_sender import SOURCE, BridgedSender

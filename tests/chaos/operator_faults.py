@@ -9,9 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final, Literal
 
+from dedup_sdk._kafka.rewind import Rewind as RewindTool
+from dedup_sdk._kafka.rewind import Target
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka.rewind import Rewind as RewindTool
-from dedup_sdk.kafka.rewind import Target
 from tests.chaos.group_offsets import (
     PATIENCE_S,
     Stand,

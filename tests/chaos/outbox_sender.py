@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dedup_sdk.producer import DedupProducer
-from dedup_sdk.testing.supervised_child import SupervisedChild
+from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER
 from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain

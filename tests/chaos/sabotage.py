@@ -18,20 +18,20 @@ from confluent_kafka import KafkaException, TopicPartition
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import DedupConsumer
+from dedup_sdk._core.reach import StartPlan
+from dedup_sdk._engine.partition import Partition, Writer
+from dedup_sdk._kafka import assignment, commits, log_check, reader, recovery
+from dedup_sdk._kafka.assignment import Starts
+from dedup_sdk._kafka.assignment_api import AssignmentApi
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._store.rocks import RocksPartition
+from dedup_sdk._units.memory import UnitMemory
 from dedup_sdk.bridge import Bridge
-from dedup_sdk.core.reach import StartPlan
-from dedup_sdk.engine.partition import Partition, Writer
 from dedup_sdk.errors import SnapshotError, StoreUnavailableError
-from dedup_sdk.ids import spec
-from dedup_sdk.ids.columns import Column
-from dedup_sdk.kafka import assignment, commits, log_check, reader, recovery
-from dedup_sdk.kafka.assignment import Starts
-from dedup_sdk.kafka.assignment_api import AssignmentApi
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.session import Session
+from dedup_sdk.ids import _spec as spec
+from dedup_sdk.ids._columns import Column
 from dedup_sdk.shared import ClaimKind, ClaimStore
-from dedup_sdk.store.rocks import RocksPartition
-from dedup_sdk.units.memory import UnitMemory
 from tests.support.outbox_worker import send_before_persist
 
 _BETWEEN_S: Final = 0.1

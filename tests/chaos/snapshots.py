@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from dedup_sdk import header
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.snapshot import SortedFileWriter
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.snapshot import SortedFileWriter
 from tests.chaos.history import LogRecord
 from tests.chaos.options import ID_HEADER
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from dedup_sdk.store.paths import list_partitions
+from dedup_sdk._store.paths import list_partitions
 from tests.chaos.bad_disk import DiskFault, make_bad, make_good
 from tests.chaos.bed import CONSUMER_PROXIES, Bed
 from tests.chaos.crew import Crew, Run

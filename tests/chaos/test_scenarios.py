@@ -18,7 +18,7 @@ _LONG_S = 25.0
 _TRIES = 8
 REDIS = () if HAS_REDIS else (pytest.mark.container,)
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = pytest.mark.broker
 
 
 @pytest.mark.timeout(600)
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
     ("name", "protocol", "seed"),
     [
         ("kill", "classic", 1),
-        ("units", "cooperative", 8),
-        pytest.param("shared", "cooperative", 9, marks=REDIS),
+        pytest.param("units", "cooperative", 8, marks=pytest.mark.slow),
+        pytest.param("shared", "cooperative", 9, marks=(pytest.mark.slow, *REDIS)),
     ],
 )
 def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> None:
@@ -39,6 +39,7 @@ def test_promises_hold(bed: Bed, name: str, protocol: Protocol, seed: int) -> No
     assert report.faults, report.line()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("name", "protocol", "seed"),
@@ -76,6 +77,7 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
     pytest.fail("\n".join(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.container
 def test_promises_hold_on_a_broker_in_a_container() -> None:
     """Killed and paused by the container's engine, the broker that a team runs is no other than the one from the jars."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pytest
 
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
+from dedup_sdk._marks import Marks, Progress
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_parts
-from dedup_sdk.marks import Marks, Progress
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.main import get_command
 
-from dedup_sdk.cli.app import app
-from dedup_sdk.cli.backfill import summary
+from dedup_sdk._cli.app import app
+from dedup_sdk._cli.backfill import summary
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dedup_sdk.cli.backfill import shown
+from dedup_sdk._cli.backfill import shown
 from spark_backfill.progress import Progress
 
 if TYPE_CHECKING:

@@ -102,7 +102,7 @@ def test_a_signal_ends_it_in_order(
     """After the batch in hand: what was copied is committed, and said."""
     one, two = ends
     produce(one.bootstrap, "orders", with_ids("a", "b"))
-    command = [sys.executable, "-m", "dedup_sdk.cli", "bridge", "--from", one.bootstrap, "--to", two.bootstrap, "--topics", "orders",
+    command = [sys.executable, "-m", "dedup_sdk._cli", "bridge", "--from", one.bootstrap, "--to", two.bootstrap, "--topics", "orders",
                "--report-every", "0.1", "--json", "--client-config", "log_level=0"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -60,7 +60,7 @@ def test_without_arguments_the_help_is_shown(dedup: Dedup) -> None:
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:
     """Where typer is missing, the command is one line and status 1, not a traceback."""
-    code = "import sys; sys.modules['typer'] = None; from dedup_sdk.cli import main; main()"
+    code = "import sys; sys.modules['typer'] = None; from dedup_sdk._cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
@@ -74,7 +74,7 @@ def test_an_interrupt_is_status_130(dedup: Dedup, monkeypatch: pytest.MonkeyPatc
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dedup_sdk.cli.options.list_partitions", interrupted)
+    monkeypatch.setattr("dedup_sdk._cli.options.list_partitions", interrupted)
     done = dedup("stats", "--store", "s")
     assert (done.status, done.stderr.strip()) == (130, "dedup: interrupted")
 
@@ -85,6 +85,6 @@ def test_an_error_of_the_system_is_one_line(dedup: Dedup, monkeypatch: pytest.Mo
     def refused(_: object) -> None:
         raise PermissionError(13, "Permission denied", "/secret")
 
-    monkeypatch.setattr("dedup_sdk.cli.options.list_partitions", refused)
+    monkeypatch.setattr("dedup_sdk._cli.options.list_partitions", refused)
     done = dedup("stats", "--store", "s")
     assert (done.status, done.stderr.strip()) == (1, "dedup: /secret: Permission denied")

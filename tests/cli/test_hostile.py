@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from rocksdict import Options, Rdict
 
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.identity import FORMAT
+from dedup_sdk._store.paths import list_partitions
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.identity import FORMAT
-from dedup_sdk.store.paths import list_partitions
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk.core.seen_bytes import encode_dense
-from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk._core.seen_bytes import encode_dense
+from dedup_sdk._core.source_keys import SourceKeys
+from dedup_sdk._marks import Marks, Progress, cut_marks
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_one, header
-from dedup_sdk.marks import Marks, Progress, cut_marks
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
 from tests.cli.conftest import NEWEST_MS
 
 if TYPE_CHECKING:
@@ -226,7 +226,9 @@ def test_stats_tell_the_size_of_payloads(dedup: Dedup, write_store: WriteStore, 
 def test_a_closed_pipe_is_no_error(write_store: WriteStore) -> None:
     """``dedup dump | head -1`` prints one line and no complaint."""
     store = write_store(*(str(number) for number in range(20_000)))
-    command = f"{sys.executable} -m dedup_sdk.cli dump --store {store} --topic orders --partition 0 | head -1"
+    command = (
+        f"{sys.executable} -m dedup_sdk._cli dump --store {store} --topic orders --partition 0 | head -1"
+    )
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=False, timeout=60)
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""

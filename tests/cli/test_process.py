@@ -76,14 +76,14 @@ def test_rows_and_errors_are_never_wrapped(write_store: WriteStore, tmp_path: Pa
 
 
 RESULT = """
-from dedup_sdk.cli.demo import print_result
-from dedup_sdk.demo.narrator import DemoResult
+from dedup_sdk._cli.demo import print_result
+from dedup_sdk._demo.narrator import DemoResult
 counts = dict.fromkeys(DemoResult.__dataclass_fields__, 336_776)
 print_result(DemoResult(**{**counts, "stores_equal": True, "failures": ()}), json_output=False, quiet=False)
 """
 LONG_CELL = """
 from rich.table import Table
-from dedup_sdk.cli.console import print_table
+from dedup_sdk._cli.console import print_table
 table = Table("cut", box=None)
 table.add_row("0:1 " * 5_000)
 print_table(table)

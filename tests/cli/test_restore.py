@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from dedup_sdk._marks import NO_MARKS, Marks
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import NO_MARKS, Marks
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
 from tests.cli.conftest import NEWEST_MS
 from tests.support.snapshots import write_snapshot
 

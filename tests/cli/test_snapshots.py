@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk.cli.snapshots import age
+from dedup_sdk._cli.snapshots import age
+from dedup_sdk._marks import Marks, cut_marks
+from dedup_sdk._store.manifest import Gap, read_manifest, write_manifest
+from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks, cut_marks
-from dedup_sdk.store.manifest import Gap, read_manifest, write_manifest
-from dedup_sdk.store.pages import newest_per_digest
 from tests.cli.conftest import NEWEST_MS
 from tests.support.snapshots import write_snapshot
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from dedup_sdk._marks import Marks
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def started(*arguments: str, closing: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
     """Run ``dedup`` with streams closed by the shell (``>&-``)."""
     return subprocess.run(
-        ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-m", "dedup_sdk.cli", *arguments],
+        ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", sys.executable, "-m", "dedup_sdk._cli", *arguments],
         capture_output=True,
         env={**os.environ, **environment},
         check=False,

@@ -53,7 +53,7 @@ def test_a_producer_without_an_end_is_told(dedup: Dedup, tmp_path: Path, content
 
 def test_a_broker_that_is_away_is_one_line(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what was asked for."""
-    monkeypatch.setattr("dedup_sdk.kafka.window_check.ASK_S", 0.5)
+    monkeypatch.setattr("dedup_sdk._kafka.window_check.ASK_S", 0.5)
     done = dedup("window-check", *NOBODY, "--window", "7d")
     assert (done.status, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import KeyStore, PartitionStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import KeyStore, PartitionStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY
 
 WINDOW = Window(days=7)

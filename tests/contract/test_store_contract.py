@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Progress
+from dedup_sdk._store.protocol import Identity, KeyStore, PartitionStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ForeignStoreError, StoreError, StoreLockedError
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Progress
-from dedup_sdk.store.protocol import Identity, KeyStore, PartitionStore
-from dedup_sdk.window import Window
 from tests.support.finding import find
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 from tests.support.steps import finish

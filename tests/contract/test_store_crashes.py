@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.store.protocol import PartitionStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.protocol import PartitionStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, digest, marks, progress, rows, write_snapshot
 from tests.support.steps import finish
 
@@ -21,9 +21,9 @@ DIED = 9
 PRELUDE = """
 import os, sys
 from pathlib import Path
-from dedup_sdk.store import filter_set, generations, rocks
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store import filter_set, generations, rocks
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, marks, progress
 from tests.support.steps import finish
 

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import KeyStore, PartitionStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import KeyStore, PartitionStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, digest, payloads, progress, rows, write_snapshot
 from tests.support.steps import finish
 

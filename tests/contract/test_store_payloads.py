@@ -8,13 +8,13 @@ from typing import Final
 
 import pytest
 
-from dedup_sdk.marks import NO_MARKS, Marks, join_marks
-from dedup_sdk.store.memory import MemoryPartition
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.protocol import KeyStore, PartitionStore
-from dedup_sdk.store.rocks import RocksPartition, RocksStore
-from dedup_sdk.store.snapshot import read_snapshot
-from dedup_sdk.window import Window
+from dedup_sdk._marks import NO_MARKS, Marks, join_marks
+from dedup_sdk._store.memory import MemoryPartition
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.protocol import KeyStore, PartitionStore
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
+from dedup_sdk._store.snapshot import read_snapshot
+from dedup_sdk._window import Window
 from tests.contract.test_store_crashes import DIED, FLUSH_STEPS, INSTALL_STEPS, reopen, run
 from tests.support.finding import find
 from tests.support.marks import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dedup_sdk._marks import NO_MARKS
+from dedup_sdk._store.protocol import KeyStore, PartitionStore
+from dedup_sdk._store.rocks import RocksPartition
+from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.marks import NO_MARKS
-from dedup_sdk.store.protocol import KeyStore, PartitionStore
-from dedup_sdk.store.rocks import RocksPartition
-from dedup_sdk.window import Window
 from tests.support.finding import find
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows, write_snapshot
 from tests.support.steps import finish

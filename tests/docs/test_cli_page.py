@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from dedup_sdk.cli.app import app
-from dedup_sdk.cli.reference import reference_page
+from dedup_sdk._cli.app import app
+from dedup_sdk._cli.reference import reference_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]  # a group, because it has commands
@@ -21,6 +21,6 @@ def test_every_command_is_documented_with_examples(name: str) -> None:
 
 
 def test_the_page_is_what_the_commands_say() -> None:
-    """docs/cli.md is generated; after a change: python -m dedup_sdk.cli.reference > docs/cli.md."""
+    """docs/cli.md is generated; after a change: python -m dedup_sdk._cli.reference > docs/cli.md."""
     # How argparse breaks lines is a matter of Python's version.
     assert PAGE.read_text(encoding="utf-8").split() == reference_page().split()

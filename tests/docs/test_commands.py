@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.main import get_command
 
-from dedup_sdk.cli.app import app
-from dedup_sdk.cli.backfill import own_options
-from dedup_sdk.window import Window
+from dedup_sdk._cli.app import app
+from dedup_sdk._cli.backfill import own_options
+from dedup_sdk._window import Window
 from spark_backfill.launch import connector
 from spark_backfill.options import parse_options
 from tests.chaos.command import parser as chaos_parser

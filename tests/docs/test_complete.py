@@ -21,21 +21,21 @@ from dedup_sdk import (
     Unit,
     VerdictKind,
 )
+from dedup_sdk._core.reach import Beginning
+from dedup_sdk._demo.narrator import STEPS, DemoResult, last_line, result_table
+from dedup_sdk._kafka.consumer import BATCH, WAITING_SHARE
+from dedup_sdk._kafka.error_text import MAX_ERROR_CHARS
+from dedup_sdk._kafka.loop import MAINTENANCE_S, MOST_UNWRITTEN
+from dedup_sdk._kafka.recovery import SLICE_S
+from dedup_sdk._kafka.session import MOST_WAITING
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._units.memory import MOST_OPEN
 from dedup_sdk.bridge import Bridge, BridgeCounters
-from dedup_sdk.core.reach import Beginning
-from dedup_sdk.demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk.ids import MAX_ID_BYTES, Ids
-from dedup_sdk.kafka.consumer import BATCH, WAITING_SHARE
-from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS
-from dedup_sdk.kafka.loop import MAINTENANCE_S, MOST_UNWRITTEN
-from dedup_sdk.kafka.recovery import SLICE_S
-from dedup_sdk.kafka.session import MOST_WAITING
-from dedup_sdk.kafka.settings import client_settings
 from dedup_sdk.producer import DedupProducer
-from dedup_sdk.producer.outbox import OutboxCounters
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk.producer._outbox import OutboxCounters
 from dedup_sdk.testing import MockKafka
-from dedup_sdk.units.memory import MOST_OPEN
 from spark_backfill.offset_range import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 

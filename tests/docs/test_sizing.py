@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from dedup_sdk.window import length_text
+from dedup_sdk._window import length_text
 from spark_backfill.slots import ROWS_PER_SLOT
 from tests.support.pages import ROOT
 

@@ -82,6 +82,23 @@ def test_a_broker_that_does_not_answer_is_one_line() -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_the_price_of_one_message_is_measured_beside_a_bare_loop(broker: Broker) -> None:
+    """Both loops got each message once (else the script fails), and each figure is there."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("steady.py")), "--bootstrap", broker.bootstrap, "--rate", "200", "--seconds", "1",
+         "--rounds", "1", "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    for loop in ("bare", "dedup"):
+        assert 0 < printed[loop]["thread_us"] <= printed[loop]["process_us"]
+        assert printed[loop]["latency_ms"] == sorted(printed[loop]["latency_ms"])
+    assert printed["thread_us_ratio"] > 0
+    assert printed["process_us_ratio"] > 0
+
+
 def test_the_outbox_is_measured_beside_a_plain_producer() -> None:
     """One JSON object has the figures of each, and everything was confirmed (else the script fails)."""
     script = SCRIPT.with_name("adapters.py")

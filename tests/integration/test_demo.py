@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.ma
 
 FLIGHTS = 5_000
 PATIENCE_S = 120
-BROKER, WORKER, SPARK = "kafka.Kafka", "dedup_sdk.demo.worker", "org.apache.spark.deploy.SparkSubmit"
+BROKER, WORKER, SPARK = "kafka.Kafka", "dedup_sdk._demo.worker", "org.apache.spark.deploy.SparkSubmit"
 SHELLS = {"sh", "bash", "env"}
 
 
 def start(tmp_path: Path, *arguments: str, flights: int = FLIGHTS) -> subprocess.Popen[str]:
     """Start the demo with a temporary folder of its own, so that what it leaves behind can be seen."""
     return subprocess.Popen(
-        [sys.executable, "-m", "dedup_sdk.cli", "demo", "--records", str(flights), *arguments],
+        [sys.executable, "-m", "dedup_sdk._cli", "demo", "--records", str(flights), *arguments],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk.kafka import commits
-from dedup_sdk.kafka.delivery import Delivery
-from dedup_sdk.kafka.loop import FetchLoop
+from dedup_sdk._kafka import commits
+from dedup_sdk._kafka.delivery import Delivery
+from dedup_sdk._kafka.loop import FetchLoop
 from dedup_sdk.testing import MockKafka
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.walking.player import Player

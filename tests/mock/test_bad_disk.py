@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Recovery
+from dedup_sdk._store import rocks
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.store import rocks
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 from tests.support.disks import FullStore, SmallDisk, small_disk
 

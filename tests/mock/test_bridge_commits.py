@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from dedup_sdk.bridge.counters import BridgeCounters
-from dedup_sdk.bridge.settings import source_settings
-from dedup_sdk.bridge.source import Source
+from dedup_sdk.bridge._counters import BridgeCounters
+from dedup_sdk.bridge._settings import source_settings
+from dedup_sdk.bridge._source import Source
 from tests.support.bridging import QUICK, bridge
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_a_commit_that_waited_does_not_set_a_transaction_s_back(
             if len(commits) == 1:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
-    monkeypatch.setattr("dedup_sdk.bridge.source.Consumer", Refusing)
+    monkeypatch.setattr("dedup_sdk.bridge._source.Consumer", Refusing)
     config = {"bootstrap.servers": kafka.bootstrap, **QUICK}
     source = Source(source_settings(config, "g", reports_ends=True), ["orders"], BridgeCounters())
     try:
@@ -63,7 +63,7 @@ def test_a_producer_that_cannot_abort_does_not_keep_the_member_in_its_group(
         def abort_transaction(self, *_: object) -> None:
             raise SystemError("returned a result with an exception set")
 
-    monkeypatch.setattr("dedup_sdk.bridge.target.Producer", Done)
+    monkeypatch.setattr("dedup_sdk.bridge._target.Producer", Done)
     monkeypatch.setattr(Source, "close", close)
     bridge(kafka.bootstrap, kafka.bootstrap, rename="pairs").run(until_end=True)
     assert left

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk.bridge.source import Source
+from dedup_sdk.bridge._source import Source
 from tests.support.bridging import Running, bridge, lying, until
 from tests.support.producing import Outgoing, produce
 

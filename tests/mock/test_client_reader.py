@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from dedup_sdk._marks import cut_digests
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import cut_digests
 from spark_backfill.client_reader import ClientReader, Range, plan_ranges
 from spark_backfill.fold import Packing
 from spark_backfill.offset_range import OffsetRange, log_bounds

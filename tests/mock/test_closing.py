@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
-from dedup_sdk.kafka.closing import close_client
+from dedup_sdk._kafka.closing import close_client
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import committed, make_consumer
 

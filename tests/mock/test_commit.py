@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.commit_text import CommitMetadata
 from tests.support.consuming import (
     PATIENCE_S,
     committed,

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from dedup_sdk import LastId, Lookup, MemoryStore, Recovery, Window, header
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk.errors import StoreLockedError
 from dedup_sdk.ids import key
 from dedup_sdk.orders import integer

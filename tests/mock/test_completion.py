@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import VerdictKind
-from dedup_sdk.kafka import session
+from dedup_sdk._kafka import session
 from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:

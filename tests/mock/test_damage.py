@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.rocks import RocksStore, list_quarantined
 from dedup_sdk.errors import RecoveryError, StoreError
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore, list_quarantined
 from tests.support.consuming import committed, poll_quiet, poll_some, values
 from tests.support.damage import damage_file, flip_marks
 

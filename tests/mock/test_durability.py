@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.kafka import loop as fetch_loop
+from dedup_sdk._kafka import loop as fetch_loop
 from tests.support.consuming import poll_quiet, poll_some, values
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk.bridge.settings import TargetSettings
-from dedup_sdk.bridge.target import Target
-from dedup_sdk.kafka.client import MetadataRequests
-from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.runner.dead_letters import DeadLetterProducer
+from dedup_sdk._kafka.client import MetadataRequests
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._runner.dead_letters import DeadLetterProducer
+from dedup_sdk.bridge._settings import TargetSettings
+from dedup_sdk.bridge._target import Target
 from tests.support.consuming import PATIENCE_S
 from tests.support.forking import in_a_child
 from tests.support.outboxes import make_producer

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dedup_sdk.marks import Marks, Progress
-    from dedup_sdk.store.protocol import Identity
+    from dedup_sdk._marks import Marks, Progress
+    from dedup_sdk._store.protocol import Identity
+    from dedup_sdk._window import Window
     from dedup_sdk.testing import MockKafka
-    from dedup_sdk.window import Window
     from tests.mock.conftest import Make, Send
 
 BEFORE = [f"before{number}" for number in range(500)]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import MemoryStore
-from dedup_sdk.runner.runner import Runner
-from dedup_sdk.runner.tasks import Tasks
+from dedup_sdk._runner.runner import Runner
+from dedup_sdk._runner.tasks import Tasks
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, run_all, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 

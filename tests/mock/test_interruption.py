@@ -8,22 +8,22 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import StoreError
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka import loop as fetch_loop
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.delivery import Fetcher
-from dedup_sdk.kafka.loop import Collector, FetchLoop
-from dedup_sdk.kafka.session import Session
-from dedup_sdk.runner.runner import Runner
-from dedup_sdk.runner.workers import Workers
-from dedup_sdk.store.memory import MemoryPartition
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka import loop as fetch_loop
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.delivery import Fetcher
+from dedup_sdk._kafka.loop import Collector, FetchLoop
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._runner.runner import Runner
+from dedup_sdk._runner.workers import Workers
+from dedup_sdk._store.memory import MemoryPartition
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
 from tests.support.interrupting import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dedup_sdk.runner.settings import OnError
+    from dedup_sdk._runner.settings import OnError
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 

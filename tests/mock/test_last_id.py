@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from dedup_sdk import LastId, Lookup, MemoryStore, Recovery, Window, header, orders
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
 from dedup_sdk.ids import key
 from tests.support.consuming import poll_quiet, poll_some, run_all, values
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import s3fs
 
 from dedup_sdk import Recovery
-from dedup_sdk.cli.app import run
-from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.snapshot_copy import publish_snapshot
+from dedup_sdk._cli.app import run
+from dedup_sdk._store.manifest import read_manifest
+from dedup_sdk._store.snapshot_copy import publish_snapshot
 from tests.support.consuming import poll_quiet, poll_some, values
 from tests.support.s3 import s3_server
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assignment import State
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.errors import StoreLockedError
-from dedup_sdk.kafka.assignment import State
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 from tests.support.events import Events
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer
-    from dedup_sdk.engine.partition import Partition
+    from dedup_sdk._engine.partition import Partition
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from rocksdict import AccessType, Options, Rdict
 
-from dedup_sdk.store.identity import FORMAT
-from dedup_sdk.store.paths import list_partitions
+from dedup_sdk._store.identity import FORMAT
+from dedup_sdk._store.paths import list_partitions
 from tests.support.consuming import committed, committed_metadata, poll_quiet, values
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from dedup_sdk.producer import DedupProducer, OutboxDamagedError, OutboxError, OutboxFullError, ProducerKey
-from dedup_sdk.producer.client_adapter import PartitionChooser
+from dedup_sdk.producer._client_adapter import PartitionChooser
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 from tests.support.outboxes import GatedOutbox, make_producer, poll_until, records, stored
 
@@ -293,8 +293,8 @@ def test_more_than_the_client_and_the_memory_hold_goes_through_in_order(
     kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What finds no room waits on disk, and is read again from there."""
-    monkeypatch.setattr("dedup_sdk.producer.pipeline._MOST_READY", 50)
-    monkeypatch.setattr("dedup_sdk.producer.pipeline._READ_ROWS", 7)
+    monkeypatch.setattr("dedup_sdk.producer._pipeline._MOST_READY", 50)
+    monkeypatch.setattr("dedup_sdk.producer._pipeline._READ_ROWS", 7)
     kafka.set_broker_down()
     config = {"queue.buffering.max.messages": 20}
     with make_producer(kafka.bootstrap, tmp_path / "outbox", config) as producer:

@@ -11,15 +11,15 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.kafka import recovery
-from dedup_sdk.kafka.assignment import State
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.session import Session
+from dedup_sdk._kafka import recovery
+from dedup_sdk._kafka.assignment import State
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.session import Session
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
-    from dedup_sdk.kafka.assignment import Assigned
+    from dedup_sdk._kafka.assignment import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 

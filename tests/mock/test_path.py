@@ -11,7 +11,7 @@ def test_one_record_is_a_short_way() -> None:
 
     assert trail.count() <= 55, "\n".join(trail.trace)
     assert trail.modules <= 12, sorted(trail.calls)
-    assert trail.count("kafka/") <= 24, "\n".join(trail.trace)
+    assert trail.count("_kafka/") <= 24, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
 
@@ -32,4 +32,4 @@ def test_an_assignment_is_a_way_of_limited_length() -> None:
 
     assert trail.count() <= 200, "\n".join(trail.trace)
     assert trail.modules <= 25, sorted(trail.calls)
-    assert trail.count("kafka/") <= 97, "\n".join(trail.trace)
+    assert trail.count("_kafka/") <= 97, "\n".join(trail.trace)

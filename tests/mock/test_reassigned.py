@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.runner.runner import Runner
+from dedup_sdk._runner.runner import Runner
 from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, PartitionEvent
-from dedup_sdk.kafka import recovery
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk._kafka import recovery
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for
 from tests.support.damage import damage_file
 from tests.support.events import Events

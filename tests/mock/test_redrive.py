@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from dedup_sdk import DeadLetter, MemoryStore
-from dedup_sdk.cli.app import run as dedup
-from dedup_sdk.ids.redrive import REDRIVE_HEADER
-from dedup_sdk.kafka.fields import as_record
-from dedup_sdk.runner.dead_letters import original_headers
+from dedup_sdk._cli.app import run as dedup
+from dedup_sdk._kafka.fields import as_record
+from dedup_sdk._runner.dead_letters import original_headers
+from dedup_sdk.ids._redrive import REDRIVE_HEADER
 from dedup_sdk.shared import MemoryClaimStore, Shared
 from tests.support.consuming import poll_quiet, values
 from tests.support.dead_letters import dead_letter, dead_letters, forward

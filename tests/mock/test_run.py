@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import ConfigurationError
-from dedup_sdk.kafka import loop as fetch_loop
-from dedup_sdk.kafka import worker_session
+from dedup_sdk._kafka import loop as fetch_loop
+from dedup_sdk._kafka import worker_session
 from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:

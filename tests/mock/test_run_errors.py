@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import KafkaError
 
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreError
+from dedup_sdk._runner import settings as run_settings
+from dedup_sdk._runner.dead_letters import original_headers
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.runner import settings as run_settings
-from dedup_sdk.runner.dead_letters import original_headers
 from tests.support.consuming import QUIET_S, committed, poll_quiet, poll_some, run_all, values
 from tests.support.dead_letters import dead_letters
 

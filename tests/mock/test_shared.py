@@ -13,7 +13,7 @@ from dedup_sdk.shared import (
     MemoryClaimStore,
     Shared,
 )
-from dedup_sdk.shared.acknowledgements import MAX_PENDING, PendingAck
+from dedup_sdk.shared._acknowledgements import MAX_PENDING, PendingAck
 from dedup_sdk.testing import MockKafka
 from tests.mock.conftest import QUICK_CLIENT
 from tests.support import consuming

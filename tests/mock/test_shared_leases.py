@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from dedup_sdk import Window
-from dedup_sdk.observe import Counters
+from dedup_sdk._observe import Counters
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
-from dedup_sdk.shared.claims import ClaimGatekeeper
-from dedup_sdk.shared.gate import OwnedClaim
+from dedup_sdk.shared._claims import ClaimGatekeeper
+from dedup_sdk.shared._gate import OwnedClaim
 from tests.support.claiming import claims_of
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
 from tests.support.shared_memory import Watched, claim_as, complete_as, hindrances

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from dedup_sdk import DedupConsumer, VerdictEvent
-    from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.shared.settings import InFlight
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk.shared._settings import InFlight
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import header
-from dedup_sdk.kafka import reader as reader_module
-from dedup_sdk.kafka.reader import Readers, TailReader
-from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk._kafka import reader as reader_module
+from dedup_sdk._kafka.reader import Readers, TailReader
+from dedup_sdk._kafka.settings import client_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

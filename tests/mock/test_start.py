@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError, MemoryStore, Recovery
+from dedup_sdk._kafka import recovery
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.commit_text import parse_metadata
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.kafka import recovery
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.kafka.commit_text import parse_metadata
 from tests.support.consuming import (
     commit_plainly,
     commit_text,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk.kafka import assignment, session
-from dedup_sdk.kafka.client import Client
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk._kafka import assignment, session
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._store.rocks import RocksStore
 from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, wait_for
 
 if TYPE_CHECKING:

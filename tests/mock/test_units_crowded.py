@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, Unit, Window
-from dedup_sdk.kafka import session
-from dedup_sdk.units import memory as unit_memory
+from dedup_sdk._kafka import session
+from dedup_sdk._units import memory as unit_memory
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, lookup, numbers, poll_some, run_all, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import MemoryStore
-from dedup_sdk.engine.partition import Partition
+from dedup_sdk._engine.partition import Partition
 from tests.support.consuming import poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
 

@@ -9,17 +9,17 @@ import pytest
 from confluent_kafka import KafkaError
 
 from dedup_sdk import Unit
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka import session
-from dedup_sdk.kafka.log_end import LogEnds
-from dedup_sdk.units import memory as unit_memory
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka import session
+from dedup_sdk._kafka.log_end import LogEnds
+from dedup_sdk._units import memory as unit_memory
 from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, values, wait_for
 from tests.support.sending_units import SendUnits, unit_sender, units
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from dedup_sdk.kafka.assignment import Assigned
+    from dedup_sdk._kafka.assignment import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make
 

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from dedup_sdk.core.reach import StartPlan, plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
+from dedup_sdk._core.reach import StartPlan, plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka.assignment import Assigned
+from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._kafka.rewind import moved
+from dedup_sdk._marks import Witness
+from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
+from dedup_sdk._rule_fingerprint import rule_digits
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import DIGEST_NAME, KeyStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import IdSpec, digest_one, key, value
-from dedup_sdk.kafka.assignment import Assigned
-from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk.kafka.rewind import moved
-from dedup_sdk.marks import Witness
-from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
-from dedup_sdk.rule_fingerprint import rule_digits
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import DIGEST_NAME, KeyStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from tests.model.host import WINDOW_MS, Assignment, Outcome, Row
 from tests.support.disks import keeping
 

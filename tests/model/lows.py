@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk.kafka.rewind import moved
+from dedup_sdk._kafka.rewind import moved
 from tests.model.group_life import GROUP, GroupLife
 from tests.model.worlds.broker import Log
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup_sdk.core.reach import StartPlan
-from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.snapshot import SortedFileWriter
+from dedup_sdk._core.reach import StartPlan
+from dedup_sdk._kafka.recovery import start_from_snapshot
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.snapshot import SortedFileWriter
 from tests.model.engine_host import EngineHost
 from tests.model.host import WINDOW_MS, Assignment
 

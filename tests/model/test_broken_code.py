@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk import decision
-from dedup_sdk.core import lookup
-from dedup_sdk.core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
-from dedup_sdk.core.lookup import LookupMemory, RecentMarks, Waiting
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.kafka import recovery
-from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata
-from dedup_sdk.record import VerdictKind
-from dedup_sdk.store import memory
+from dedup_sdk import _decision as decision
+from dedup_sdk._core import lookup
+from dedup_sdk._core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
+from dedup_sdk._core.lookup import LookupMemory, RecentMarks, Waiting
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka import recovery
+from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._record import VerdictKind
+from dedup_sdk._store import memory
 from tests.model.engine_host import EngineHost
 from tests.model.history import History
 from tests.model.snapshot_host import SnapshotHost

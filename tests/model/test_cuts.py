@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._window import Window
 from tests.model.worlds.broker import TOPIC, Broker, Log
 from tests.model.worlds.client import OutOfRange
 from tests.model.worlds.disk import Disk

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk import decision
-from dedup_sdk.core import lookup
-from dedup_sdk.core.count_window import CountWindow
-from dedup_sdk.core.fallback import FallbackIds
-from dedup_sdk.core.flight import digest_of
-from dedup_sdk.core.last import LastMemory
-from dedup_sdk.core.last_rule import LastRule, SourceState
-from dedup_sdk.core.lookup import LookupMemory
-from dedup_sdk.core.seen import IdStatus
-from dedup_sdk.core.sources import Sources
-from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition, Writer
-from dedup_sdk.kafka import commits, recovery
-from dedup_sdk.kafka.session import Session
-from dedup_sdk.store.memory import MemoryPartition
-from dedup_sdk.store.rocks import RocksStore
+from dedup_sdk import _decision as decision
+from dedup_sdk._core import lookup
+from dedup_sdk._core.count_window import CountWindow
+from dedup_sdk._core.fallback import FallbackIds
+from dedup_sdk._core.flight import digest_of
+from dedup_sdk._core.last import LastMemory
+from dedup_sdk._core.last_rule import LastRule, SourceState
+from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._core.seen import IdStatus
+from dedup_sdk._core.sources import Sources
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition, Writer
+from dedup_sdk._kafka import commits, recovery
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._store.memory import MemoryPartition
+from dedup_sdk._store.rocks import RocksStore
 from tests.model.worlds.client import ModelClient
 from tests.model.worlds.life import Life
 from tests.model.worlds.world import WORLDS

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dedup_sdk import Lookup, MemoryStore, Window
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka import recovery, session
+from dedup_sdk._kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
+from dedup_sdk._kafka.commit_text import parse_metadata
+from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.recovery import Recovery
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk.ids import key
-from dedup_sdk.kafka import recovery, session
-from dedup_sdk.kafka.assignment import OURS, TRANSITIONS, Assigned, Pause, Start, State
-from dedup_sdk.kafka.commit_text import parse_metadata
-from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.recovery import Recovery
-from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import client_settings
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
 HERE = TopicPartition(TOPIC, 0)

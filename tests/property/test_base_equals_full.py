@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import key
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from spark_backfill import slots
 from spark_backfill.base_range import alone
 from spark_backfill.offset_range import expire
@@ -27,8 +27,8 @@ from tests.support.rebuilding import NOW_MS, marks_of, plan, rebuild, write
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.marks import Progress
-    from dedup_sdk.store.manifest import PartitionManifest
+    from dedup_sdk._marks import Progress
+    from dedup_sdk._store.manifest import PartitionManifest
 
 HOUR = Window(milliseconds=320)
 COUNTS = [Window(count=6), Window(count=40), Window(count=9, milliseconds=320)]

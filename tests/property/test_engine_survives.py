@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dedup_sdk.record import VerdictKind
-from dedup_sdk.window import Window
+from dedup_sdk._record import VerdictKind
+from dedup_sdk._window import Window
 from tests.support.logs import Row, logs
 from tests.support.surviving import Disk, MemoryDisk, RocksDisk, Survivor
 

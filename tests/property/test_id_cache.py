@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dedup_adapters import artemis
 from dedup_sdk import Deduplicator, MemoryStore, Record, RocksStore
-from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk._store.protocol import KeyStore
 from tests.support.disks import keeping
 
 ADDRESSES = ["orders", "orders.eu", "audit"]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk import ids
+from dedup_sdk._record import Record, type_headers
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import IdSpec, RecordFields, digest_parts, id_spec
-from dedup_sdk.record import Record, type_headers
 
 LIMIT = 65_536
 

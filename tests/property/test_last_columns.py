@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from dedup_sdk import orders
-from dedup_sdk.core.last_rule import LastRule
-from dedup_sdk.decision import BelowFloor
-from dedup_sdk.window import Window
+from dedup_sdk._core.last_rule import LastRule
+from dedup_sdk._decision import BelowFloor
+from dedup_sdk._window import Window
 from tests.support.memory_pair import Pair
 
 if TYPE_CHECKING:

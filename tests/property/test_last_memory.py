@@ -9,17 +9,17 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 
-from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, RecordRef
-from dedup_sdk.core.last import open_last
-from dedup_sdk.core.last_rule import LastRule
-from dedup_sdk.core.seen import Candidate, IdStatus
-from dedup_sdk.core.source_keys import SourceKeys
-from dedup_sdk.core.state import PartitionState
-from dedup_sdk.decision import BelowFloor
+from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, RecordRef
+from dedup_sdk._core.last import open_last
+from dedup_sdk._core.last_rule import LastRule
+from dedup_sdk._core.seen import Candidate, IdStatus
+from dedup_sdk._core.source_keys import SourceKeys
+from dedup_sdk._core.state import PartitionState
+from dedup_sdk._decision import BelowFloor
+from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
+from dedup_sdk._record import VerdictKind
+from dedup_sdk._window import Window
 from dedup_sdk.ids import header
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
-from dedup_sdk.record import VerdictKind
-from dedup_sdk.window import Window
 from tests.model.last_id.rule import Answer, Ident, LastIdRule, Sent, fold_all
 from tests.support.slashed import DenseSlashed, Slashed
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from dedup_sdk import orders
-from dedup_sdk.core.seen import Candidate, IdStatus, Seen, begin, restore
+from dedup_sdk._core.seen import Candidate, IdStatus, Seen, begin, restore
 from dedup_sdk.errors import StoreCorruptError
 from dedup_sdk.orders import Comparison, Order, PartialOrder, SortKey
 

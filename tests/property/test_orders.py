@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dedup_sdk import orders
 from dedup_sdk.orders import Comparison, Order, SortKey
-from dedup_sdk.orders.sort_key import ONLY_ORIGIN
+from dedup_sdk.orders._sort_key import ONLY_ORIGIN
 from tests.support.ordered_ids import KINDS, Kind
 
 OPPOSITE = {

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields, id_spec
-from dedup_sdk.record import Record
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import id_columns, parse_columns
 from spark_backfill.fold import Packing

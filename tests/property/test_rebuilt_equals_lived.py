@@ -14,11 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window
-from dedup_sdk.core.reach import GRACE
+from dedup_sdk._core.reach import GRACE
+from dedup_sdk._marks import Progress
+from dedup_sdk._store.manifest import PartitionManifest
+from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.marks import Progress
-from dedup_sdk.store.manifest import PartitionManifest
-from dedup_sdk.store.memory import MemoryStore
 from spark_backfill.errors import BackfillError
 from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.offset_range import OffsetRange, horizon_ms

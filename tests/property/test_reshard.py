@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.recovery import start_from_snapshot
+from dedup_sdk._record import Record, Verdict, VerdictKind
+from dedup_sdk._store.manifest import Manifest, write_manifest
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_one, header
-from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.record import Record, Verdict, VerdictKind
-from dedup_sdk.store.manifest import Manifest, write_manifest
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from spark_backfill.history import History
 from spark_backfill.offset_range import OffsetRange, horizon_ms, plan_offset_range
 from spark_backfill.partitioner import PARTITIONERS, Partitioner, partitions_of

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from tests.support.logs import Act, Row, acts, logs
 from tests.support.surviving import MemoryDisk, Survivor
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.marks import DIGEST_BYTES, Marks
+from dedup_sdk._marks import DIGEST_BYTES, Marks
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import Block, RunPacker, Tally, from_batch, to_batch
 from spark_backfill.slots import Slot, SlotPlan

@@ -24,7 +24,7 @@ from tests.support.sharing.watched import SILENCE_S
 from tests.support.sharing.world import LEASE_S, WINDOW_MS, Plan, World
 
 if TYPE_CHECKING:
-    from dedup_sdk.shared.settings import InFlight, OnOutage
+    from dedup_sdk.shared._settings import InFlight, OnOutage
     from tests.support.sharing.member import Member
     from tests.support.sharing.watched import Given
 

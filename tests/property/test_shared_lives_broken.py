@@ -10,13 +10,13 @@ from hypothesis import Phase, settings
 from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
-from dedup_sdk.engine.partition import VerdictCounter
-from dedup_sdk.shared.acknowledgements import Acknowledgements
-from dedup_sdk.shared.claims import ClaimGatekeeper
-from dedup_sdk.shared.gate import ClaimGate
-from dedup_sdk.shared.leases import Leases
-from dedup_sdk.shared.memory import MemoryClaimStore, _Claimed, _Completed
-from dedup_sdk.shared.protocol import ClaimKind
+from dedup_sdk._engine.partition import VerdictCounter
+from dedup_sdk.shared._acknowledgements import Acknowledgements
+from dedup_sdk.shared._claims import ClaimGatekeeper
+from dedup_sdk.shared._gate import ClaimGate
+from dedup_sdk.shared._leases import Leases
+from dedup_sdk.shared._memory import MemoryClaimStore, _Claimed, _Completed
+from dedup_sdk.shared._protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing import member, truth, watched, world

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.core.flight import DONE
-from dedup_sdk.units import memory as unit_memory
-from dedup_sdk.units.doubt import Doubt
-from dedup_sdk.units.memory import UnitMemory
-from dedup_sdk.units.whole import CompleteUnit
-from dedup_sdk.window import Window
+from dedup_sdk._core.flight import DONE
+from dedup_sdk._units import memory as unit_memory
+from dedup_sdk._units.doubt import Doubt
+from dedup_sdk._units.memory import UnitMemory
+from dedup_sdk._units.whole import CompleteUnit
+from dedup_sdk._window import Window
 from tests.support.naive_units import events_of, read_events
 from tests.support.unit_logs import unit_log
 from tests.support.unit_world import Action, UnitWorld

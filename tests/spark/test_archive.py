@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import id_spec
-from dedup_sdk.record import Record
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.archived import Archived

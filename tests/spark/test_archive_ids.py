@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
+from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields, id_spec
-from dedup_sdk.record import Record
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.archived import (
     Archived,
     Horizons,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from dedup_sdk.decision import Mark
+from dedup_sdk._decision import Mark
+from dedup_sdk._kafka.commit_text import sealed
+from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import digest_one, digest_parts
-from dedup_sdk.kafka.commit_text import sealed
-from dedup_sdk.store.manifest import Manifest
-from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from dedup_sdk.kafka.commit_text import sealed
-from dedup_sdk.record import Record
-from dedup_sdk.store.manifest import Manifest
-from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk._kafka.commit_text import sealed
+from dedup_sdk._record import Record
+from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from dedup_sdk.store.manifest import Gap, Manifest, PartitionManifest
-from dedup_sdk.window import Window
+from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
+from dedup_sdk._window import Window
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import Archived, Horizons, LogPart, check_gaps
 from spark_backfill.base import Base

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Lookup
-from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk._core.source_keys import SourceKeys
+from dedup_sdk._marks import join_marks
+from dedup_sdk._store.manifest import read_manifest, write_manifest
+from dedup_sdk._store.snapshot import SortedFileWriter, read_snapshot
+from dedup_sdk._window import Window
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import header
-from dedup_sdk.marks import join_marks
-from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot import SortedFileWriter, read_snapshot
-from dedup_sdk.window import Window
 from spark_backfill.backfill import backfill
 from spark_backfill.base import check_base_log, open_base
 from spark_backfill.errors import BackfillError

@@ -13,11 +13,11 @@ import numpy as np
 import psutil
 import pytest
 
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import DedupError
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.snapshot import verify_snapshot
-from dedup_sdk.testing.java_home import find_java
+from dedup_sdk.testing._java_home import find_java
 from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from dedup_sdk.decision import Mark
+    from dedup_sdk._decision import Mark
     from tests.support.brokers import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
+from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.store.snapshot import verify_snapshot
 from dedup_sdk.testing import free_port
 from spark_backfill import launch
 from spark_backfill.errors import BackfillError
@@ -139,7 +139,7 @@ def wait(record):
 """
 PATIENT = """
 import sys
-from dedup_sdk.cli import main
+from dedup_sdk._cli import main
 from spark_backfill import submission
 submission._GRACE_S = 60
 sys.exit(main())

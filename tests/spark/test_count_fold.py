@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.decision import Mark
-from dedup_sdk.window import Window
+from dedup_sdk._decision import Mark
+from dedup_sdk._window import Window
 from spark_backfill.count_fold import CountFold
 from spark_backfill.time_fold import Folded
 from tests.support.folding import add_rows

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dedup_sdk.marks import Marks
-from dedup_sdk.record import Record
-from dedup_sdk.store.snapshot import verify_snapshot
-from dedup_sdk.window import Window
+from dedup_sdk._marks import Marks
+from dedup_sdk._record import Record
+from dedup_sdk._store.snapshot import verify_snapshot
+from dedup_sdk._window import Window
 from spark_backfill import parquet_files
 from spark_backfill.backfill import backfill
 from spark_backfill.duplicate_offsets import check_one_record, watch_bits, watched_marks
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dedup_sdk.store.manifest import PartitionManifest
+    from dedup_sdk._store.manifest import PartitionManifest
     from spark_backfill.report import Report
 
 OFFSET_RANGES = [OffsetRange(partition=0, low=0, begin=0, high=9, complete=True)]

@@ -42,7 +42,7 @@ except EndedError as ended:
 
 LAUNCHER = """
 import sys
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
 from spark_backfill import launch, submission
 place, kind = sys.argv[1:3]
 submission._GRACE_S = 1 if kind == "deaf" else 30

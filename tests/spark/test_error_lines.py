@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import id_spec
-from dedup_sdk.record import Record
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line

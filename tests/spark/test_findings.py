@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dedup_sdk._record import Record
+from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_one, id_spec
-from dedup_sdk.ids.columns import RecordFields
-from dedup_sdk.record import Record
-from dedup_sdk.window import Window
+from dedup_sdk.ids._columns import RecordFields
 from spark_backfill import slots
 from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.histogram import Histogram

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill import slots
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.output import Output
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from dedup_sdk.decision import Mark
+    from dedup_sdk._decision import Mark
     from spark_backfill.fold import Task
     from spark_backfill.slot_outcome import SlotOutcome
 
@@ -247,6 +247,6 @@ def test_marks_of_naive_and_columns_are_comparable() -> None:
     """The comparison itself tells marks apart by offset, timestamp and number."""
     marks, _ = naive_fold([Row(0, 1, 5, digest_of("a")), Row(0, 2, 6, digest_of("a"))], Window(count=2))
     assert [tuple(mark) for mark in marks.values()] == [(2, 6, 1)]
-    from dedup_sdk.marks import NO_MARKS
+    from dedup_sdk._marks import NO_MARKS
 
     assert newest_marks([NO_MARKS]) == {}

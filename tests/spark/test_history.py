@@ -9,11 +9,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Lookup, header
+from dedup_sdk._kafka.commit_text import CommitMetadata, sealed
+from dedup_sdk._rule_fingerprint import rule_digits
+from dedup_sdk._store.protocol import DIGEST_NAME
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.commit_text import CommitMetadata, sealed
-from dedup_sdk.rule_fingerprint import rule_digits
-from dedup_sdk.store.protocol import DIGEST_NAME
-from dedup_sdk.window import Window
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History, resolve_history

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 
-from dedup_sdk.kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.commit_text import CommitMetadata
 from spark_backfill import history_plan
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError

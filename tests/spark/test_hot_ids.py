@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from tests.support.naive_fold import Row, digest_of, live, naive_fold
 from tests.support.rebuilding import marks_of, rebuild
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._record import Record
 from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, id_spec
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
-from dedup_sdk.ids.spec import GroupKeys, redriven_keys
-from dedup_sdk.record import Record
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
+from dedup_sdk.ids._spec import GroupKeys, redriven_keys
 from spark_backfill import id_batches, id_columns
 
 if TYPE_CHECKING:

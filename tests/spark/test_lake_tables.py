@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._record import Record
+from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.record import Record
-from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options

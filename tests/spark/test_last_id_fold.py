@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Record
-from dedup_sdk.core.seen import Candidate
+from dedup_sdk._core.seen import Candidate
 from spark_backfill.errors import BackfillError
 from spark_backfill.last_id_fold import LastIdFold, ShuffledRow
 from spark_backfill.last_id_spec import LastIdSpec

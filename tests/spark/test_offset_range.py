@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
 
 HOUR = Window(hours=1)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.cli.app import run as dedup
-from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk._cli.app import run as dedup
+from dedup_sdk._store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from tests.support.lived_topics import RULES, Life

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Record, id_spec
+from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value, redriven_digest
-from dedup_sdk.store.snapshot import verify_snapshot
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value, redriven_digest
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from tests.support.archives import write_json_lines, write_parquet
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from dedup_sdk.decision import Mark
+    from dedup_sdk._decision import Mark
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import s3fs
 
+from dedup_sdk._record import Record
+from dedup_sdk._store.backup import restore_snapshot
+from dedup_sdk._store.manifest import MANIFEST_NAME
+from dedup_sdk._store.snapshot_copy import UrlTarget
+from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.record import Record
-from dedup_sdk.store.backup import restore_snapshot
-from dedup_sdk.store.manifest import MANIFEST_NAME
-from dedup_sdk.store.snapshot_copy import UrlTarget
-from dedup_sdk.store.snapshot_source import find_snapshots
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import Options, parse_options

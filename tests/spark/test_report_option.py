@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
+from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import digest_one
-from dedup_sdk.store.snapshot import verify_snapshot
 from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.findings.findings import Findings

@@ -14,12 +14,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from dedup_sdk import Recovery
+from dedup_sdk._record import Record
+from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.snapshot import verify_snapshot
+from dedup_sdk._store.snapshot_check import check_snapshot
+from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.record import Record
-from dedup_sdk.store.manifest import Manifest
-from dedup_sdk.store.snapshot import verify_snapshot
-from dedup_sdk.store.snapshot_check import check_snapshot
-from dedup_sdk.store.snapshot_source import find_snapshots
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options

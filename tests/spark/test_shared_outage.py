@@ -13,9 +13,9 @@ from redis import Redis
 
 from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import SharedStore
-from dedup_sdk.marks import Marks
+from dedup_sdk._marks import Marks
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, SharedStoreError
-from dedup_sdk.shared.scope import scoped_ids
+from dedup_sdk.shared._scope import scoped_ids
 from spark_backfill import shared_rebuild
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.shared_rebuild import (

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk.marks import Marks
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.manifest import MANIFEST_NAME
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore
-from dedup_sdk.shared.scope import scoped_ids
-from dedup_sdk.store.manifest import MANIFEST_NAME
+from dedup_sdk.shared._scope import scoped_ids
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options

@@ -11,15 +11,15 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from hypothesis import HealthCheck, given, settings
 
-from dedup_sdk.decision import Mark
+from dedup_sdk._decision import Mark
+from dedup_sdk._kafka.commit_text import sealed
+from dedup_sdk._record import Record
+from dedup_sdk._store.manifest import Gap, Manifest
+from dedup_sdk._store.snapshot import verify_snapshot
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
-from dedup_sdk.kafka.commit_text import sealed
-from dedup_sdk.record import Record
-from dedup_sdk.store.manifest import Gap, Manifest
-from dedup_sdk.store.snapshot import verify_snapshot
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from spark_backfill import job
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError

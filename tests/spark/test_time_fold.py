@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill import time_fold
 from spark_backfill.time_fold import TimeFold
 from tests.support.folding import add_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, Window
-from dedup_sdk.core.reach import NOTHING_KNOWN
+from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk.ids import key
 from spark_backfill.offset_range import OffsetRange, horizon_ms
 from spark_backfill.slot_outcome import SlotOutcome

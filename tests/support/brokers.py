@@ -11,13 +11,15 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing import LocalKafka
-from dedup_sdk.testing.local_kafka import create_topic
+from dedup_sdk.testing._local_kafka import create_topic
 from tests.support.kafka_container import KafkaContainer, engine_trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _PATIENCE_S = 60.0
+_NEVER_KILLED = {"broker.session.timeout.ms": "60000"}
+"""No test ends this broker, so that a long session costs nothing: a busy machine must not put it out of its own cluster."""
 
 
 class NoBrokerError(Exception):
@@ -78,7 +80,7 @@ def real_broker(*, container_required: bool) -> Iterator[Broker]:
         return
     trouble = engine_trouble()
     if trouble is None:
-        container = KafkaContainer()
+        container = KafkaContainer(config=_NEVER_KILLED)
         try:
             container.__enter__()
         except Exception as error:  # noqa: BLE001 - an image that cannot be pulled has many faces
@@ -92,7 +94,7 @@ def real_broker(*, container_required: bool) -> Iterator[Broker]:
             return
     if container_required:
         raise NoBrokerError(f"{trouble}, and under DEDUP_TEST_REQUIRE=1 nothing else will do")
-    kafka = LocalKafka()
+    kafka = LocalKafka(config=_NEVER_KILLED)
     try:
         kafka.start()
     except DedupError as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_adapters.redis import RedisStore
 from dedup_sdk.shared import ClaimKind
-from dedup_sdk.shared.claims import ClaimGatekeeper
+from dedup_sdk.shared._claims import ClaimGatekeeper
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer

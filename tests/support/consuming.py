@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import DedupConsumer, Lookup, RocksStore, Window, header
-from dedup_sdk.kafka.commit_text import CommitMetadata, parse_metadata, sealed
-from dedup_sdk.rule_fingerprint import rule_digits
-from dedup_sdk.store.protocol import DIGEST_NAME
+from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata, sealed
+from dedup_sdk._rule_fingerprint import rule_digits
+from dedup_sdk._store.protocol import DIGEST_NAME
 from tests.support.disks import keeping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from dedup_sdk import PartitionStatus
-    from dedup_sdk.store.protocol import KeyStore
-    from dedup_sdk.strategy import Strategy
+    from dedup_sdk._store.protocol import KeyStore
+    from dedup_sdk._strategy import Strategy
 
 PATIENCE_S = 60.0
 """Seconds after which something that has to come is taken for lost."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dedup_sdk._store.memory import MemoryPartition, MemoryStore
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.store.memory import MemoryPartition, MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dedup_sdk.marks import Marks, Progress
-    from dedup_sdk.store.protocol import Identity, KeyStore
-    from dedup_sdk.window import Window
+    from dedup_sdk._marks import Marks, Progress
+    from dedup_sdk._store.protocol import Identity, KeyStore
+    from dedup_sdk._window import Window
 
 
 def keeping(recent_marks: int, store: KeyStore | None = None) -> KeyStore:

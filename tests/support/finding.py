@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dedup_sdk.store.protocol import PartitionStore
+from dedup_sdk._store.protocol import PartitionStore
 from tests.support.marks import digest
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from dedup_sdk.window import Window
+    from dedup_sdk._window import Window
     from spark_backfill.count_fold import CountFold
     from spark_backfill.offset_range import OffsetRange
     from spark_backfill.slot_outcome import SlotOutcome

@@ -10,8 +10,8 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing.local_kafka import QUICK_SETTINGS, wait_until_ready
-from dedup_sdk.testing.ports import LOOPBACK, free_port
+from dedup_sdk.testing._local_kafka import QUICK_SETTINGS, wait_until_ready
+from dedup_sdk.testing._ports import LOOPBACK, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from dedup_sdk.decision import Mark
-from dedup_sdk.store.pages import decode_items
+from dedup_sdk._decision import Mark
+from dedup_sdk._store.pages import decode_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from dedup_sdk.marks import Marks
+    from dedup_sdk._marks import Marks
 
 
 class Kept(NamedTuple):

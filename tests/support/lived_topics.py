@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dedup_adapters import artemis
 from dedup_sdk import Deduplicator, LastId, Lookup, Record, Recovery, Window, header, id_spec, orders
+from dedup_sdk._store.backup import snapshot_store
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.snapshot import read_snapshot
 from dedup_sdk.ids import key
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
-from dedup_sdk.store.backup import snapshot_store
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.snapshot import read_snapshot
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, run_through
@@ -30,8 +30,8 @@ from tests.support.unit_world import record_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dedup_sdk.store.manifest import Manifest, PartitionManifest
-    from dedup_sdk.strategy import Strategy
+    from dedup_sdk._store.manifest import Manifest, PartitionManifest
+    from dedup_sdk._strategy import Strategy
     from tests.support.brokers import Broker
     from tests.support.known_marks import Kept
 

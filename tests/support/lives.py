@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dedup_sdk import Deduplicator, Record, Verdict
-from dedup_sdk.core.reach import plan_start
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._kafka.recovery import start_from_snapshot
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.manifest import read_manifest
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.snapshot import read_snapshot
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot import read_snapshot
 from spark_backfill.offset_range import OffsetRange, horizon_ms
 from tests.support.disks import keeping
 from tests.support.known_marks import Kept, newest_of
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from dedup_sdk.core.reach import StartPlan
-    from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.strategy import Strategy
-    from dedup_sdk.window import Window
+    from dedup_sdk._core.reach import StartPlan
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._strategy import Strategy
+    from dedup_sdk._window import Window
 
 
 class Memory(NamedTuple):

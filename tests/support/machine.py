@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, TopicPartition
 
 from dedup_sdk import Lookup, MemoryStore, PartitionEvent, VerdictKind, Window
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assignment import Assigned, State
+from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.recovery import Recovery
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.settings import Reset, client_settings
+from dedup_sdk._rule_fingerprint import rule_digits
+from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk.ids import key
-from dedup_sdk.kafka.assignment import Assigned, State
-from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.recovery import Recovery
-from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import Reset, client_settings
-from dedup_sdk.rule_fingerprint import rule_digits
-from dedup_sdk.store.protocol import DIGEST_NAME
 from tests.support.events import Events
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
 if TYPE_CHECKING:
-    from dedup_sdk.engine.partition import Partition
+    from dedup_sdk._engine.partition import Partition
 
 LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
 DAY = Window(days=1)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dedup_sdk.marks import Marks, Progress, cut_marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot import SortedFileWriter
+from dedup_sdk._marks import Marks, Progress, cut_marks
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.snapshot import SortedFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

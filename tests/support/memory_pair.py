@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dedup_sdk.core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
-from dedup_sdk.core.last import LastMemory, open_last
-from dedup_sdk.core.last_judge import LastJudge
-from dedup_sdk.core.memory import Step
-from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
-from dedup_sdk.core.sources import Sources
-from dedup_sdk.core.state import PartitionState
+from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
+from dedup_sdk._core.last import LastMemory, open_last
+from dedup_sdk._core.last_judge import LastJudge
+from dedup_sdk._core.memory import Step
+from dedup_sdk._core.source_keys import PARTITION_SOURCE, SourceKeys
+from dedup_sdk._core.sources import Sources
+from dedup_sdk._core.state import PartitionState
+from dedup_sdk._marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
 from dedup_sdk.ids import header
-from dedup_sdk.marks import NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks, latest
 
 if TYPE_CHECKING:
-    from dedup_sdk.core.compared import Compared
-    from dedup_sdk.core.last_rule import LastRule
-    from dedup_sdk.core.sources import LastNotes
+    from dedup_sdk._core.compared import Compared
+    from dedup_sdk._core.last_rule import LastRule
+    from dedup_sdk._core.sources import LastNotes
 
 
 class JudgesOneByOne(LastJudge):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from dedup_sdk.decision import Mark
+from dedup_sdk._decision import Mark
 from tests.support.naive_log import Entry, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dedup_sdk.window import Window
+    from dedup_sdk._window import Window
 
 
 class Row(NamedTuple):

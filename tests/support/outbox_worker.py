@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from dedup_sdk.producer import DedupProducer
-from dedup_sdk.producer.pipeline import Pipeline, Queued
-from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
+from dedup_sdk.producer._pipeline import Pipeline, Queued
+from dedup_sdk.producer._sqlite_outbox import FILE, SqliteOutbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable

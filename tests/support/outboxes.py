@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dedup_sdk.producer import DedupProducer, OutboxDamagedError, OutboxFullError
-from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
+from dedup_sdk.producer._sqlite_outbox import FILE, SqliteOutbox
 from tests.support.consuming import PATIENCE_S
 from tests.support.topic_records import topic_records
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from dedup_sdk.producer.outbox import Step
+    from dedup_sdk.producer._outbox import Step
 
 
 class Seen(NamedTuple):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, Message
 
-    from dedup_sdk.record import Record
+    from dedup_sdk._record import Record
 
 _FLUSH_S = 60.0
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from dedup_sdk._store.manifest import Manifest, read_manifest, write_manifest
+from dedup_sdk._store.snapshot import read_snapshot
+from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, id_spec
-from dedup_sdk.store.manifest import Manifest, read_manifest, write_manifest
-from dedup_sdk.store.snapshot import read_snapshot
-from dedup_sdk.window import Window
 from spark_backfill.archived import LogPart, horizons, plan_joined
 from spark_backfill.base_range import plan_on_base, resumable
 from spark_backfill.base_reader import BaseReader
@@ -31,8 +31,8 @@ from tests.support.naive_fold import Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dedup_sdk.decision import Mark
-    from dedup_sdk.record import Record
+    from dedup_sdk._decision import Mark
+    from dedup_sdk._record import Record
     from spark_backfill.last_id_spec import OrderedSpec, Spec
     from spark_backfill.runs import Block
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._record import Record, Settled, Verdict
+from dedup_sdk._strategy import Lookup, MissingIdPolicy
+from dedup_sdk._window import Window, Windows
 from dedup_sdk.ids import key
-from dedup_sdk.record import Record, Settled, Verdict
-from dedup_sdk.strategy import Lookup, MissingIdPolicy
-from dedup_sdk.window import Window, Windows
 
 DAY_MS = 86_400_000
 HOUR = Window(hours=1)

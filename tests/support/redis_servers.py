@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from testcontainers.community.redis import RedisContainer
 
 from dedup_sdk.testing import free_port
-from dedup_sdk.testing.ports import free_ports
+from dedup_sdk.testing._ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

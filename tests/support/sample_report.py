@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from dedup_sdk.store.pages import Uint64s
+from dedup_sdk._store.pages import Uint64s
 from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.gap_fold import fold_run, merge_runs
 from spark_backfill.findings.sightings import RunRows

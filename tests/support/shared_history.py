@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk._kafka.commit_text import sealed
 from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.commit_text import sealed
-from dedup_sdk.shared.scope import scope_name, scoped_ids
+from dedup_sdk.shared._scope import scope_name, scoped_ids
 from tests.support.consuming import commit_text
 from tests.support.producing import Outgoing, produce
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from dedup_sdk.shared.scope import Scope
+    from dedup_sdk.shared._scope import Scope
     from tests.support.brokers import Broker
 
 HOUR_MS: Final = 3_600_000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.pages import newest_per_digest
-from dedup_sdk.store.snapshot import SortedFileWriter
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.snapshot import SortedFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import psutil
 
 from dedup_sdk.testing import free_port
-from dedup_sdk.testing.java_home import spark_environment
+from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.launch import _spark_home
 
 if TYPE_CHECKING:

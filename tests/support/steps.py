@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from dedup_sdk.core.reach import StartPlan
+    from dedup_sdk._core.reach import StartPlan
 
 
 def finish(steps: Iterable[object]) -> None:

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import Manifest, PartitionManifest, write_manifest
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot import SortedFileWriter
-from dedup_sdk.window import Window
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, write_manifest
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._store.snapshot import SortedFileWriter
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.marks import Progress
-    from dedup_sdk.store.rocks import RocksPartition
+    from dedup_sdk._marks import Progress
+    from dedup_sdk._store.rocks import RocksPartition
 
 
 def open_store(root: Path, **settings: int) -> RocksPartition:

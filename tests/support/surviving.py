@@ -12,14 +12,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._record import Record, Verdict, VerdictKind
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import Identity, KeyStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.record import Record, Verdict, VerdictKind
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity, KeyStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from tests.support.disks import keeping
 from tests.support.known_marks import newest_marks
 from tests.support.logs import Row

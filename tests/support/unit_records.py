@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window, header
-from dedup_sdk.store.protocol import KeyStore
+from dedup_sdk._store.protocol import KeyStore
 
 DAY = Window(days=1)
 

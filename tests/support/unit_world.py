@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._units.unit import Unit, UnitMode
+from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, header
-from dedup_sdk.record import Record, Settled, Verdict, VerdictKind
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.units.unit import Unit, UnitMode
-from dedup_sdk.window import Window
 from tests.support.disks import keeping
 from tests.support.naive_units import Entry
 

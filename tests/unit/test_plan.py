@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.core.reach import NOTHING_KNOWN, plan_start
-from dedup_sdk.marks import Progress
+from dedup_sdk._core.reach import NOTHING_KNOWN, plan_start
+from dedup_sdk._marks import Progress
 
 STORED = Progress(low=10, high=50, done=((55, 57), (60, 61)), committed=40, accepted=30, newest_ms=999)
 

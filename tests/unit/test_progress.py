@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.marks import Progress, latest
+from dedup_sdk._marks import Progress, latest
 
 
 @st.composite

@@ -156,8 +156,8 @@ PACKAGES = [dedup_sdk, dedup_adapters, spark_backfill]
 OPTIONAL = (
     "dedup_adapters",
     "dedup_sdk.bridge",
-    "dedup_sdk.cli",
-    "dedup_sdk.demo",
+    "dedup_sdk._cli",
+    "dedup_sdk._demo",
     "dedup_sdk.producer",
     "dedup_sdk.testing",
     "spark_backfill",
@@ -202,6 +202,16 @@ def test_the_public_names_are_these() -> None:
     assert all(getattr(dedup_sdk.orders, name).__doc__ for name in dedup_sdk.orders.__all__)
 
 
+def test_a_private_module_is_private_by_name() -> None:
+    """As in most libraries: an import of what may change between versions shows an underscore."""
+    named = {
+        name
+        for name in modules()
+        if name.startswith("dedup_sdk") and not any(part.startswith("_") for part in name.split("."))
+    }
+    assert named | {"dedup_sdk"} == {*PUBLIC, "dedup_sdk.errors", "dedup_sdk.orders"}
+
+
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "dedup_sdk.ids"])
 def test_type_checkers_and_the_interpreter_find_the_same_names(name: str) -> None:
     """The imports that type checkers read, the table that the interpreter reads, and the list of names are one list."""
@@ -244,7 +254,7 @@ def test_importing_the_package_loads_nothing_that_is_not_used() -> None:
 def test_importing_a_package_loads_none_of_its_modules(package: str) -> None:
     """Its names cost nothing until they are used."""
     found = loaded(f"import {package}")
-    assert ours(found) == {"dedup_sdk", "dedup_sdk.lazy_names", package}
+    assert ours(found) == {"dedup_sdk", "dedup_sdk._lazy_names", package}
     assert found & {"asyncio", "confluent_kafka", "numpy", "rocksdict", "sqlite3"} == set()
 
 
@@ -311,7 +321,7 @@ def test_a_module_says_what_it_holds(name: str) -> None:
 def test_walking_finds_the_modules() -> None:
     """The test above is about all of the code."""
     found = set(modules())
-    assert {"dedup_sdk.decision", "dedup_sdk.store.rocks", "spark_backfill.job"} <= found
+    assert {"dedup_sdk._decision", "dedup_sdk._store.rocks", "spark_backfill.job"} <= found
     assert isinstance(import_module("dedup_sdk"), ModuleType)
 
 

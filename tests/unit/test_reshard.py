@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk.core.reach import NOTHING_KNOWN, plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._core.reach import NOTHING_KNOWN, plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.recovery import start_from_snapshot
+from dedup_sdk._marks import Marks, Progress, elsewhere
+from dedup_sdk._record import Record, VerdictKind
+from dedup_sdk._store.manifest import Manifest, fitting_partition, read_manifest, write_manifest
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import Identity, KeyStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.marks import Marks, Progress, elsewhere
-from dedup_sdk.record import Record, VerdictKind
-from dedup_sdk.store.manifest import Manifest, fitting_partition, read_manifest, write_manifest
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity, KeyStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from spark_backfill.history import NOTHING_COMMITTED, History
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.reshard import Reshard

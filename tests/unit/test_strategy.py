@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dedup_sdk import ConfigurationError, LastId, Lookup, Window, Windows, header, id_spec, orders
-from dedup_sdk.rule_fingerprint import rule_digits
+from dedup_sdk._rule_fingerprint import rule_digits
 
 
 def test_texts_are_taken() -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk._strategy import LastId, Lookup
+from dedup_sdk._window import Window, Windows, length_text
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import key
 from dedup_sdk.orders import integer
-from dedup_sdk.strategy import LastId, Lookup
-from dedup_sdk.window import Window, Windows, length_text
 
 
 def test_units_add_up() -> None:

@@ -18,7 +18,7 @@ from dedup_sdk import (
     Window,
     header,
 )
-from dedup_sdk.checks import shown
+from dedup_sdk._checks import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from dedup_sdk.bridge import BridgeError
-from dedup_sdk.bridge.target import BatchFailedError, Target
+from dedup_sdk.bridge._target import BatchFailedError, Target
 from tests.support.bridging import bridge, copy_all, lying
 from tests.support.producing import Outgoing, produce, with_ids
 

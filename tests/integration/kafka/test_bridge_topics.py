@@ -9,8 +9,8 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import MemoryStore
-from dedup_sdk.bridge.source import Source
-from dedup_sdk.bridge.source_log import parse_log
+from dedup_sdk.bridge._source import Source
+from dedup_sdk.bridge._source_log import parse_log
 from tests.support.bridging import Running, bridge, copy_all, lying, until
 from tests.support.brokers import delete_topic, make_anew
 from tests.support.consuming import PATIENCE_S, make_consumer, poll_some, values
@@ -124,7 +124,7 @@ def test_a_run_that_ends_by_itself_does_not_wait_for_what_a_topic_made_anew_had(
     broker: Broker, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is shorter than it was when the run began."""
-    monkeypatch.setattr("dedup_sdk.bridge.source.ENDS_EVERY_S", 0.2)
+    monkeypatch.setattr("dedup_sdk.bridge._source.ENDS_EVERY_S", 0.2)
     source, other, target = make_topic(1), make_topic(1), make_topic(1)
     produce(broker.bootstrap, source, nameless(*"abcdef"))
     produce(broker.bootstrap, other, nameless("o"))

@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dedup_sdk import Recovery
-from dedup_sdk.cli.app import run as dedup
+from dedup_sdk._cli.app import run as dedup
 from tests.support.consuming import PATIENCE_S, iterate_all, run_all
 from tests.support.dead_letters import dead_letters, forward
 from tests.support.stored import snapshot_of, stored_marks

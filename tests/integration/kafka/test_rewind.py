@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
 from tests.support.consuming import PATIENCE_S, poll_some
 
 if TYPE_CHECKING:

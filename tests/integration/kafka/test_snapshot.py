@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Recovery
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
 from dedup_sdk.errors import SnapshotError
 from tests.support.consuming import PATIENCE_S, poll_quiet, values
 from tests.support.stored import snapshot_of, stored_marks

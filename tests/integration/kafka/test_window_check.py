@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dedup_sdk import Window
-from dedup_sdk.cli.app import run
+from dedup_sdk._cli.app import run
 from tests.support.consuming import PATIENCE_S, commit_plainly, lookup, make_consumer, poll_quiet
 from tests.support.producing import Outgoing, produce
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.testing.local_kafka import create_topic
+from dedup_sdk.testing._local_kafka import create_topic
 from tests.support.kafka_container import KafkaContainer
 from tests.support.producing import produce, with_ids
 

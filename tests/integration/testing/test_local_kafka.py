@@ -13,8 +13,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from dedup_sdk.errors import DedupError, KafkaHelperError
 from dedup_sdk.testing import CuttingProxy, LocalKafka, free_port
-from dedup_sdk.testing.java_home import find_java
-from dedup_sdk.testing.local_kafka import kafka_jars
+from dedup_sdk.testing._java_home import find_java
+from dedup_sdk.testing._local_kafka import kafka_jars
 from tests.support.producing import produce, with_ids
 
 if TYPE_CHECKING:

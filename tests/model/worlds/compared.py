@@ -12,15 +12,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from dedup_sdk._strategy import LastId, Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.ids import header
-from dedup_sdk.strategy import LastId, Lookup
-from dedup_sdk.window import Window
 from tests.model.last_id.rule import Answer, Ident, LastIdRule, SourceState
 from tests.support.naive_log import Sighting, in_window
 from tests.support.slashed import DenseSlashed, Slashed
 
 if TYPE_CHECKING:
-    from dedup_sdk.decision import BelowFloor
+    from dedup_sdk._decision import BelowFloor
 
 _ORDERS = {"dense": DenseSlashed(), "sparse": Slashed()}
 

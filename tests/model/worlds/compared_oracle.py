@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk.record import VerdictKind
+from dedup_sdk._record import VerdictKind
 from tests.model.last_id.rule import Answer
 from tests.model.worlds.compared import LogRow, read_compared
 from tests.model.worlds.oracle import Oracle

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dedup_sdk._marks import Found, Marks, Progress
+from dedup_sdk._store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
+from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.marks import Found, Marks, Progress
-from dedup_sdk.store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
-from dedup_sdk.window import Window
 from tests.support.steps import finish
 
 

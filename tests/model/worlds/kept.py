@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk.core.last import LastMemory
-from dedup_sdk.core.lookup import LookupMemory
+from dedup_sdk._core.last import LastMemory
+from dedup_sdk._core.lookup import LookupMemory
 
 if TYPE_CHECKING:
-    from dedup_sdk.core.state import PartitionState
+    from dedup_sdk._core.state import PartitionState
 
 
 def kept(state: PartitionState) -> list[int]:

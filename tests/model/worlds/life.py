@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import TopicPartition
 
-from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk._store.memory import MemoryStore
 from tests.model.worlds.broker import TOPIC, Backup, Broker, Log
 from tests.model.worlds.compared import Source
 from tests.model.worlds.compared_oracle import ComparedOracle
@@ -27,7 +27,7 @@ from tests.support.broken_promise import BrokenPromiseError
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from dedup_sdk.store.protocol import KeyStore
+    from dedup_sdk._store.protocol import KeyStore
 
 _DRAIN_ROUNDS = 400
 _TRIES = 3

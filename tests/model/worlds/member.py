@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, TopicPartition
 
-from dedup_sdk.core.flight import INDIVIDUAL
-from dedup_sdk.engine.deduplicator import Deduplicator
-from dedup_sdk.engine.partition import Partition
+from dedup_sdk._core.flight import INDIVIDUAL
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka.assignment import State
+from dedup_sdk._kafka.delivery import BatchClassifier
+from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.recovery import Recovery
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._record import Verdict
+from dedup_sdk._strategy import Lookup
 from dedup_sdk.errors import RecoveryError, StoreError
 from dedup_sdk.ids import key
-from dedup_sdk.kafka.assignment import State
-from dedup_sdk.kafka.delivery import BatchClassifier
-from dedup_sdk.kafka.guards import CallbackErrors
-from dedup_sdk.kafka.recovery import Recovery
-from dedup_sdk.kafka.session import Session
-from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.record import Verdict
-from dedup_sdk.strategy import Lookup
 from tests.model.worlds.broker import TOPIC, Broker
 from tests.model.worlds.client import ModelClient, OutOfRange
 from tests.model.worlds.disk import Disk, DiskStore
@@ -28,10 +28,10 @@ from tests.model.worlds.world import WALL_CLOCK_MS
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from dedup_sdk.core.flight import RecordRef
-    from dedup_sdk.kafka.loop import Durability
-    from dedup_sdk.kafka.recovery import History
-    from dedup_sdk.kafka.settings import Reset
+    from dedup_sdk._core.flight import RecordRef
+    from dedup_sdk._kafka.loop import Durability
+    from dedup_sdk._kafka.recovery import History
+    from dedup_sdk._kafka.settings import Reset
     from tests.model.worlds.world import World
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from dedup_sdk.kafka.commit_text import parse_metadata
-from dedup_sdk.record import VerdictKind
+from dedup_sdk._kafka.commit_text import parse_metadata
+from dedup_sdk._record import VerdictKind
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.naive_log import End, read_log
 from tests.support.naive_log import Entry as LogEntry

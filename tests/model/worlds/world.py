@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dedup_sdk.kafka.loop import Durability
-from dedup_sdk.kafka.recovery import OnFullDisk
-from dedup_sdk.window import Window
+from dedup_sdk._kafka.loop import Durability
+from dedup_sdk._kafka.recovery import OnFullDisk
+from dedup_sdk._window import Window
 from tests.model.worlds.compared import Compared
 
 WALL_CLOCK_MS = 10_000_000

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from dedup_sdk.shared import Claim, ClaimKind, MemoryClaimStore, SharedStoreError
-from dedup_sdk.shared.memory import _Claimed
+from dedup_sdk.shared._memory import _Claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

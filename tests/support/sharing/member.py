@@ -10,13 +10,13 @@ import numpy as np
 from confluent_kafka import Message
 
 from dedup_sdk import Lookup, MemoryStore, VerdictKind
-from dedup_sdk.core.flight import INDIVIDUAL, OFFERED
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._core.flight import INDIVIDUAL, OFFERED
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assignment import State as Assignment
+from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.kafka.assignment import State as Assignment
-from dedup_sdk.kafka.delivery import BatchClassifier, CompletedBy, Delivery
-from dedup_sdk.shared.claims import ClaimGatekeeper
+from dedup_sdk.shared._claims import ClaimGatekeeper
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import LOST, Line
 from tests.support.sharing.truth import Coordinates, Entry, Ident
@@ -24,9 +24,9 @@ from tests.support.sharing.watched import SILENCE_S, Given, Watched, Where
 
 if TYPE_CHECKING:
     from dedup_sdk import VerdictEvent, Window
-    from dedup_sdk.core.flight import RecordRef
-    from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.kafka.session import Session
+    from dedup_sdk._core.flight import RecordRef
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._kafka.session import Session
     from dedup_sdk.shared import Shared
     from tests.support.sharing.world import World
 

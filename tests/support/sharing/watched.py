@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk.core.flight import PARKED
-from dedup_sdk.shared.gate import ClaimGate
+from dedup_sdk._core.flight import PARKED
+from dedup_sdk.shared._gate import ClaimGate
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.sharing.line import LOST
 
 if TYPE_CHECKING:
-    from dedup_sdk.engine.deduplicator import Deduplicator
-    from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.shared.claims import ClaimGatekeeper
+    from dedup_sdk._engine.deduplicator import Deduplicator
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk.shared._claims import ClaimGatekeeper
     from tests.support.sharing.line import Line
     from tests.support.sharing.truth import Entry, Ident
     from tests.support.sharing.world import World

@@ -14,8 +14,8 @@ from tests.support.sharing.member import Life, Member
 from tests.support.sharing.truth import Coordinates, Entry, Ident, Truth
 
 if TYPE_CHECKING:
-    from dedup_sdk.shared.scope import Scope
-    from dedup_sdk.shared.settings import InFlight, OnOutage
+    from dedup_sdk.shared._scope import Scope
+    from dedup_sdk.shared._settings import InFlight, OnOutage
     from tests.support.sharing.watched import Given, Where
 
 LEASE_S = 60.0

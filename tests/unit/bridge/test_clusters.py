@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from dedup_sdk.bridge import source_log
-from dedup_sdk.kafka.client import PendingRequest
+from dedup_sdk._kafka.client import PendingRequest
+from dedup_sdk.bridge import _source_log as source_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

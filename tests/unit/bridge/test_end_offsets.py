@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.bridge import source as module
-from dedup_sdk.bridge.source import GONE_S, EndOffsets
+from dedup_sdk.bridge import _source as module
+from dedup_sdk.bridge._source import GONE_S, EndOffsets
 from tests.support.set_clock import SetClock
 
 if TYPE_CHECKING:
-    from dedup_sdk.bridge.source_log import PartitionId
+    from dedup_sdk.bridge._source_log import PartitionId
 
 A, B = ("a", 0), ("b", 0)
 
@@ -25,12 +25,12 @@ class Logs:
         self.now, self.copied, self.looks = now, copied, 0
 
     def ends_now(self, places: set[PartitionId]) -> dict[PartitionId, int | None]:
-        """See `dedup_sdk.bridge.source.Logs`."""
+        """See `dedup_sdk.bridge._source.Logs`."""
         self.looks += 1
         return {place: self.now[place] for place in places}
 
     def reached(self, ends: dict[PartitionId, int]) -> set[PartitionId]:
-        """See `dedup_sdk.bridge.source.Logs`."""
+        """See `dedup_sdk.bridge._source.Logs`."""
         return {place for place, end in ends.items() if self.copied[place] >= end}
 
 

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Message
 
 from dedup_sdk import ConfigurationError, id_spec
-from dedup_sdk.bridge.record_ids import RecordIds, source_id
-from dedup_sdk.bridge.source_log import Log, id_prefix
+from dedup_sdk.bridge._record_ids import RecordIds, source_id
+from dedup_sdk.bridge._source_log import Log, id_prefix
 
 T0 = 1_700_000_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk.bridge import Bridge
-from dedup_sdk.bridge.settings import source_settings, target_settings
+from dedup_sdk.bridge._settings import source_settings, target_settings
 
 ENDS: tuple[dict[str, Any], dict[str, Any]] = ({"bootstrap.servers": "a:1"}, {"bootstrap.servers": "b:1"})
 

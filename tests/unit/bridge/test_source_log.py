@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import OFFSET_BEGINNING
 
-from dedup_sdk.bridge.source_log import Log, StartPosition, parse_log, start_position
+from dedup_sdk.bridge._source_log import Log, StartPosition, parse_log, start_position
 
 C, OTHER = "0" * 8, "1" * 8
 OLD, NEW = C + "a" * 8, C + "b" * 8

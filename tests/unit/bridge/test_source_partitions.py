@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from dedup_sdk.bridge import source as module
-from dedup_sdk.bridge.counters import BridgeCounters
-from dedup_sdk.bridge.source import SourcePartitions
-from dedup_sdk.bridge.source_log import Log
-from dedup_sdk.kafka.commit_text import log_name
+from dedup_sdk._kafka.commit_text import log_name
+from dedup_sdk.bridge import _source as module
+from dedup_sdk.bridge._counters import BridgeCounters
+from dedup_sdk.bridge._source import SourcePartitions
+from dedup_sdk.bridge._source_log import Log
 from tests.support.set_clock import SetClock
 
 if TYPE_CHECKING:

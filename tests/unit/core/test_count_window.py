@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dedup_sdk.core.count_window import CountWindow
+from dedup_sdk._core.count_window import CountWindow
 
 
 def test_a_number_is_a_rank_among_accepted_records() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.core.lookup import LookupMemory
-from dedup_sdk.core.state import PartitionState
-from dedup_sdk.marks import Progress
-from dedup_sdk.window import Window
+from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._core.state import PartitionState
+from dedup_sdk._marks import Progress
+from dedup_sdk._window import Window
 
 
 def state(epoch: int | None) -> PartitionState:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from dedup_sdk import LastId, Lookup, Window, header, orders
-from dedup_sdk.core.last import LastMemory, open_last
-from dedup_sdk.core.last_rule import LastRule
-from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
-from dedup_sdk.core.state import PartitionState
-from dedup_sdk.marks import NONE_FOUND, Found, Progress, join_marks
+from dedup_sdk._core.last import LastMemory, open_last
+from dedup_sdk._core.last_rule import LastRule
+from dedup_sdk._core.source_keys import PARTITION_SOURCE, SourceKeys
+from dedup_sdk._core.state import PartitionState
+from dedup_sdk._marks import NONE_FOUND, Found, Progress, join_marks
 from tests.support.records import DAY_MS
 
 if TYPE_CHECKING:
-    from dedup_sdk.core.flight import Chunk
+    from dedup_sdk._core.flight import Chunk
     from dedup_sdk.orders import Order
 
 SERVERS = {name: f"3e11fa47-71ca-11e1-9e33-c80aa9429{number}" for name, number in (("A", 562), ("B", 563))}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dedup_sdk.core.flight import KINDS
-from dedup_sdk.core.lookup import LookupMemory
-from dedup_sdk.core.reach import NOTHING_KNOWN
-from dedup_sdk.core.state import PartitionState
-from dedup_sdk.marks import NONE_FOUND, Found, Marks, Progress, latest
-from dedup_sdk.window import Window
+from dedup_sdk._core.flight import KINDS
+from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._core.reach import NOTHING_KNOWN
+from dedup_sdk._core.state import PartitionState
+from dedup_sdk._marks import NONE_FOUND, Found, Marks, Progress, latest
+from dedup_sdk._window import Window
 from tests.support.marks import digest
 
 HOUR = Window(hours=1)

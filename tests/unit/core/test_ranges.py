@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.core.ranges import merged
+from dedup_sdk._core.ranges import merged
 
 ranges = st.tuples(st.integers(0, 30), st.integers(1, 6)).map(lambda found: (found[0], sum(found)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import header
-from dedup_sdk.core import source_keys as keys_module
-from dedup_sdk.core.source_keys import SourceKeys
+from dedup_sdk._core import source_keys as keys_module
+from dedup_sdk._core.source_keys import SourceKeys
+from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.record import Record
 
 
 def fields(*names: bytes | None) -> RecordFields:

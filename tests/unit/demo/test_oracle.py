@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dedup_sdk.demo.oracle import IMPLICIT_BATCH_RECORDS, Handled, judge, read_handled
+from dedup_sdk._demo.oracle import IMPLICIT_BATCH_RECORDS, Handled, judge, read_handled
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from dedup_sdk.demo import DemoError
-from dedup_sdk.demo.flights import Flight, RetryingProducer
-from dedup_sdk.demo.oracle import Topic
+from dedup_sdk._demo import DemoError
+from dedup_sdk._demo.flights import Flight, RetryingProducer
+from dedup_sdk._demo.oracle import Topic
 from dedup_sdk.testing import MockKafka
 
 if TYPE_CHECKING:

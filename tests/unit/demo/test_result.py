@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from dedup_sdk.demo.narrator import DemoResult, Narrator, failures, last_line, result_table
-from dedup_sdk.demo.oracle import Judgement, StoreComparison
+from dedup_sdk._demo.narrator import DemoResult, Narrator, failures, last_line, result_table
+from dedup_sdk._demo.oracle import Judgement, StoreComparison
 
 KEYS = [
     "broker",

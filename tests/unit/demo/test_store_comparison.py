@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from dedup_sdk.demo.oracle import StoreComparison, compare_stores
+from dedup_sdk._demo.oracle import StoreComparison, compare_stores
+from dedup_sdk._marks import Marks, Progress
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_one
-from dedup_sdk.marks import Marks, Progress
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.demo import DemoError
-from dedup_sdk.demo.flights import Flight, RetryingProducer
-from dedup_sdk.demo.oracle import read_handled
-from dedup_sdk.demo.workers import Workers
+from dedup_sdk._demo import DemoError
+from dedup_sdk._demo.flights import Flight, RetryingProducer
+from dedup_sdk._demo.oracle import read_handled
+from dedup_sdk._demo.workers import Workers
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import PATIENCE_S
 

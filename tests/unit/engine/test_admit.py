@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk._observe import VerdictEvent
+from dedup_sdk._record import Record, Verdict, VerdictKind
 from dedup_sdk.errors import MissingIdError
-from dedup_sdk.observe import VerdictEvent
-from dedup_sdk.record import Record, Verdict, VerdictKind
 from tests.support.records import DAY_MS, engine, kinds, record
 
 

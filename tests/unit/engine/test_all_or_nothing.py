@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Record, Window
-from dedup_sdk.engine.prefetch import looked_up
+from dedup_sdk._engine.prefetch import looked_up
+from dedup_sdk._marks import Found
+from dedup_sdk._store.memory import MemoryPartition, MemoryStore
+from dedup_sdk._store.protocol import Identity
 from dedup_sdk.errors import ConfigurationError, StoreError, StoreLockedError
 from dedup_sdk.ids import key
-from dedup_sdk.marks import Found
-from dedup_sdk.store.memory import MemoryPartition, MemoryStore
-from dedup_sdk.store.protocol import Identity
 from tests.support.disks import keeping
 
 

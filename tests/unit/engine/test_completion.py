@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dedup_sdk.record import VerdictKind
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.window import Window
+from dedup_sdk._record import VerdictKind
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._window import Window
 from tests.support.disks import keeping
 from tests.support.records import engine, kinds, offsets, record
 

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, RocksStore, Window
-from dedup_sdk.core.reach import plan_start
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._store.paths import list_partitions
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import digest_one, key
-from dedup_sdk.store.paths import list_partitions
 from tests.support.disks import FullStore, keeping
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.store.protocol import KeyStore
+    from dedup_sdk._store.protocol import KeyStore
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

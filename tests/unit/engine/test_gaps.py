@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dedup_sdk import Deduplicator, Lookup, Record, RocksStore, Window
+from dedup_sdk._store.memory import MemoryPartition, MemoryStore
+from dedup_sdk._store.pages import encode_step
 from dedup_sdk.ids import key
-from dedup_sdk.store.memory import MemoryPartition, MemoryStore
-from dedup_sdk.store.pages import encode_step
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-    from dedup_sdk.marks import Marks, Progress
+    from dedup_sdk._marks import Marks, Progress
 
 GAPS = 8_000
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dedup_sdk.core.flight import FRESH
-from dedup_sdk.engine.gates import Gate
-from dedup_sdk.observe import PartitionEvent
-from dedup_sdk.window import Window
+from dedup_sdk._core.flight import FRESH
+from dedup_sdk._engine.gates import Gate
+from dedup_sdk._observe import PartitionEvent
+from dedup_sdk._window import Window
 from tests.support.records import engine, kinds, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dedup_sdk.core.flight import Chunk, RecordRef
-    from dedup_sdk.engine.partition import Partition
-    from dedup_sdk.marks import Marks
+    from dedup_sdk._core.flight import Chunk, RecordRef
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._marks import Marks
 
 WINDOW = Window(milliseconds=10)
 

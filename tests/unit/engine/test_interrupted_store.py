@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Lookup, MemoryStore, Window
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.ids import key
-from dedup_sdk.store.rocks import RocksStore
 from tests.support.interrupting import Interrupted, InterruptedAt
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Record, header, orders
-from dedup_sdk.engine.partition import Partition
+from dedup_sdk._engine.partition import Partition
 from dedup_sdk.ids import key
 from tests.support.disks import FullStore, keeping
 from tests.support.records import DAY_MS
 
 if TYPE_CHECKING:
-    from dedup_sdk.store.protocol import KeyStore
+    from dedup_sdk._store.protocol import KeyStore
 
 
 @pytest.fixture

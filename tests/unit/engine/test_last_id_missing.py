@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Record, Window, header, orders
-from dedup_sdk.core.reach import plan_start
-from dedup_sdk.store.memory import MemoryStore
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._store.memory import MemoryStore
 
 WINDOW_MS = 1_000
 DEPTH = 3

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, RocksStore, Window, header, orders
-from dedup_sdk.core.reach import plan_start
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._kafka.recovery import start_from_snapshot
+from dedup_sdk._store.backup import snapshot_store
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.protocol import Identity
 from dedup_sdk.errors import ForeignStoreError
 from dedup_sdk.ids import RecordFields
-from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.store.backup import snapshot_store
-from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.protocol import Identity
 from tests.support.steps import outcome_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.store.protocol import KeyStore
+    from dedup_sdk._store.protocol import KeyStore
 
 COUNT = 40
 DEAD_LETTERED = 17

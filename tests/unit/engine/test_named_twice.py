@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import MemoryStore
+from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.store.memory import MemoryPartition
 from tests.support.records import engine, kinds, record
 
 

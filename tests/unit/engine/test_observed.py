@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dedup_sdk import MemoryStore, Record, Window
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
 from tests.support.disks import keeping
 from tests.support.records import engine, kinds, record
 

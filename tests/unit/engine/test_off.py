@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import Identity, KeyStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window, Windows
 from dedup_sdk.errors import ForeignStoreError, MissingIdError
 from dedup_sdk.ids import key
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import Identity, KeyStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window, Windows
 from tests.support.marks import marks, progress
 from tests.support.records import engine, kinds, record
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from dedup_sdk import Deduplicator, Record
-from dedup_sdk.core.reach import plan_start
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._marks import Coverage, Marks, Progress
+from dedup_sdk._store.memory import MemoryPartition, MemoryStore
+from dedup_sdk._store.protocol import KeyStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, StoreLockedError
-from dedup_sdk.marks import Coverage, Marks, Progress
-from dedup_sdk.store.memory import MemoryPartition, MemoryStore
-from dedup_sdk.store.protocol import KeyStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
 from tests.support.disks import keeping
 from tests.support.records import DAY_MS, engine, kinds, record
 

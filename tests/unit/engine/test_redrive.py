@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import Deduplicator, LastId, Lookup, MemoryStore, Record, Window, header, orders
+from dedup_sdk._strategy import Strategy
 from dedup_sdk.ids import key
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_value
-from dedup_sdk.strategy import Strategy
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from tests.support.records import kinds
 
 DAY = Window(days=1)

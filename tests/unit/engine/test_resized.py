@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._store.memory import MemoryStore
+from dedup_sdk._store.protocol import KeyStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._strategy import Lookup
+from dedup_sdk._window import Window
 from dedup_sdk.ids import key
-from dedup_sdk.store.memory import MemoryStore
-from dedup_sdk.store.protocol import KeyStore
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.strategy import Lookup
-from dedup_sdk.window import Window
 from tests.support.disks import keeping
 from tests.support.records import DAY_MS, record
 

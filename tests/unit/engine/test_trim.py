@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.engine import partition
-from dedup_sdk.engine.partition import Partition
-from dedup_sdk.window import Window
+from dedup_sdk._engine import partition
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._window import Window
 from tests.support.disks import keeping
 from tests.support.records import DAY_MS, HOUR, engine, kinds, record
 

@@ -11,14 +11,14 @@ import pytest
 
 import dedup_sdk
 from dedup_sdk import Deduplicator, Unit, Window
-from dedup_sdk.units.gate import UnitGate
+from dedup_sdk._units.gate import UnitGate
 from tests.support.unit_records import engine, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SDK = Path(dedup_sdk.__file__).parent
-COUNTED = str(SDK / "core"), str(SDK / "units")
+COUNTED = str(SDK / "_core"), str(SDK / "_units")
 WINDOWS = [Window(days=1), Window(count=5_000)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dedup_sdk import MemoryStore, Record, Unit
-from dedup_sdk.core.reach import plan_start
+from dedup_sdk._core.reach import plan_start
 from dedup_sdk.ids import RecordFields
 from tests.support.unit_records import engine, record
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dedup_sdk import Unit, Window
-from dedup_sdk.units import memory as unit_memory
+from dedup_sdk._units import memory as unit_memory
 from tests.support.unit_records import engine, record
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from dedup_sdk import (
     Window,
     Windows,
 )
-from dedup_sdk.core.flight import Chunk
-from dedup_sdk.marks import Found
-from dedup_sdk.store.protocol import KeyStore
-from dedup_sdk.units import memory as unit_memory
-from dedup_sdk.units.memory import UnitMemory
+from dedup_sdk._core.flight import Chunk
+from dedup_sdk._marks import Found
+from dedup_sdk._store.protocol import KeyStore
+from dedup_sdk._units import memory as unit_memory
+from dedup_sdk._units.memory import UnitMemory
 from tests.support.unit_records import DAY, engine, record
 
 

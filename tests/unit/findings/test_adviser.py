@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.window import Window
+from dedup_sdk._window import Window
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, advise, hidden_share, round_up
 from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.gap_fold import fold_run, merge_runs

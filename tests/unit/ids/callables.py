@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dedup_sdk.record import Record
+    from dedup_sdk._record import Record
 
 NOT_A_CALLABLE = 5
 

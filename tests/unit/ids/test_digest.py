@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
+from dedup_sdk._record import Record
 from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, digest_one, digest_parts, id_spec
-from dedup_sdk.ids import columns as digest_module
-from dedup_sdk.record import Record
+from dedup_sdk.ids import _columns as digest_module
 
 
 def _records(*keys: bytes | None) -> RecordFields:

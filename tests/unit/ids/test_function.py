@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from dedup_sdk.cli.stores import candidate_digests
+from dedup_sdk._cli.stores import candidate_digests
+from dedup_sdk._record import Record
+from dedup_sdk._strategy import LastId, Lookup
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import IdSpec, Leaf, RecordFields, digest_one, function, header, id_spec, key
 from dedup_sdk.orders import integer
-from dedup_sdk.record import Record
-from dedup_sdk.strategy import LastId, Lookup
 from tests.unit.ids import callables
 
 ANSWER: Any = callables.answer

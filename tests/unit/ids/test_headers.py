@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from dedup_sdk._record import Record, type_headers
 from dedup_sdk.ids import RecordFields, digest_one, digest_parts, id_spec
-from dedup_sdk.record import Record, type_headers
 
 A = digest_one(b"a")
 B = digest_one(b"b")

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
-from dedup_sdk.record import Record
 
 RFC_DOCUMENT = b"""{
   "foo": ["bar", "baz"], "": "0", "a/b": "1", "c%d": "2", "e^f": "3", "g|h": "4",

@@ -7,12 +7,12 @@ from hashlib import sha256
 import pytest
 
 from dedup_sdk import LastId, Lookup, Record, Window, header, orders
-from dedup_sdk.core.source_keys import PARTITION_SOURCE, SourceKeys
+from dedup_sdk._core.source_keys import PARTITION_SOURCE, SourceKeys
+from dedup_sdk._units.keys import UnitKeys
+from dedup_sdk._units.unit import Unit
 from dedup_sdk.ids import IdSpec, RecordFields, digest_one, key
-from dedup_sdk.ids.redrive import REDRIVE_HEADER, redrive_prefix, redrive_value
-from dedup_sdk.ids.spec import GroupKeys, redrive_headers, redriven_keys
-from dedup_sdk.units.keys import UnitKeys
-from dedup_sdk.units.unit import Unit
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix, redrive_value
+from dedup_sdk.ids._spec import GroupKeys, redrive_headers, redriven_keys
 
 VALUE = redrive_value("g", "orders", 3, 7, 42)
 OTHER = redrive_value("g2", "orders", 3, 7, 42)

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from dedup_sdk.kafka import client as client_module
-from dedup_sdk.kafka.assignment import Assigned, Start
-from dedup_sdk.kafka.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
-from dedup_sdk.kafka.reader import Readers
-from dedup_sdk.kafka.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
-from dedup_sdk.kafka.settings import client_settings
+from dedup_sdk._kafka import client as client_module
+from dedup_sdk._kafka.assignment import Assigned, Start
+from dedup_sdk._kafka.client import ANSWER_S, EndProbe, MetadataRequests, PendingRequest
+from dedup_sdk._kafka.reader import Readers
+from dedup_sdk._kafka.recovery import BACKOFF_S, MOST_AGAIN_S, MOST_ANSWER_S, Backoff
+from dedup_sdk._kafka.settings import client_settings
 
 
 @dataclass

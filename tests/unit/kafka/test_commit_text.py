@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.core.ranges import Range, merged
-from dedup_sdk.kafka.commit_text import (
+from dedup_sdk._core.ranges import Range, merged
+from dedup_sdk._kafka.commit_text import (
     MOST_CHARACTERS,
     CommitMetadata,
     CompletedAbove,
@@ -23,7 +23,7 @@ from dedup_sdk.kafka.commit_text import (
     unsealed,
     why_void,
 )
-from dedup_sdk.marks import Witness
+from dedup_sdk._marks import Witness
 
 ERAS = st.text(alphabet="0123456789abcdefghijklmnopqrstuvwxyz", max_size=32)
 RULE = "90c2e5d1aabb0c4d"

@@ -14,9 +14,9 @@ from tests.support.one_partition import TOPIC, Cluster, ListReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dedup_sdk.ids.spec import ReadsKeys
-    from dedup_sdk.kafka.reader import Slice, TailReader
-    from dedup_sdk.kafka.settings import Reset
+    from dedup_sdk._kafka.reader import Slice, TailReader
+    from dedup_sdk._kafka.settings import Reset
+    from dedup_sdk.ids._spec import ReadsKeys
 
 CUT_AT = 4
 

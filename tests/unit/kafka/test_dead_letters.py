@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Message
 
 from dedup_sdk import DeadLetter
-from dedup_sdk.runner.dead_letters import PREFIX, Headers, original_headers
+from dedup_sdk._runner.dead_letters import PREFIX, Headers, original_headers
 
 HEADERS: Headers = [("dedup-id", b"a"), ("trace", None), ("dedup-id", b"b")]
 

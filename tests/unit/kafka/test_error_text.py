@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from dedup_sdk.kafka.error_text import MAX_ERROR_CHARS, error_text, masked_urls
+from dedup_sdk._kafka.error_text import MAX_ERROR_CHARS, error_text, masked_urls
 
 SECRET = "hunter2"
 

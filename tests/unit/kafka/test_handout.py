@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dedup_sdk.kafka.delivery import Classified, Delivery
+from dedup_sdk._kafka.delivery import Classified, Delivery
 
 
 class Contended(deque[Any]):

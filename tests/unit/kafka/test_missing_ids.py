@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Message
 
 from dedup_sdk import Window
+from dedup_sdk._kafka.missing_ids import RECORDS, MissingIds
 from dedup_sdk.ids import Ids
-from dedup_sdk.kafka.missing_ids import RECORDS, MissingIds
 
 
 def note(watch: MissingIds, topic: str, count: int, *, missing: int, headers: tuple[str, ...] = ()) -> None:

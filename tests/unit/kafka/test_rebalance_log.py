@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk.kafka.session import _summarise
+from dedup_sdk._kafka.session import _summarise
 
 
 @pytest.mark.parametrize(

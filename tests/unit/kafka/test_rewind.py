@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.rewind import Target, moved
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.rewind import Target, moved
 
 OURS = CommitMetadata(low=100, era="a", complete=True, epoch=7)
 

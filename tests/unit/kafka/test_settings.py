@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, RocksStore, Window, header
+from dedup_sdk._kafka.settings import admin_settings, client_settings, reader_settings
 from dedup_sdk.ids import key
-from dedup_sdk.kafka.settings import admin_settings, client_settings, reader_settings
 
 LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level": 0}
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from dedup_sdk import ConfigurationError, Deduplicator, Lookup, MemoryStore, Window, header
-from dedup_sdk.core.reach import StartPlan, plan_start
+from dedup_sdk._core.reach import StartPlan, plan_start
+from dedup_sdk._kafka.recovery import start_from_snapshot
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.manifest import read_manifest, write_manifest
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.snapshot_source import redacted_url, snapshot_locations
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.ids import digest_one
-from dedup_sdk.kafka.recovery import start_from_snapshot
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.protocol import Identity
-from dedup_sdk.store.snapshot_source import redacted_url, snapshot_locations
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_the_one_that_leaves_least_is_taken(tmp_path: Path, caplog: pytest.LogCa
     snapshot(tmp_path / "all" / "long", 70)
     snapshot(tmp_path / "all" / "beyond", 120)
     other = snapshot(tmp_path / "other", 90, group="audit")
-    with caplog.at_level(logging.INFO, "dedup_sdk.kafka"), caplog.at_level(logging.INFO, "dedup_sdk"):
+    with caplog.at_level(logging.INFO, "dedup_sdk._kafka"), caplog.at_level(logging.INFO, "dedup_sdk"):
         left, note, count = start(tmp_path / "all", other)
     assert (left.replay_from, left.replay_to, count) == (70, COMMITTED, 70)
     assert note == "snapshot of 70 marks"

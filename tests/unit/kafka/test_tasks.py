@@ -7,9 +7,9 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.runner.settings import Retries
-from dedup_sdk.runner.tasks import Order, Task, Tasks
-from dedup_sdk.runner.workers import Workers
+from dedup_sdk._runner.settings import Retries
+from dedup_sdk._runner.tasks import Order, Task, Tasks
+from dedup_sdk._runner.workers import Workers
 
 
 def task(offset: int, key: bytes | None = None, partition: int = 0) -> Task:

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from dedup_sdk.kafka import recovery
-from dedup_sdk.kafka.assignment import Assigned, Start
-from dedup_sdk.kafka.commit_text import CommitMetadata
-from dedup_sdk.kafka.recovery import History, Recovery
-from dedup_sdk.marks import Progress
+from dedup_sdk._kafka import recovery
+from dedup_sdk._kafka.assignment import Assigned, Start
+from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.recovery import History, Recovery
+from dedup_sdk._marks import Progress
 
 SETTINGS = Recovery()
 

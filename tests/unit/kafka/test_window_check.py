@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from dedup_sdk import Lookup, MemoryStore, Window
-from dedup_sdk.engine.deduplicator import Deduplicator
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assignment import Assigned, Start
+from dedup_sdk._kafka.client import PendingRequest
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._kafka.window_check import WindowCheck, misfits
+from dedup_sdk._window import length_text
 from dedup_sdk.ids import key
-from dedup_sdk.kafka.assignment import Assigned, Start
-from dedup_sdk.kafka.client import PendingRequest
-from dedup_sdk.kafka.settings import client_settings
-from dedup_sdk.kafka.window_check import WindowCheck, misfits
-from dedup_sdk.window import length_text
 
 DAY_MS = 86_400_000
 TOPIC = {"retention.ms": str(7 * DAY_MS), "cleanup.policy": "delete", "message.timestamp.type": "CreateTime"}

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from dedup_adapters import solace
 from dedup_sdk import ConfigurationError, orders
-from dedup_sdk.orders.named import BY_KIND
-from dedup_sdk.orders.order import Order
+from dedup_sdk.orders._named import BY_KIND
+from dedup_sdk.orders._order import Order
 from tests.support.ordered_ids import KINDS
 
 NO_BUILDERS = {"compare_sort_keys", "named", "order_of"}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dedup_sdk.producer.pipeline import PendingByTopic
+from dedup_sdk.producer._pipeline import PendingByTopic
 
 
 def test_a_message_behind_a_waiting_one_waits_as_well() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk.producer import DedupProducer
-from dedup_sdk.producer.settings import producer_settings
+from dedup_sdk.producer._settings import producer_settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.producer import OutboxDamagedError, OutboxError, OutboxFullError, OutboxLockedError
-from dedup_sdk.producer.outbox import Step
-from dedup_sdk.producer.outgoing import Outgoing, pack_headers
-from dedup_sdk.producer.sqlite_outbox import FILE, SqliteOutbox
+from dedup_sdk.producer._outbox import Step
+from dedup_sdk.producer._outgoing import Outgoing, pack_headers
+from dedup_sdk.producer._sqlite_outbox import FILE, SqliteOutbox
 from tests.support.damage import Damage, damage_file
 from tests.support.disks import small_disk
 
@@ -102,7 +102,7 @@ def test_a_second_one_is_refused(outbox: SqliteOutbox) -> None:
         second.open()
     program = (
         "import sys; from pathlib import Path; from dedup_sdk.producer import OutboxLockedError\n"
-        "from dedup_sdk.producer.sqlite_outbox import SqliteOutbox\n"
+        "from dedup_sdk.producer._sqlite_outbox import SqliteOutbox\n"
         "try: SqliteOutbox(Path(sys.argv[1])).open()\n"
         "except OutboxLockedError as error: print(error)"
     )
@@ -121,8 +121,8 @@ def test_a_second_one_is_refused(outbox: SqliteOutbox) -> None:
 def test_a_process_that_dies_gives_the_lock_back(tmp_path: Path) -> None:
     """And leaves what it had written."""
     program = (
-        "import os, sys; from pathlib import Path; from dedup_sdk.producer.outbox import Step\n"
-        "from dedup_sdk.producer.outgoing import Outgoing; from dedup_sdk.producer.sqlite_outbox import SqliteOutbox\n"
+        "import os, sys; from pathlib import Path; from dedup_sdk.producer._outbox import Step\n"
+        "from dedup_sdk.producer._outgoing import Outgoing; from dedup_sdk.producer._sqlite_outbox import SqliteOutbox\n"
         "outbox = SqliteOutbox(Path(sys.argv[1])); outbox.open()\n"
         "outbox.apply(Step([Outgoing(b'a', 't', 0, None, None, 5, None)])); os.kill(os.getpid(), 9)"
     )

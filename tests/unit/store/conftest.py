@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.store.rocks import RocksPartition, RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY
 from tests.support.s3 import bucket as bucket  # noqa: PLC0414 (a fixture of the tests here)
 from tests.support.s3 import server as server  # noqa: PLC0414

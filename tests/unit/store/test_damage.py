@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.rocks import RocksPartition, RocksStore, list_quarantined
+from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksPartition, RocksStore, list_quarantined
-from dedup_sdk.window import Window
 from tests.support.damage import Damage, damage_file, flip_marks
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dedup_sdk.store.database import get_values
-from dedup_sdk.store.filter_set import BITS_PER_ID_AND_EXTENT, Candidates, Extent, ExtentFilters, FilterSet
-from dedup_sdk.store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.database import get_values
+from dedup_sdk._store.filter_set import BITS_PER_ID_AND_EXTENT, Candidates, Extent, ExtentFilters, FilterSet
+from dedup_sdk._store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
 
 DAY_MS = 86_400_000
@@ -135,7 +135,7 @@ def test_a_look_up_asks_only_generations_that_may_have_the_digest(
         asked += len(keys)
         return get_values(family, keys)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("dedup_sdk.store.generations.get_values", counting)
+    monkeypatch.setattr("dedup_sdk._store.generations.get_values", counting)
     for day, marks in enumerate(flushed):
         found = held.find(marks.digests, marks.count)
         expected = marks.offsets.copy()

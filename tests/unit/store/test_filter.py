@@ -9,8 +9,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.filter_set import (
+from dedup_sdk._store.filter_set import (
     BITS_PER_ID,
     BITS_PER_ID_AND_EXTENT,
     MIN_PER_FILTER,
@@ -19,7 +18,7 @@ from dedup_sdk.store.filter_set import (
     Filter,
     FilterSet,
 )
-from dedup_sdk.store.filter_words import (
+from dedup_sdk._store.filter_words import (
     NO_WORDS,
     FilterWords,
     decode_words,
@@ -27,6 +26,7 @@ from dedup_sdk.store.filter_words import (
     filter_words,
     merge_words,
 )
+from dedup_sdk.errors import StoreCorruptError
 from tests.support.marks import random_marks
 
 

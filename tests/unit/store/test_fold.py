@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.store.read_only import read_partition
 from tests.support.damage import flip_marks
 from tests.support.marks import digest, marks, progress, random_marks, rows
 from tests.support.stored import only_folder, open_store
@@ -16,8 +16,8 @@ from tests.support.stored import only_folder, open_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.marks import Marks
-    from dedup_sdk.store.rocks import RocksPartition
+    from dedup_sdk._marks import Marks
+    from dedup_sdk._store.rocks import RocksPartition
 
 DAY_MS = 86_400_000
 EACH = 500
@@ -67,7 +67,7 @@ def test_what_is_over_becomes_one_extent_with_each_id_once(root: Path) -> None:
 
 def test_a_fold_goes_on_little_by_little_and_begins_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flush folds twice as many marks as it takes in; what closes on the way leaves nothing, and misses nothing."""
-    monkeypatch.setattr("dedup_sdk.store.database.PART_MARKS", 100)
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 100)
     store, expected = grown(root, days=1)
     store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))
     expected[digest("late")] = 10**5, 2 * DAY_MS
@@ -90,7 +90,7 @@ def test_what_is_dropped_while_it_is_folded_stays_dropped(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither an expiry nor a reset in the middle of a fold brings anything back."""
-    monkeypatch.setattr("dedup_sdk.store.database.PART_MARKS", 100)
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 100)
     store, _ = grown(root, days=1)
     store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))
     assert store.expire(DAY_MS) == 0
@@ -104,7 +104,7 @@ def test_what_is_dropped_while_it_is_folded_stays_dropped(
 
 def test_damage_that_a_fold_meets_is_damage_of_the_store(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that does not check is told by the flush that reads it, and never folded into something else."""
-    monkeypatch.setattr("dedup_sdk.store.database.PART_MARKS", 100)
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 100)
     store, _ = grown(root, days=1)
     store.close()
     flip_marks(root)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk.store.database import database_options
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.database import database_options
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, marks, progress, random_marks
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rocksdict import Options
 
-    from dedup_sdk.store.database import SharedMemory
+    from dedup_sdk._store.database import SharedMemory
 
 STEPS = 5
 
@@ -48,7 +48,7 @@ def test_every_step_is_flushed_to_the_disk_where_that_is_asked_for(
 ) -> None:
     """With fsync each write of marks, of flushed state and of an erased mark syncs the log before it returns; without, none does."""
     counted = Counted()
-    monkeypatch.setattr("dedup_sdk.store.database.database_options", counted)
+    monkeypatch.setattr("dedup_sdk._store.database.database_options", counted)
     partition = RocksStore(tmp_path, fsync=fsync).open(IDENTITY, Window(days=7))
     before = counted.syncs
     for step in range(STEPS):

@@ -8,9 +8,9 @@ from zlib import crc32
 import numpy as np
 import pytest
 
+from dedup_sdk._marks import NO_MARKS, Marks, Progress, Witness
+from dedup_sdk._store.pages import decode_step, encode_pages, encode_step
 from dedup_sdk.errors import StoreCorruptError, StoreError
-from dedup_sdk.marks import NO_MARKS, Marks, Progress, Witness
-from dedup_sdk.store.pages import decode_step, encode_pages, encode_step
 from tests.support.marks import marks, progress
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store"

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dedup_sdk._marks import Marks, Progress, cut_marks
+from dedup_sdk._store.backup import checkpoint, restore_snapshot, snapshot_store
+from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, read_manifest
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._store.snapshot import read_snapshot
+from dedup_sdk._store.snapshot_check import check_snapshot
+from dedup_sdk._store.snapshot_source import Source
+from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreCorruptError, StoreLockedError
-from dedup_sdk.marks import Marks, Progress, cut_marks
-from dedup_sdk.store.backup import checkpoint, restore_snapshot, snapshot_store
-from dedup_sdk.store.manifest import MANIFEST_NAME, Manifest, read_manifest
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.store.snapshot import read_snapshot
-from dedup_sdk.store.snapshot_check import check_snapshot
-from dedup_sdk.store.snapshot_source import Source
-from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, digest, marks, payloads, progress, random_marks, rows
 
 WINDOW = Window(days=7)
@@ -133,7 +133,7 @@ def test_a_store_that_is_written_to_gives_one_moment(tmp_path: Path) -> None:
 
 def test_a_large_one_is_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files have a bounded size, do not overlap, and check."""
-    monkeypatch.setattr("dedup_sdk.store.backup._MARKS_PER_FILE", 60_000)
+    monkeypatch.setattr("dedup_sdk._store.backup._MARKS_PER_FILE", 60_000)
     store = RocksStore(tmp_path / "store")
     opened = store.open(IDENTITY, WINDOW)
     opened.flush(progress(250_000), random_marks(250_000, 1))
@@ -214,8 +214,8 @@ NO_ROWS = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 def test_a_database_that_never_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again while files come and go, and given up after so many attempts, with nothing left behind."""
-    monkeypatch.setattr("dedup_sdk.store.backup._ATTEMPTS", 3)
-    monkeypatch.setattr("dedup_sdk.store.backup._PAUSE_S", 0.0)
+    monkeypatch.setattr("dedup_sdk._store.backup._ATTEMPTS", 3)
+    monkeypatch.setattr("dedup_sdk._store.backup._PAUSE_S", 0.0)
     database = tmp_path / "db"
     database.mkdir()
     (database / "CURRENT").write_text("MANIFEST-1\n")
@@ -228,7 +228,7 @@ def test_a_database_that_never_stands_still_is_told(tmp_path: Path, monkeypatch:
             (database / "MANIFEST-1").write_bytes(b"x" * next(sizes))
             return "MANIFEST-1", (database / "MANIFEST-1").stat().st_size, []
 
-    monkeypatch.setattr("dedup_sdk.store.backup._manifest_and_logs", Growing())
+    monkeypatch.setattr("dedup_sdk._store.backup._manifest_and_logs", Growing())
     with pytest.raises(StoreLockedError, match="changed at each of 3 attempts"):
         checkpoint(database, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

@@ -6,13 +6,13 @@ from typing import NoReturn
 import pytest
 from rocksdict import Options, Rdict
 
+from dedup_sdk._store import generations, rocks
+from dedup_sdk._store.filter_set import FilterSet
+from dedup_sdk._store.generations import RocksGenerations
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
-from dedup_sdk.store import generations, rocks
-from dedup_sdk.store.filter_set import FilterSet
-from dedup_sdk.store.generations import RocksGenerations
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress, random_marks
 
 WINDOW = Window(days=7)

@@ -10,10 +10,10 @@ from threading import Thread
 import pytest
 from rocksdict import Env
 
-from dedup_sdk.store import database
-from dedup_sdk.store.database import GROWING_RUNS, MergeThreads
-from dedup_sdk.store.rocks import RocksPartition, RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store import database
+from dedup_sdk._store.database import GROWING_RUNS, MergeThreads
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
 
 WINDOW = Window(days=8)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dedup_sdk.store.page_cache import PageCache
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store.page_cache import PageCache
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dedup_sdk.marks import Marks
-    from dedup_sdk.store.protocol import PartitionStore
+    from dedup_sdk._marks import Marks
+    from dedup_sdk._store.protocol import PartitionStore
 
 WINDOW = Window(days=7)
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedup_sdk.errors import StoreCorruptError
-from dedup_sdk.marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
-from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.pages import (
+from dedup_sdk._marks import NO_MARKS, Marks, cut_marks, join_marks, select_marks
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.pages import (
     FoundMark,
     decode_items,
     decode_page,
@@ -24,6 +23,7 @@ from dedup_sdk.store.pages import (
     newest_per_digest,
     page_key,
 )
+from dedup_sdk.errors import StoreCorruptError
 from tests.support.marks import digest as digest_of
 from tests.support.marks import marks, payloads, random_marks
 

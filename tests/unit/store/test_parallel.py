@@ -5,7 +5,7 @@ from threading import Event, Lock
 
 import pytest
 
-from dedup_sdk.store.snapshot_source import AT_ONCE, Task, in_parallel
+from dedup_sdk._store.snapshot_source import AT_ONCE, Task, in_parallel
 
 
 class Counted:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from dedup_sdk._store.paths import escape, list_partitions, unescape
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreError
-from dedup_sdk.store.paths import escape, list_partitions, unescape
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.rocks import RocksPartition, RocksStore
-from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress
 
 

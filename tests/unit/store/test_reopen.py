@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
+from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError, StoreUnavailableError
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.rocks import RocksPartition, RocksStore
-from dedup_sdk.window import Window
 from tests.support.marks import IDENTITY, marks, progress
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def test_a_store_that_does_not_open_again_waits_for_room(
         raise Exception("IO error: while open a file for appending: too many open files")  # noqa: TRY002 (as RocksDB's)
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedup_sdk.store.rocks.open_database", fails)
+        patched.setattr("dedup_sdk._store.rocks.open_database", fails)
         with pytest.raises(StoreUnavailableError, match=r"could not be reopened .*too many open files"):
             store.reopen()
     assert store.closed

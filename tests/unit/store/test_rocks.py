@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
+from dedup_sdk._store.generations import RocksGenerations
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import StoredMark, read_partition
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
 from dedup_sdk.errors import (
     ConfigurationError,
     ForeignStoreError,
@@ -14,10 +18,6 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
-from dedup_sdk.store.generations import RocksGenerations
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import StoredMark, read_partition
-from dedup_sdk.store.rocks import RocksPartition, RocksStore
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 from tests.support.stored import only_folder, open_store
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from rocksdict import Options
 
+from dedup_sdk._store.filter_set import FilterSet
 from dedup_sdk.errors import StoreUnavailableError
-from dedup_sdk.store.filter_set import FilterSet
 from tests.support.marks import digest, marks, progress, random_marks
 from tests.support.stored import only_folder, open_store
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dedup_sdk.store.rocks import RocksPartition
+    from dedup_sdk._store.rocks import RocksPartition
 
 DAY_MS = 86_400_000
 
@@ -42,7 +42,7 @@ def test_a_store_without_bloom_filters_says_so(
     store.flush(progress(1), marks(("a", 0, 0)))
     store.close()
     monkeypatch.setattr(
-        "dedup_sdk.store.database.generation_options", lambda *_, **__: Options(raw_mode=True)
+        "dedup_sdk._store.database.generation_options", lambda *_, **__: Options(raw_mode=True)
     )
     with caplog.at_level(logging.ERROR):
         again = open_store(root)
@@ -137,7 +137,7 @@ def test_what_cannot_be_dropped_now_is_forgotten_all_the_same(
     store.flush(progress(100), old)
     store.flush(progress(200), replace(young, timestamps=old.timestamps + DAY_MS))
     with monkeypatch.context() as patch:
-        patch.setattr("dedup_sdk.store.generations.Rdict.list_cf", _refused)
+        patch.setattr("dedup_sdk._store.generations.Rdict.list_cf", _refused)
         with pytest.raises(StoreUnavailableError):
             store.evict()
     assert store.find(old.digests + young.digests, 200).indexes == list(range(100, 200))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.store import rocks
-from dedup_sdk.store.database import BLOCK_BYTES, MAX_OPEN_FILES, MIN_OPEN_FILES, OpenFiles, shared_memory
-from dedup_sdk.store.rocks import RocksStore
-from dedup_sdk.window import Window
+from dedup_sdk._store import rocks
+from dedup_sdk._store.database import BLOCK_BYTES, MAX_OPEN_FILES, MIN_OPEN_FILES, OpenFiles, shared_memory
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, progress, random_marks
 
 WINDOW = Window(days=7)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from dedup_sdk._marks import Marks
+from dedup_sdk._store.backup import restore_snapshot
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
+from dedup_sdk._store.snapshot import SortedFileWriter, read_file, read_snapshot, verify_snapshot
+from dedup_sdk._store.snapshot_copy import copy_snapshot
+from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk.errors import SnapshotError, StoreError
-from dedup_sdk.marks import Marks
-from dedup_sdk.store.backup import restore_snapshot
-from dedup_sdk.store.fingerprint import fingerprint
-from dedup_sdk.store.manifest import MANIFEST_NAME, Gap, read_manifest, write_manifest
-from dedup_sdk.store.snapshot import SortedFileWriter, read_file, read_snapshot, verify_snapshot
-from dedup_sdk.store.snapshot_copy import copy_snapshot
-from dedup_sdk.store.snapshot_source import find_snapshots
 from tests.support.marks import digest, marks, random_marks, rows, write_snapshot
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "store" / "snapshot"
@@ -258,7 +258,7 @@ def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
             return descriptor
 
     descriptor = os.open(path, os.O_RDONLY)
-    monkeypatch.setattr("dedup_sdk.store.snapshot._open", lambda _: Growing())
+    monkeypatch.setattr("dedup_sdk._store.snapshot._open", lambda _: Growing())
     with pytest.raises(SnapshotError, match=r"0000\.sst has .* bytes, its manifest says"):
         verify_snapshot(folder)
     os.close(descriptor)
@@ -271,7 +271,7 @@ def test_a_snapshot_for_which_there_is_no_room_is_not_fetched(
     """The declared sizes are compared with the disk before the first byte is fetched."""
     total = read_manifest(folder).bytes
     free = shutil.disk_usage(tmp_path)._replace(free=total - 1)
-    monkeypatch.setattr("dedup_sdk.store.snapshot_source.shutil.disk_usage", lambda _: free)
+    monkeypatch.setattr("dedup_sdk._store.snapshot_source.shutil.disk_usage", lambda _: free)
     with pytest.raises(SnapshotError, match=f"needs {total} bytes, .* has room for {total - 1}"):
         restore_snapshot(f"file://{folder}", tmp_path / "store")
     assert [path.name for path in tmp_path.iterdir()] == ["snapshot"]

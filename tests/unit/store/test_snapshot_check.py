@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from dedup_sdk._store.filter_words import encode_words, filter_words
+from dedup_sdk._store.manifest import read_manifest, write_manifest
+from dedup_sdk._store.snapshot import file_sha256, read_snapshot
+from dedup_sdk._store.snapshot_check import check_snapshot
+from dedup_sdk._store.snapshot_source import Source
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.filter_words import encode_words, filter_words
-from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot import file_sha256, read_snapshot
-from dedup_sdk.store.snapshot_check import check_snapshot
-from dedup_sdk.store.snapshot_source import Source
 from tests.support.marks import random_marks, write_snapshot
 
 

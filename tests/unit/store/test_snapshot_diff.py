@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dedup_sdk._marks import Marks, select_marks
+from dedup_sdk._store.manifest import read_manifest, write_manifest
+from dedup_sdk._store.snapshot_check import diff_snapshots, lines
+from dedup_sdk._store.snapshot_source import Source
 from dedup_sdk.errors import SnapshotError
-from dedup_sdk.marks import Marks, select_marks
-from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot_check import diff_snapshots, lines
-from dedup_sdk.store.snapshot_source import Source
 from tests.support.marks import IDENTITY, digest, marks, random_marks, write_snapshot
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.manifest import read_manifest, write_manifest
-from dedup_sdk.store.snapshot_source import (
+from dedup_sdk._store.manifest import read_manifest, write_manifest
+from dedup_sdk._store.snapshot_source import (
     Source,
     find_snapshots,
     newest_first,
@@ -15,6 +14,7 @@ from dedup_sdk.store.snapshot_source import (
     remove_snapshot,
     snapshots_of_one_group,
 )
+from dedup_sdk.errors import SnapshotError
 from tests.support.marks import random_marks, write_snapshot
 
 DAY_MS = 86_400_000

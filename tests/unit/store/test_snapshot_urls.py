@@ -10,19 +10,19 @@ import pytest
 import s3fs
 from fsspec.core import url_to_fs
 
-from dedup_sdk.errors import SnapshotError
-from dedup_sdk.store.backup import restore_snapshot
-from dedup_sdk.store.manifest import read_manifest
-from dedup_sdk.store.paths import list_partitions
-from dedup_sdk.store.read_only import read_partition
-from dedup_sdk.store.snapshot_check import check_snapshot, diff_snapshots
-from dedup_sdk.store.snapshot_copy import UrlTarget, copy_snapshot, copying_snapshot, publish_snapshot
-from dedup_sdk.store.snapshot_source import (
+from dedup_sdk._store.backup import restore_snapshot
+from dedup_sdk._store.manifest import read_manifest
+from dedup_sdk._store.paths import list_partitions
+from dedup_sdk._store.read_only import read_partition
+from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
+from dedup_sdk._store.snapshot_copy import UrlTarget, copy_snapshot, copying_snapshot, publish_snapshot
+from dedup_sdk._store.snapshot_source import (
     find_snapshots,
     removable_snapshots,
     remove_snapshot,
     snapshots_of_one_group,
 )
+from dedup_sdk.errors import SnapshotError
 from tests.support.marks import random_marks, rows, write_snapshot
 
 HELD = random_marks(20_000, 1)

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dedup_sdk.store.paths import work_folder
+from dedup_sdk._store.paths import work_folder
 
 _KILLED = """
 import os, sys
 from pathlib import Path
-from dedup_sdk.store.paths import work_folder
+from dedup_sdk._store.paths import work_folder
 with work_folder(Path(sys.argv[1]), "fetch") as folder:
     (folder / "file").write_text("left")
     os.kill(os.getpid(), 9)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.testing.cache import cache_folder, filled_once, is_complete
+from dedup_sdk.testing._cache import cache_folder, filled_once, is_complete
 
 
 def _write_one(folder: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_failed_filling_leaves_nothing(tmp_path: Path) -> None:
 FILLER = """
 import sys, time
 from pathlib import Path
-from dedup_sdk.testing.cache import filled_once
+from dedup_sdk.testing._cache import filled_once
 def fill(folder):
     print("filled", flush=True)
     time.sleep(0.3)

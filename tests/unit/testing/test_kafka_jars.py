@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.errors import KafkaHelperError
-from dedup_sdk.testing import local_kafka as module
-from dedup_sdk.testing.local_kafka import ivy_jar, kafka_jars
+from dedup_sdk.testing import _local_kafka as module
+from dedup_sdk.testing._local_kafka import ivy_jar, kafka_jars
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from dedup_sdk.errors import KafkaHelperError
 from dedup_sdk.testing import MockKafka
-from dedup_sdk.testing.mock_kafka import MockLibrary
+from dedup_sdk.testing._mock_kafka import MockLibrary
 from tests.support.consuming import PATIENCE_S
 from tests.support.producing import produce, with_ids
 

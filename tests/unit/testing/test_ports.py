@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_sdk.testing import free_port, ports
+from dedup_sdk.testing import _ports as ports
+from dedup_sdk.testing import free_port
 
 _DRAWN = """
 import random, sys

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dedup_sdk.testing.supervised_child import SupervisedChild
+from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.support.interrupting import Interrupted, InterruptedAt
 from tests.support.spark_cluster import is_alive, wait_for
 from tests.support.spawning import interrupted_at_spawn, running_children
@@ -137,7 +137,7 @@ def test_a_program_that_is_not_there_ends_with_a_word(folder: Path) -> None:
 PARENT = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from dedup_sdk.testing.supervised_child import SupervisedChild
+from dedup_sdk.testing._supervised_child import SupervisedChild
 folder, killed_at = Path(sys.argv[1]), int(sys.argv[2])
 real, made = subprocess._fork_exec, 0
 def spawn(*arguments):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dedup_sdk import Deduplicator, Lookup, Window, header
-from dedup_sdk.core.reach import plan_start
+from dedup_sdk._core.reach import plan_start
+from dedup_sdk._units import memory as unit_memory
 from dedup_sdk.ids import RecordFields, digest_one
-from dedup_sdk.units import memory as unit_memory
 from tests.support.known_marks import newest_marks
 from tests.support.naive_units import Entry
 from tests.support.unit_world import record_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk import ConfigurationError, Record, Unit, header, id_spec
-from dedup_sdk.cli.stores import candidate_digests
+from dedup_sdk._cli.stores import candidate_digests
+from dedup_sdk._units.keys import MOST_NAME_BYTES, Member, UnitKeys, spec_in_units
 from dedup_sdk.ids import RecordFields, digest_one
-from dedup_sdk.units.keys import MOST_NAME_BYTES, Member, UnitKeys, spec_in_units
 
 KEYS = UnitKeys(header("dedup-id"), Unit(), "all-or-nothing")
 

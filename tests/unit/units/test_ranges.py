@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk.units.ranges import UncutRanges
+from dedup_sdk._units.ranges import UncutRanges
 
 
 @given(seed=st.integers(0, 2**32))

@@ -1,0 +1,219 @@
+"""``dedup backfill`` rebuilds a key store from a topic's history with Spark; ``dedup report`` draws its page again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from typer.core import TyperCommand
+
+from dedup_sdk._cli.console import printable, tell
+from dedup_sdk._cli.options import Json, Quiet
+from dedup_sdk._store.snapshot_source import is_url, redacted_url
+from dedup_sdk._window import length_text
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill.report_page.wording import size_text
+
+if TYPE_CHECKING:
+    from spark_backfill.progress import Progress as Seen
+
+
+class Watching(NamedTuple):
+    """The functions that `spark_backfill.launch.backfill` takes; without ``watch`` lines tell how far it is."""
+
+    say: Callable[[str], None]
+    watch: Callable[[Seen], None] | None
+
+
+@contextmanager
+def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
+    """Print lines on the console inside the block, on a terminal above a progress bar; nothing if ``quiet``."""
+    if quiet:
+        yield Watching(lambda _line: None, lambda _seen: None)
+        return
+
+    def say(line: str) -> None:
+        console.print(
+            f"backfill: {printable(line)}", markup=False, highlight=False, emoji=False, soft_wrap=True
+        )
+
+    if not console.is_terminal:
+        yield Watching(say, None)
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[figures]}", markup=False),
+    )
+    # The report on stdout must not be redirected.
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task("", total=None, figures="")
+
+    def watch(seen: Seen) -> None:
+        step, _, figures = str(seen).partition(": ")
+        bar.update(task, description=step, completed=seen.done, total=seen.tasks, figures=figures)
+        bar.start()
+
+    try:
+        yield Watching(say, watch)
+    finally:
+        bar.stop()
+
+
+def own_options() -> argparse.ArgumentParser:
+    """The options that only the command has: spark-submit runs the job without them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object, as the last line of stdout"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
+    return parser
+
+
+class Offered(NamedTuple):
+    """An option that a shell may complete: the fields of click's ``CompletionItem``, which typer does not export."""
+
+    value: str
+    help: str | None
+    type: str = "plain"
+
+
+class BackfillCommand(TyperCommand):
+    """The command, whose options the job's parser reads: a shell that completes them is told of each."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """Return the options that begin with ``incomplete``."""
+        from spark_backfill.options import job_parser
+
+        offered: list[Any] = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return offered
+        actions = job_parser([own_options()])._actions  # noqa: SLF001 (argparse has no other list of them)
+        return offered + [
+            Offered(name, each.help)
+            for each in actions
+            for name in each.option_strings
+            if name.startswith(incomplete)
+        ]
+
+
+def backfill(context: typer.Context) -> None:
+    r"""Rebuild a key store from a topic's history, with Spark.
+
+    **Examples**
+
+        dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
+            --id header:dedup-id --window 7d --output snapshot
+        dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
+            --id header:dedup-id --window 7d --shared redis://localhost:6379/0 --json
+        dedup backfill --help
+
+    Runs spark-submit of the installed PySpark. Use the snapshot with `Recovery(snapshot=...)` or
+    `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and where the snapshot is.
+    With `--json` the report is also one object on stdout (fields: `spark_backfill.report.Report`). Needs the extra
+    `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.
+
+    Exit status 143 and 129 after SIGTERM and SIGHUP. Unless it is 0, no snapshot was written; with
+    `--shared` the shared store may have some of the IDs.
+    """
+    from spark_backfill import launch
+    from spark_backfill.ending import EndedError, ending_in_order
+    from spark_backfill.options import job_parser
+
+    try:
+        own, arguments = own_options().parse_known_args(context.args)
+    except argparse.ArgumentError as error:
+        raise ConfigurationError(f"{error}; see dedup backfill --help") from None
+    if {"-h", "--help"} & set(arguments):
+        typer.echo(job_parser([own_options()]).format_help(), nl=False)
+        return
+    try:
+        with ending_in_order(), shown(Console(stderr=True), quiet=own.quiet) as watching:
+            report = launch.backfill(arguments, say=watching.say, watch=watching.watch)
+    except EndedError as ended:
+        tell(str(ended))
+        sys.exit(ended.status)
+    if not own.quiet:
+        for line in summary(report):
+            typer.echo(printable(line), err=True)
+    if own.json:
+        typer.echo(json.dumps(report))
+
+
+def summary(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines that tell a person of a report (`spark_backfill.report.Report`)."""
+    owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
+    sources = ", ".join(report["sources"]) or "the base"
+    others, shared, start_s = report["duplicates_or_expired"], report["shared"], report["spark_start_seconds"]
+    told = {
+        "snapshot": report["output"],
+        "shared": "" if shared is None else f"{shared}, {report['shared_marks']:,} IDs",
+        "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
+        "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
+        "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
+        "IDs": f"{report['marks']:,}",
+        "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
+        "size": f"{size_text(report['bytes'])}, {report['files']} files",
+        "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "
+        f"{report['records_per_second']:,.0f} records/s",
+    }
+    return [f"{name:<10}  {line}" for name, line in told.items() if line]
+
+
+def _seconds_text(seconds: float) -> str:
+    return length_text(round(seconds) * 1_000, most_units=2)
+
+
+ReportSource = Annotated[
+    str,
+    typer.Argument(
+        metavar="SNAPSHOT_OR_JSON",
+        help="A snapshot that dedup backfill made with --report, the folder of a report, or its findings.json.",
+        show_default=False,
+    ),
+]
+ReportFolder = Annotated[
+    str,
+    typer.Option(
+        "--output", help="The folder for the page and its figures; made if missing.", show_default=False
+    ),
+]
+
+
+def report(
+    source: ReportSource, *, output: ReportFolder, json_output: Json = False, quiet: Quiet = False
+) -> None:
+    """Draw the report of a backfill again: one self-contained HTML page, and PNGs.
+
+    **Examples**
+
+        dedup report snapshot --output report
+        dedup report findings.json --output report
+
+    `dedup backfill --report DIR` draws it at once, and keeps its data in the snapshot. The page shows how
+    late duplicates come, and which window hides them. Needs the extra `[report]`. With `--json` one object,
+    `{"page"}`.
+    """
+    from spark_backfill.report_page.document import read_document
+    from spark_backfill.report_page.page import check_place, write_page
+
+    for place in (source, output):
+        if is_url(place):
+            raise ConfigurationError(
+                f"{redacted_url(place)} is a URL; give a folder here, and copy what is at a URL to one before"
+            )
+    document = read_document(Path(source))
+    check_place(Path(output))
+    page = write_page(document, Path(output))
+    if not quiet:
+        typer.echo(printable(f"{page}: open it in a browser"), err=True)
+    if json_output:
+        typer.echo(json.dumps({"page": str(page)}))

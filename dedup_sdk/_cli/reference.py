@@ -1,0 +1,36 @@
+"""Writes the page docs/cli.md from the commands themselves: ``python -m dedup_sdk._cli.reference > docs/cli.md``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+_HEADLINE = "The command `dedup`"
+_WIDTH_CHARACTERS = 100
+_TIMEOUT_S = 120
+
+
+def reference_page() -> str:
+    """Return the page as Markdown: every command with its examples, arguments and options."""
+    page = _output("typer", "dedup_sdk._cli.app", "utils", "docs", "--name", "dedup", "--title", _HEADLINE)
+    # The options of `dedup backfill` are read by the job's own parser, which typer does not know.
+    options = _output("dedup_sdk._cli", "backfill", "--help")
+    head, heading, rest = page.partition("## `dedup report`")
+    return f"{head}**Options**:\n\n```text\n{options.strip()}\n```\n\n{heading}{rest}".rstrip() + "\n"
+
+
+def _output(module: str, *arguments: str) -> str:
+    environment = {**os.environ, "COLUMNS": str(_WIDTH_CHARACTERS), "NO_COLOR": "1"}
+    return subprocess.run(  # noqa: S603 (our own modules, no user's text)
+        [sys.executable, "-m", module, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=_TIMEOUT_S,
+    ).stdout
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference_page())

@@ -1,0 +1,907 @@
+"""One open partition: its state in memory (verdicts), its store on disk (marks), and the gates that records pass.
+
+step
+    the marks of newly completed records, and the progress that belongs to them: one atomic write to the store's journal
+flush
+    recent marks become a sorted file of the store, and the journal begins anew (`Writer`)
+disk_full
+    the store's disk is full: steps stay in memory, and are written when there is room (`Writer.write_again`). Commits
+    may go on meanwhile: records that a store lacks, up to the committed offset, are read from the topic again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from dedup_sdk._core.flight import (
+    DONE,
+    INDIVIDUAL,
+    KINDS,
+    OFFERED,
+    PARKED,
+    PARKED_KIND,
+    REDELIVERED,
+    UNVERIFIED,
+    Chunk,
+    Flight,
+    RecordRef,
+)
+from dedup_sdk._core.memory import Find, Memory
+from dedup_sdk._core.ranges import Range, Ranges, before_offset, from_offset, merged
+from dedup_sdk._core.reach import StartPlan
+from dedup_sdk._core.state import PartitionState
+from dedup_sdk._engine.gates import Gate
+from dedup_sdk._marks import NO_MARKS, Coverage, Int64s, Marks, Progress, join_marks
+from dedup_sdk._observe import Counters, Observer, VerdictEvent
+from dedup_sdk._record import VerdictKind
+from dedup_sdk._store.protocol import Loaded, PartitionStore
+from dedup_sdk._strategy import Terms
+from dedup_sdk._window import Window, length_text
+from dedup_sdk.errors import StoreUnavailableError
+from dedup_sdk.ids import Ids
+
+G = TypeVar("G", bound=Gate)
+
+logger = logging.getLogger("dedup_sdk")
+
+_stands_still = attrgetter("stands_still")
+
+
+class AnotherLog(NamedTuple):
+    """A log that was replaced: from ``first_offset`` on its records are others; None if that offset is unknown."""
+
+    first_offset: int | None
+
+
+class Partition:
+    """One open partition of an engine. Not thread-safe.
+
+    ``flight`` and ``memory`` exist once it has ``started``. ``judged`` are the held-back records that got their verdict
+    in the last `complete`, duplicates included. ``due`` are those that got it in another way, until `take_due`.
+    ``begun``: the group's history has a first offset. ``has_failed``: see `note_failure`.
+    """
+
+    flight: Flight
+    memory: Memory
+    state: PartitionState
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        store: PartitionStore,
+        terms: Terms,
+        *,
+        counters: Counters,
+        observers: Sequence[Observer],
+        clock: Callable[[], float],
+        bears_full_disk: bool = False,
+        gates: Iterable[Gate] = (),
+        all_partitions: Callable[[], Iterable[Partition]] = tuple,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.store = store
+        self.terms = terms
+        self.keys, self.window, self.ephemeral = terms.keys, terms.window, terms.ephemeral
+        self.depends_on_order, self.marks_single_ids = terms.depends_on_order, terms.marks_single_ids
+        self.gates: list[Gate] = list(gates)
+        self.writer = Writer(
+            store,
+            self.window,
+            counters,
+            where=f"{topic}[{partition}]",
+            gates=self.gates,
+            bears_full_disk=bears_full_disk,
+        )
+        self.verdicts = VerdictCounter(topic, partition, counters, observers)
+        self.loaded: Loaded | None = store.load()
+        """The content of the store that the partition begins with; see `begin_with`."""
+        self._stored = self.loaded
+        self.started = False
+        self.begun = True
+        self.has_failed = False
+        self.judged: list[RecordRef] = []
+        self.due: list[RecordRef] = []
+        self._counters = counters
+        self._clock = clock
+        self._own_gates = list(self.gates)
+        self._all_partitions = all_partitions
+        self._handled_from = self._handled_end = -1
+        self._read_to = 0
+
+    # --- opening -------------------------------------------------------------------------------------------------
+
+    def begin_with(self, loaded: Loaded | None) -> None:
+        """Begin with this part of the store's content, or with nothing: the rest belongs to another log."""
+        self.loaded = loaded
+
+    def start(self, plan: StartPlan, *, begun: bool = True) -> None:
+        """Start as planned: with the store's marks, or with none.
+
+        ``begun``: False for a new group, whose history begins with the first record that comes.
+        """
+        loaded, stored = self.loaded, self._stored
+        self.loaded = self._stored = None
+        self.begun = begun
+        if self.ephemeral:
+            # Without marks by design, so that no verdict is in doubt for their absence.
+            progress = replace(plan.progress, since_ms=None, since_number=None, floor_number=0)
+            plan = replace(plan, keep=False, progress=progress)
+        if plan.keep and loaded is not None:
+            self._begin(plan.progress, loaded.recent)
+            # No write if the store has the same progress already.
+            if (progress := self.state.progress) != loaded.progress or loaded is not stored:
+                self.store.append(progress, NO_MARKS)
+        else:
+            self.store.reset(plan.progress)
+            self._begin(plan.progress)
+
+    def install_steps(self, snapshot: str, plan: StartPlan, *, move: bool = False) -> Iterator[None]:
+        """Start with the marks of a snapshot folder instead; each step takes a few milliseconds.
+
+        ``move``: move its files instead of copying them; they were checked. Raises `SnapshotError` for a damaged one.
+        """
+        yield from self.store.install_steps(snapshot, plan.progress, move=move)
+        self.loaded = self._stored = None
+        self._begin(plan.progress)
+        # The snapshot's maker left out marks for their age.
+        self.memory.reach.note_dropped(self.flight.high)
+
+    def _begin(self, progress: Progress, recent: Marks = NO_MARKS) -> None:
+        self.state = self.terms.open(progress, recent)
+        self.flight, self.memory = self.state.flight, self.state.memory
+        more = self.terms.gates(self.state) if self.terms.gates is not None else ()
+        self.gates[:] = [*self._own_gates, *more]
+        for gate in self.gates:
+            gate.enter(self, self._all_partitions)
+        self.state.start_stream_time(self.now_ms())
+        self.writer.begin(self.state, journaled=recent)
+        self._read_to = self.flight.position
+        self.started = True
+
+    def begin(self, offset: int) -> None:
+        """Begin a new group's history at this offset."""
+        self.flight.begin(offset)
+        self.begun = True
+        # Written before any commit: a commit that the store does not know of would look like a jump of the group.
+        self.writer.persist()
+
+    def gate(self, kind: type[G]) -> G | None:
+        """Return the gate of a class, None if it has none."""
+        return next((gate for gate in self.gates if isinstance(gate, kind)), None)
+
+    # --- coverage and progress -----------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Return the engine's clock, in ms since the epoch."""
+        return int(self._clock() * 1000)
+
+    @property
+    def coverage(self) -> Coverage:
+        """The part of the log that the marks cover."""
+        return self.state.coverage
+
+    @property
+    def covered(self) -> bool:
+        """Whether the marks cover the whole window of the next record, so that an unknown ID is fresh."""
+        stream_time_ms = self.state.stream_time_ms
+        return self.memory.reach.covers(stream_time_ms if stream_time_ms >= 0 else self.now_ms())
+
+    @property
+    def committable(self) -> int:
+        """The offset that the group may commit: all records before it are completed.
+
+        Those from the start offset on were read by this owner, too.
+
+        A store may be ahead of the committed offset. If the log was replaced since (a broker restored from a backup),
+        other records are at these offsets. They must be read and compared with the marks before the group passes them.
+        """
+        return min(self.flight.high, self._read_to)
+
+    def read_from(self, offset: int) -> None:
+        """Set the offset from which this owner reads; see `committable`."""
+        self._read_to = offset
+
+    def another_log(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        ids: Ids,
+        leader_epochs: Callable[[], Iterable[int | None]],
+    ) -> AnotherLog | None:
+        """Return an `AnotherLog` if records (ascending) are others than the ones completed at their offsets; else None.
+
+        Then the log was replaced, e.g. by a broker that was restored from a backup. ``leader_epochs`` returns those in
+        which the records were written, and is called only if they can matter.
+        """
+        flight = self.flight
+        if flight.is_another_log(offsets, leader_epochs):
+            return AnotherLog(None)
+        if self.ephemeral or (offsets[0] >= flight.position and not flight.restored):
+            return None
+        at = self.memory.contradiction(
+            offsets, timestamps, ids.digests, self.store.find, now_ms=self.now_ms()
+        )
+        return None if at is None else AnotherLog(at)
+
+    def handled_since(self, committed: int) -> int | None:
+        """Return the first offset from ``committed`` on that the application may have completed, None without one."""
+        if self._handled_end <= committed:
+            self._handled_from = self._handled_end = -1
+            return None
+        self._handled_from = max(self._handled_from, committed)
+        return self._handled_from
+
+    # --- records that come ---------------------------------------------------------------------------------------
+
+    def admit(
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        ids: Ids,
+        items: Sequence[Any],
+        *,
+        discard_unkeyed: bool,
+        shows_duplicates: bool = False,
+        find: Find | None = None,
+    ) -> list[Chunk]:
+        """Judge records, ascending by offset; return their chunks in the same order.
+
+        ``shows_duplicates``: nothing is hidden from here on. ``find`` replaces the store's look-up. If it raises, no
+        record is admitted.
+        """
+        if not self.begun:
+            self.begin(offsets[0])
+        # `now_ms` without its call, because this is done for every batch.
+        flight, now_ms = self.flight, int(self._clock() * 1000)
+        late: list[Chunk] = []
+        if offsets[0] < flight.position:
+            cut = int(np.searchsorted(np.asarray(offsets), flight.position))
+            late.append(self._late(offsets[:cut], timestamps[:cut], items[:cut]))
+            if cut == len(offsets):
+                self._read_to = max(self._read_to, offsets[-1] + 1)
+                return late
+            offsets, timestamps, items = offsets[cut:], timestamps[cut:], items[cut:]
+            missing = {index - cut: reason for index, reason in ids.missing.items() if index >= cut}
+            ids = Ids(ids.digests[cut:], missing)
+        chunk = self.state.admit(
+            offsets, timestamps, ids.digests, ids.missing, self.store.find if find is None else find,
+            items=items, discard_unkeyed=discard_unkeyed, shows_duplicates=shows_duplicates, now_ms=now_ms,
+        )  # fmt: skip
+        self._read_to = offsets[-1] + 1
+        if flight.reported_ranges:
+            self._hide_reported(chunk, flight.take_reported(chunk))
+        taken = False
+        for gate in self.gates:
+            taken = gate.takes(chunk) or taken
+        if not taken:
+            self.verdicts.count(chunk)
+        if flight.settled:
+            self._note_due()
+        return [*late, chunk]
+
+    def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:
+        """Judge records below the position: completed ones, ones in flight, and ones out of order."""
+        flight = self.flight
+        chunk = Chunk(offsets, timestamps, [None] * len(offsets), items)
+        chunk.leave_no_mark(range(len(offsets)))
+        for row, offset in enumerate(offsets):
+            if flight.is_completed(offset):
+                chunk.finish(row, REDELIVERED)
+            elif flight.place(offset) is not None:
+                chunk.finish(row, PARKED_KIND)
+                chunk.give_reason(row, "in-flight")
+            else:
+                chunk.judge(row, UNVERIFIED, "out-of-order")
+        self.verdicts.count(chunk)
+        return chunk
+
+    def take_due(self) -> list[RecordRef]:
+        """Return the due records, ascending by offset, and forget them; deliver those that are offered."""
+        due, self.due = self.due, []
+        return sorted(due, key=lambda place: place.offset)
+
+    def _note_due(self) -> None:
+        """Count held-back records that got their verdict without a completion; they are due."""
+        if self.flight.awaits_reported:
+            self._hide([], None)
+        if self.flight.settled:
+            judged = self.judged
+            self._settled([])
+            self.due += self.judged
+            self.judged = judged
+
+    # --- records that another owner completed ----------------------------------------------------------------------
+
+    def tell_completed(self, ranges: Iterable[Range], epoch: int | None = None) -> None:
+        """Hide records that another owner completed above the watermark; call it before the first record is admitted.
+
+        ``ranges``: half-open offset ranges. ``epoch``: the leader epoch of the last of these records, None if unknown;
+        a record of a later epoch is another one. Records that end together (a unit) are hidden if all of them are in
+        the ranges; else all are delivered.
+
+        Such a record is judged when it is read, like any other, and completed at once instead of being delivered. So it
+        leaves its mark in memory, and until then the watermark stays before it. If it counted as completed before, the
+        next owner would start behind it without the mark.
+        """
+        self.flight.report_completed(ranges, epoch)
+
+    def completed_above(self, offset: int) -> Ranges:
+        """Return the completed offsets from ``offset`` on, as half-open ranges, ascending.
+
+        Of this owner's completions only those of records that it read; see `committable`.
+        """
+        here = before_offset(self.flight.completed_above(offset), self._read_to)
+        return from_offset(merged([*here, *self.flight.reported]), offset)
+
+    def _hide_reported(self, chunk: Chunk, rows: list[int]) -> None:
+        """Complete the records of a chunk that another owner completed, instead of delivering them."""
+        self._hide([RecordRef(chunk, row) for row in rows if chunk.states[row] == OFFERED], chunk)
+        self.flight.forget_reported(chunk.offsets[row] for row in rows if chunk.states[row] != PARKED)
+
+    def _hide(self, offered: Iterable[RecordRef], admitted: Chunk | None) -> None:
+        """Complete records that another owner completed: of a chunk that is admitted, and of the settled ones."""
+        flight = self.flight
+        earlier = flight.take_settled()
+        apart = [place for place in earlier if place.chunk.states[place.row] == INDIVIDUAL]
+        hidden = [place for place in [*offered, *apart] if flight.was_reported(self.memory.together(place))]
+        if hidden:
+            released = self._complete_as_redelivered(hidden)
+            if admitted is not None:
+                # Verdicts of the chunk are counted with it.
+                flight.drop_settled(admitted)
+            self.due += self._settled(released)
+        flight.take_settled()
+        flight.settle(earlier)
+
+    def _complete_as_redelivered(self, places: Iterable[RecordRef]) -> list[RecordRef]:
+        """Complete offered records that were not delivered; return the records that waited for them."""
+        rows: dict[int, tuple[Chunk, list[int]]] = {}
+        for chunk, row in places:
+            chunk.judge(row, REDELIVERED)
+            rows.setdefault(id(chunk), (chunk, []))[1].append(row)
+        return [place for chunk, each in rows.values() for place in self.state.complete(chunk, each)]
+
+    def _without_reported(self, offered: list[RecordRef]) -> list[RecordRef]:
+        """Complete the records that another owner completed; return the rest, and records that waited for these."""
+        left: list[RecordRef] = []
+        while offered:
+            place = offered.pop(0)
+            if self.flight.was_reported(self.memory.together(place)):
+                offered += self._complete_as_redelivered([place])
+            else:
+                left.append(place)
+        self.flight.forget_reported(place.offset for place in self.flight.settled)
+        return left
+
+    # --- records that end ----------------------------------------------------------------------------------------
+
+    def complete_chunk(self, chunk: Chunk) -> list[RecordRef]:
+        """Complete all delivered records of a chunk; return the records to deliver next."""
+        if self.writer.fenced:
+            self._counters.stale += chunk.open
+            return []
+        if self._handled_from < 0 or chunk.offsets[0] < self._handled_from:
+            self._handled_from = chunk.offsets[0]
+        if chunk.offsets[-1] >= self._handled_end:
+            self._handled_end = chunk.offsets[-1] + 1
+        offered = self.memory.complete(chunk, None) if chunk.open else []
+        if offered or self.flight.settled:
+            offered = self._settled(offered)
+        # A reference to a record keeps its chunk alive, and the messages of it.
+        self.judged = []
+        return offered
+
+    def complete(
+        self,
+        offsets: Iterable[int],
+        *,
+        states: tuple[int, ...] = (OFFERED, INDIVIDUAL),
+        quietly: bool = False,
+        dead_lettered: bool = False,
+    ) -> list[RecordRef]:
+        """Complete single records that are in one of ``states``; return the records to deliver next.
+
+        ``quietly``: do not count records that are not in flight as stale. ``dead_lettered``: count them as
+        dead-lettered; they are completed like any other.
+        """
+        rows: dict[int, tuple[Chunk, list[int]]] = {}
+        for offset in offsets:
+            if self._refuses(1):
+                continue
+            place = self.flight.place(offset)
+            if place is None or place.chunk.states[place.row] == DONE:
+                self._counters.stale += not quietly
+                continue
+            if place.chunk.states[place.row] not in states:
+                continue
+            rows.setdefault(id(place.chunk), (place.chunk, []))[1].append(place.row)
+        offered: list[RecordRef] = []
+        for chunk, indexes in rows.values():
+            # A record that is named twice counts once.
+            self._counters.dead_lettered += len({*indexes}) if dead_lettered else 0
+            self._note_handled(chunk.offsets[min(indexes)], chunk.offsets[max(indexes)])
+            offered += self.state.complete(chunk, indexes)
+        return self._settled(offered)
+
+    def release(self, offsets: Iterable[int]) -> list[RecordRef]:
+        """Release records: each is to be delivered again, with its attempt counted up."""
+        self.judged = []
+        offered: list[RecordRef] = []
+        for offset in dict.fromkeys(offsets):
+            if self._refuses(1):
+                continue
+            place = self.flight.place(offset)
+            again = self.flight.release(place) if place else []
+            self._counters.released += len(again)
+            self._counters.stale += not again
+            offered += again
+        return offered
+
+    def _settled(self, offered: list[RecordRef]) -> list[RecordRef]:
+        """Count the settled records; return the ones of ``offered`` that gates let through now."""
+        if self.flight.awaits_reported:
+            offered = self._without_reported(offered)
+        self.judged = self.flight.take_settled()
+        for gate in self.gates if offered else ():
+            offered = gate.before_offer(offered)
+            # A record that a gate holds back is counted, and reported to observers, when it is let through.
+            self.judged = [place for place in self.judged if place.chunk.states[place.row] != PARKED]
+        self.verdicts.count_settled(self.judged)
+        return offered
+
+    def settle(self, place: RecordRef, *, due: bool) -> None:
+        """Count a record that a gate held back, and that has its verdict now; ``due``: it is to be delivered."""
+        self.flight.settle([place])
+        self._settled([])
+        if due:
+            self.due.append(place)
+
+    def complete_hidden(self, chunk: Chunk, rows: list[int]) -> None:
+        """Complete records that a gate hides; they are not delivered."""
+        self._settled(self.state.complete(chunk, rows))
+
+    def _note_handled(self, first: int, last: int) -> None:
+        """Extend the range of offsets that the application has completed; offsets between count as handled, too."""
+        self._handled_from = first if self._handled_from < 0 else min(self._handled_from, first)
+        self._handled_end = max(self._handled_end, last + 1)
+
+    # --- gates ---------------------------------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether a gate waits for time: call `tick` now and then."""
+        return self.started and any(gate.waits for gate in self.gates)
+
+    def tick(self, *, at_end: bool) -> list[bytes]:
+        """Tell the gates the time, and whether the log is read to its end; return the names that are overdue."""
+        if not self.started or self.writer.fenced:
+            return []
+        now_ms = self.now_ms()
+        return [name for gate in self.gates for name in gate.tick(now_ms, at_end=at_end)]
+
+    def give_up(self, name: bytes, reason: str = "") -> None:
+        """Have the gates stop waiting for this name; records that they let through are due."""
+        if self.started and not self.writer.fenced:
+            for gate in self.gates:
+                gate.give_up(name, reason, self.now_ms())
+            self._note_due()
+
+    @property
+    def needs_more(self) -> bool:
+        """Whether more records must be read before the watermark can move."""
+        return any(gate.needs_more for gate in self.gates)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether no record that comes now may be delivered, because of records that a gate holds back."""
+        return any(map(_stands_still, self.gates))
+
+    def resumes_at(self, offset: int, queued: int | None) -> int:
+        """Return the offset from which to read on, instead of ``offset``; see `Gate.resumes_at`."""
+        for gate in self.gates:
+            offset = gate.resumes_at(offset, queued)
+        return offset
+
+    # --- folding -------------------------------------------------------------------------------------------------
+
+    def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
+        """Fold ``[high, end)``, which the group has completed, into the marks, and write it."""
+        step = self.state.fold(offsets, timestamps, digests, self.store.find, end, now_ms=self.now_ms())
+        self.writer.append(step.progress, step.marks)
+
+    def skip_to(self, offset: int) -> None:
+        """Count all records before ``offset`` as completed, without marks; coverage begins anew if they are needed."""
+        if not self.ephemeral:
+            self.memory.pass_uncounted(offset - self.flight.high)
+            self.memory.forget_all()
+        self.fold([], np.empty(0, np.int64), [], offset)
+
+    # --- ending --------------------------------------------------------------------------------------------------
+
+    def note_failure(self) -> None:
+        """Note an unexpected error (a bug, not a store's error), which may have left this partition half changed."""
+        self.has_failed = True
+
+    def fence(self) -> None:
+        """Write nothing from here on: the partition has another owner. Completions are counted as stale."""
+        self.writer.fence()
+
+    def _refuses(self, count: int) -> bool:
+        self._counters.stale += count if self.writer.fenced else 0
+        return self.writer.fenced
+
+    def persist(self) -> None:
+        """Write the records completed since the last call, in one atomic step."""
+        self.writer.persist()
+
+    def flush(self) -> None:
+        """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Write completed records, and close the store."""
+        try:
+            if self.started:
+                self.writer.persist()
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the store without writing: the partition has another owner."""
+        try:
+            for gate in self.gates:
+                gate.leave()
+        finally:
+            self.store.close()
+
+
+class VerdictCounter:
+    """Counts the verdicts of one partition, and calls the observers with each when it is final."""
+
+    def __init__(self, topic: str, partition: int, counters: Counters, observers: Sequence[Observer]) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._counters = counters
+        self._observers = observers
+
+    def count(self, chunk: Chunk) -> None:
+        """Count the verdicts of a chunk, but for records that are held back."""
+        totals = np.bincount(np.frombuffer(chunk.kinds, np.uint8), minlength=len(KINDS)).tolist()
+        for kind, total in zip(KINDS, totals, strict=True):
+            if total and kind is not VerdictKind.PARKED:
+                self._counters.verdicts[kind.value] += total
+        for row in chunk.reasons:
+            if chunk.kinds[row] != PARKED_KIND:
+                self._count_reason(chunk, row)
+        if self._observers:
+            for row, code in enumerate(chunk.kinds):
+                if code != PARKED_KIND:
+                    self._tell(chunk, row)
+
+    def count_settled(self, settled: Iterable[RecordRef]) -> None:
+        """Count records that were held back and have their verdict now."""
+        for chunk, row in settled:
+            self._counters.verdicts[KINDS[chunk.kinds[row]].value] += 1
+            if row in chunk.reasons:
+                self._count_reason(chunk, row)
+            if self._observers:
+                self._tell(chunk, row)
+
+    def uncount(self, place: RecordRef) -> None:
+        """Take back the count of a record that is held back again."""
+        chunk, row = place
+        self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
+        if row in chunk.reasons:
+            self._count_reason(chunk, row, -1)
+
+    def _count_reason(self, chunk: Chunk, row: int, count: int = 1) -> None:
+        name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
+        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + count
+
+    def _tell(self, chunk: Chunk, row: int) -> None:
+        event = VerdictEvent(self._topic, self._partition, chunk.offsets[row], chunk.verdict(row))
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                self._counters.observer_errors += 1
+                logger.exception(
+                    "an observer failed at %s[%d]@%d; going on", self._topic, self._partition, event.offset
+                )
+
+
+_LONG_AGO_MS = -(2**62)
+_JOURNAL_STEPS = 20_000
+"""Steps after which a journal is flushed: all of them are read when the store opens."""
+_SHARE_OF_WINDOW = 8
+_WORTH_A_FILE = 50_000
+"""The fewest marks that are flushed because they span a share of the window: they leave the disk as one file."""
+_SLIM_BYTES = 64
+_PAYLOAD_BYTES = 50
+"""Bytes of payload, beyond the slim ones, that count as one mark.
+
+In memory the IDs of a source take three times their stored size."""
+
+
+class Writer:
+    """Writes a partition's completed records to its store, and bounds memory and disk.
+
+    ``bears_full_disk``: a full disk raises no error, but sets ``disk_full``. ``unwritten_weight``: the size of refused
+    steps, in marks without a payload. ``gates`` get the marks before they are written.
+    """
+
+    def __init__(
+        self,
+        store: PartitionStore,
+        window: Window,
+        counters: Counters,
+        *,
+        where: str,
+        gates: Sequence[Gate] = (),
+        bears_full_disk: bool,
+    ) -> None:
+        self.store = store
+        self.window = window
+        self.disk_full = False
+        self.unwritten_weight = 0
+        # With a quota, writing may fail again although there is free space: that is logged once.
+        self._told = False
+        self.fenced = False
+        self._counters = counters
+        self._where = where
+        self._gates = gates
+        self._bears_full_disk = bears_full_disk
+        self._begun: PartitionState | None = None
+        self._flushed_ms = self._flushed_number = 0
+        self._flushes: deque[tuple[int, int]] = deque()
+        """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
+        self._steps = 0
+        self._journaled = self._journaled_weight = 0
+        self._unwritten: list[Marks] = []
+
+    @property
+    def _state(self) -> PartitionState:
+        if self._begun is None:
+            raise AssertionError(f"{self._where} was used before it started")
+        return self._begun
+
+    def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
+        """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
+        self._begun = state
+        self._forget_steps()
+        if len(journaled.offsets):
+            self._note_journaled(journaled)
+        # Of the store's existing files only this is known: all of their marks are of completed records.
+        self._flushes.clear()
+        if self.window.time_ms is not None:
+            self._flushes.append((_LONG_AGO_MS, state.flight.high))
+        self._note_flush(state)
+
+    def fence(self) -> None:
+        """Write nothing from here on: the partition has another owner (``fenced``)."""
+        self.fenced = True
+
+    def persist(self) -> None:
+        """Write the records completed since the last call, in one atomic step."""
+        if self.fenced:
+            return
+        step = self._state.take_step()
+        if step is not None:
+            for gate in self._gates:
+                # Before the local write: an ID that is known here is never asked for elsewhere again.
+                gate.before_persist(step.marks)
+            self.append(step.progress, step.marks)
+        elif self._unwritten and not self.disk_full:
+            self.append(self._state.progress, NO_MARKS)
+
+    def append(self, progress: Progress, marks: Marks) -> None:
+        """Write a step; if the disk is full, keep it and write it later."""
+        # A progress must not be written without its marks, so refused marks go with the next step.
+        self._unwritten.append(marks)
+        self.unwritten_weight += weight_of(marks)
+        if self.disk_full:
+            return
+        if len(self._unwritten) > 1:
+            # The progress of refused steps is missing in the store, too.
+            progress, marks = self._state.progress, join_marks(self._unwritten)
+        try:
+            self.store.append(progress, marks)
+        except StoreUnavailableError as error:
+            self._note_disk_full(error)
+            return
+        self._unwritten, self.unwritten_weight = [], 0
+        self._steps += 1
+        self._note_journaled(marks)
+
+    def _note_journaled(self, marks: Marks) -> None:
+        self._journaled += len(marks.offsets)
+        self._journaled_weight += weight_of(marks)
+
+    def _note_disk_full(self, error: StoreUnavailableError) -> None:
+        """Go on without writing, if that is configured; else raise."""
+        if not self._bears_full_disk:
+            raise error
+        if not self._told:
+            logger.error(
+                "%s: completed IDs stay in memory until the store can be written: %s", self._where, error
+            )
+        self.disk_full = self._told = True
+
+    def write_again(self) -> bool:
+        """Try to write the refused steps; False if the disk is still full. Raises `StoreError` for anything else."""
+        if not self.store.reopen():
+            return False
+        self.disk_full = False
+        self._unwritten.append(NO_MARKS)
+        self.persist()
+        if not self.disk_full:
+            self._told = False
+            logger.warning("%s: the store can be written again; all completed IDs are in it", self._where)
+        return not self.disk_full
+
+    @property
+    def unwritten(self) -> int:
+        """How many marks are in memory only, because the disk is full."""
+        return sum(marks.count for marks in self._unwritten)
+
+    def forget_unwritten(self) -> None:
+        """Drop the recent marks that a full disk refuses; coverage begins anew."""
+        logger.error(
+            "%s: disk full: dropped %d unwritten marks; affected IDs are delivered as unverified until the window has "
+            "passed", self._where, self.unwritten,
+        )  # fmt: skip
+        self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)
+        self._state.memory.forget_all()
+        self._unwritten, self.unwritten_weight = [NO_MARKS], 0
+
+    @property
+    def recent(self) -> int:
+        """The size of the marks that a flush would take out of memory, in marks without a payload."""
+        if self._begun is None:
+            return 0
+        memory = self._begun.memory
+        marks = min(memory.recent_count, self._journaled + memory.looked_up)
+        return marks * self._journaled_weight // self._journaled if self._journaled else marks
+
+    def flush_due(self, budget: int) -> bool:
+        """Whether the journal is so long, or spans so much of the window, that it should become a sorted file.
+
+        The marks of one file leave the disk together, so a file must not span much time. A share of the window is
+        flushed although memory has room: else the disk holds much more than the window (``benchmarks/growth.py
+        --windows 3``).
+        """
+        if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget:
+            return True
+        return self._journaled >= min(_WORTH_A_FILE, budget) and self._spans_a_share()
+
+    def _spans_a_share(self) -> bool:
+        window, count_window = self.window, self._state.memory.reach.count_window
+        if self._flushed_ms < 0:
+            # No record had come when the partition started.
+            self._note_flush(self._state)
+        if (
+            window.time_ms is not None
+            and _SHARE_OF_WINDOW * (self._state.stream_time_ms - self._flushed_ms) > window.time_ms
+        ):
+            return True
+        return (
+            count_window is not None
+            and _SHARE_OF_WINDOW * (count_window.accepted - self._flushed_number) > count_window.size
+        )
+
+    def _forget_steps(self) -> None:
+        """Note that the journal is empty, and that no step waits to be written."""
+        self._steps = self._journaled = self._journaled_weight = 0
+        self._unwritten, self.unwritten_weight = [], 0
+
+    @property
+    def _completed_ms(self) -> int:
+        """The time (ms) by which marks leave the store: the newest one of completed records.
+
+        A restarted process knows no later time. If marks inside the window by that time were gone, it would take the
+        log for another one.
+        """
+        return min(self._state.memory.reach.newest_ms, self._state.stream_time_ms)
+
+    def _note_flush(self, state: PartitionState) -> None:
+        count_window = state.memory.reach.count_window
+        self._flushed_ms, self._flushed_number = (
+            state.stream_time_ms,
+            0 if count_window is None else count_window.accepted,
+        )
+
+    def flush(self) -> None:
+        """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
+        self.persist()
+        if self.disk_full:
+            return
+        state = self._state
+        memory, reach = state.memory, state.memory.reach
+        marks = memory.take_recent(self._completed_ms, self.store.find)
+        try:
+            self.store.flush(state.progress, marks)
+        except StoreUnavailableError as error:
+            memory.put_back(marks)
+            self._note_disk_full(error)
+            return
+        except BaseException:
+            memory.put_back(marks)
+            raise
+        self._forget_steps()
+        self._note_flush(state)
+        if marks.count and self.window.time_ms is not None:
+            self._flushes.append((int(marks.timestamps.max()), int(marks.offsets.max()) + 1))
+        before = reach.since_ms, reach.since_number
+        if reach.count_window is not None:
+            # Separately: marks beyond the count make no difference later, marks beyond the time do for late records.
+            self.store.expire(None, reach.count_window.accepted - reach.count_window.size)
+        if self.window.time_ms is not None:
+            horizon_ms = reach.horizon_ms(self._completed_ms)
+            dropped_ms = self.store.expire(horizon_ms)
+            if dropped_ms is not None:
+                reach.forgot_before(min(dropped_ms + 1, horizon_ms))
+                self._note_dropped(horizon_ms)
+        if before != (reach.since_ms, reach.since_number):
+            self.append(state.progress, NO_MARKS)
+
+    def _note_dropped(self, before_ms: int) -> None:
+        """Note the offsets of marks in dropped files, all of which are older than a timestamp (ms)."""
+        while self._flushes and self._flushes[0][0] < before_ms:
+            self._state.memory.reach.note_dropped(self._flushes.popleft()[1])
+
+    @property
+    def reach_ms(self) -> int:
+        """The age of the oldest sorted file in ms, by the partition's newest record; -1 if no file can be dropped."""
+        if self._begun is None or self.disk_full:
+            return -1
+        oldest_ms = self.store.oldest_ms
+        return -1 if oldest_ms is None else max(0, self._state.stream_time_ms - oldest_ms)
+
+    def evict(self) -> bool:
+        """Drop the oldest sorted file for lack of room, and log it; False if there is none."""
+        if self._begun is not None:
+            # A progress must not be written without its marks.
+            self.persist()
+        dropped_ms = self.store.evict() if self.reach_ms >= 0 else None
+        if dropped_ms is None:
+            return False
+        # A timestamp in the future counts as now: it must not make all later records unverified.
+        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.stream_time_ms) + 1)
+        self._note_dropped(dropped_ms + 1)
+        self.append(self._state.progress, NO_MARKS)
+        self._counters.generations_shed += 1
+        window_ms = self.effective_window_ms
+        logger.warning(
+            "%s: the store was above max_disk: dropped its oldest marks; the effective window is %s",
+            self._where,
+            "the IDs accepted since then"
+            if window_ms is None
+            else f"{length_text(window_ms, most_units=2)} (window={str(self.window)!r})",
+        )
+        return True
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """How far back marks are known in ms, at most the window; None for a window by count alone."""
+        if self.window.time_ms is None:
+            return None
+        since_ms = self._state.memory.reach.since_ms
+        known_ms = self.window.time_ms if since_ms is None else max(0, self._state.stream_time_ms - since_ms)
+        return min(self.window.time_ms, known_ms)
+
+
+def weight_of(marks: Marks) -> int:
+    """Return the size of marks in memory, in marks without a payload."""
+    count = len(marks.offsets)
+    if not marks.payloads:
+        return count
+    return count + max(0, marks.payload_bytes - _SLIM_BYTES * count) // _PAYLOAD_BYTES

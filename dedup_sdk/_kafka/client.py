@@ -1,0 +1,411 @@
+"""Requests to Kafka brokers: the plain client (`Client`) and asynchronous `MetadataRequests` beside consuming.
+
+For these the caller gets a future and reads the answer later. All of them share one admin client, because each client
+has its own connections and librdkafka threads. How long a poll waits for the other, synchronous requests is decided
+by `dedup_sdk._kafka.recovery.Backoff`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from dedup_sdk._fork_safety import keep_in_children
+from dedup_sdk._kafka.client_errors import is_retriable
+from dedup_sdk._kafka.commit_text import sealed, unsealed
+from dedup_sdk._kafka.reader import Readers, TailReader
+from dedup_sdk._kafka.settings import ASK_S, ClientSettings, Reset, admin_settings
+from dedup_sdk.errors import RecoveryError
+
+logger = logging.getLogger("dedup_sdk")
+
+PROBE_S = 5.0
+"""Timeout of a log-end probe in seconds; after it the leader is asked again over another connection."""
+
+ANSWER_S: Final = 0.5
+"""Seconds that a poll waits for a broker's answer, as long as brokers answer in time."""
+
+_NO_ID: Final = str(Uuid(0, 0))
+_SILENT = frozenset({
+    KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._DESTROY,  # noqa: SLF001
+    KafkaError.REQUEST_TIMED_OUT,
+})  # fmt: skip
+
+
+class PendingRequest(NamedTuple):
+    """A request and the client that sent it. Keep both: garbage collection of the client cancels its requests."""
+
+    answer: Future[Any]
+    client: AdminClient
+
+
+@dataclass(slots=True)
+class EndProbe:
+    """A log-end request to a partition's leader, which also shows whether the leader answers."""
+
+    asked: PendingRequest
+    began: float = field(default_factory=time.monotonic)
+    took_s: float | None = None
+    """Seconds until `is_over` first saw the answer; None before that."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request was answered or has failed."""
+        if self.took_s is None and self.asked.answer.done():
+            self.took_s = time.monotonic() - self.began
+        return self.took_s is not None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a broker answered, also with an error such as "no leader" or "unknown partition"."""
+        if not self.is_over:
+            return False
+        error = self.asked.answer.exception()
+        if error is None:
+            # The client reports a timeout as an offset below zero.
+            return bool(self.asked.answer.result().offset >= 0)
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        return isinstance(cause, KafkaError) and cause.code() not in _SILENT
+
+    @property
+    def end(self) -> int | None:
+        """The end offset in the answer, by the consumer's isolation level; None without such an answer."""
+        if not self.is_over or self.asked.answer.exception() is not None:
+            return None
+        end = int(self.asked.answer.result().offset)
+        return end if end >= 0 else None
+
+
+class MetadataRequests:
+    """Asynchronous metadata requests for one consumer. Not thread-safe.
+
+    ``client`` is the consumer's client configuration.
+    """
+
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        self._config = admin_settings(client)
+        uncommitted = str(client.get("isolation.level", "")).lower() == "read_uncommitted"
+        self._isolation = IsolationLevel.READ_UNCOMMITTED if uncommitted else IsolationLevel.READ_COMMITTED
+        self._admin: AdminClient | None = None
+
+    def describe(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
+        """Describe topics in one request; return by topic name a `PendingRequest` for a `TopicDescription`."""
+        admin = self._client()
+        answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
+        return {topic: PendingRequest(answer, admin) for topic, answer in answers.items()}
+
+    def settings_of(self, topic: str) -> PendingRequest:
+        """Request a topic's configuration; the answer maps setting names to config entries."""
+        admin = self._client()
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        return PendingRequest(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
+
+    def probe(self, topic: str, partition: int) -> EndProbe:
+        """Request a partition's end offset from its leader, by the consumer's isolation level."""
+        admin = self._client()
+        asked = TopicPartition(topic, partition)
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
+        answers = admin.list_offsets(
+            {asked: latest}, isolation_level=self._isolation, request_timeout=PROBE_S
+        )
+        [future] = answers.values()
+        return EndProbe(PendingRequest(future, admin))
+
+    def renew(self) -> None:
+        """Make the next request open new connections; pending requests keep those of the old client.
+
+        A client keeps cached leaders for minutes, so a new one is needed to notice that the leader changed.
+        """
+        self._admin = None
+
+    def _client(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = keep_in_children(AdminClient(self._config))
+        return self._admin
+
+
+def topic_id_of(description: Any) -> str:
+    """Return the ID in a `confluent_kafka.admin.TopicDescription`; empty where brokers have no topic IDs.
+
+    For such brokers the client shows an ID of zeros.
+    """
+    topic_id = str(description.topic_id or _NO_ID)
+    return "" if topic_id == _NO_ID else topic_id
+
+
+_SEEK_TRIES = 50
+_SEEK_PAUSE_S = 0.02
+_WAKE_S = 1.0
+_LIST_S = 0.5
+_ONE_DAY_S = 86_400.0
+"""Upper limit of a timeout: the client counts milliseconds in 32 bits."""
+
+
+class Client:
+    """Calls `confluent_kafka.Consumer`'s own methods on a consumer that overrides them."""
+
+    def __init__(self, consumer: Consumer, settings: ClientSettings) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self.readers = Readers(settings)
+        self.requests = MetadataRequests(settings.client)
+        self._topic_ids: dict[str, str] = {}
+        self._described: dict[str, PendingRequest] = {}
+        """Pending topic descriptions, by topic name."""
+        self._cluster: str | None = None
+
+    def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
+        """Assign partitions, paused; by default incrementally or not, as the group's protocol requires."""
+        if self._settings.incremental if incremental is None else incremental:
+            Consumer.incremental_assign(self._consumer, partitions)
+        else:
+            Consumer.assign(self._consumer, partitions)
+        if partitions:
+            Consumer.pause(self._consumer, partitions)
+
+    def unassign(self, partitions: list[TopicPartition]) -> None:
+        """Remove some partitions from an incremental assignment."""
+        Consumer.incremental_unassign(self._consumer, partitions)
+
+    def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
+        """Set a partition's fetch position; return False if the client is not fetching it after a second of retries.
+
+        In that case the client has stopped fetching the partition: use `reassign`. With ``leader_epoch``, the
+        epoch of the record before ``offset``, the broker validates that the log still has that record.
+        """
+        target = TopicPartition(topic, partition, offset)
+        if leader_epoch is not None:
+            target = TopicPartition(topic, partition, offset, "", leader_epoch)
+        for _ in range(_SEEK_TRIES):
+            try:
+                Consumer.seek(self._consumer, target)
+            except KafkaException as error:
+                # The client refuses to seek in a partition that was assigned a moment ago.
+                if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                    raise
+                time.sleep(_SEEK_PAUSE_S)
+            else:
+                return True
+        return False
+
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+        """Reassign a partition that the client has stopped fetching, where `seek` fails; afterwards all are paused.
+
+        ``others`` are the remaining partitions of the assignment, at their next offsets: the eager protocol can only
+        replace the whole assignment.
+        """
+        try:
+            Consumer.incremental_unassign(self._consumer, [target])
+            Consumer.incremental_assign(self._consumer, [target])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
+                raise
+            Consumer.assign(self._consumer, [target, *others])
+        Consumer.pause(self._consumer, [target, *others])
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Resume fetching a partition."""
+        Consumer.resume(self._consumer, [TopicPartition(topic, partition)])
+
+    def listen(self, timeout_s: float) -> None:
+        """Poll the client for callbacks and group heartbeats; a message that it returns is dropped."""
+        Consumer.poll(self._consumer, timeout_s)
+
+    def wake(self, partitions: list[TopicPartition]) -> None:
+        """Make the client fetch from the leaders of these partitions at once.
+
+        The client notices a resumed partition only when its connection to the leader has work, up to a second later,
+        so this sends a small request over that connection. A leader that is already holding back a fetch
+        (``fetch.wait.max.ms``, half a second) answers it afterwards; so use this only for leaders without a running
+        fetch. The timeout must be longer than that wait, because an overdue request makes the client disconnect.
+        """
+        # In this request the offset field holds a timestamp.
+        asked = [TopicPartition(tp.topic, tp.partition, 0) for tp in partitions]
+        with suppress(KafkaException):
+            Consumer.offsets_for_times(self._consumer, asked, timeout=_WAKE_S)
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Pause fetching a partition."""
+        Consumer.pause(self._consumer, [TopicPartition(topic, partition)])
+
+    def committed(
+        self, partitions: list[TopicPartition], timeout_s: float | None = None
+    ) -> dict[tuple[str, int], TopicPartition]:
+        """Return the group's committed offset and metadata of each partition, by topic and partition.
+
+        The offset is -1001 where the group has committed nothing. Metadata of ours that was written for another group
+        or partition is left out. ``timeout_s`` defaults to `ASK_S`.
+        """
+        asked = [TopicPartition(tp.topic, tp.partition) for tp in partitions]
+        found = Consumer.committed(self._consumer, asked, timeout=ASK_S if timeout_s is None else timeout_s)
+        committed = {}
+        for tp in found:
+            committed[tp.topic, tp.partition] = tp if tp.error is not None else self._with_text(tp, unsealed)
+        return committed
+
+    def commit(self, offsets: list[TopicPartition], *, asynchronous: bool) -> list[TopicPartition] | None:
+        """Commit exactly these offsets; metadata of ours gets the seal that binds it to group, topic and partition."""
+        offsets = [self._with_text(tp, sealed) for tp in offsets]
+        if asynchronous:
+            Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
+            return None
+        return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False)
+
+    def _with_text(
+        self, tp: TopicPartition, change: Callable[[str | None, str, str, int], str]
+    ) -> TopicPartition:
+        text = change(tp.metadata, self._settings.group, tp.topic, tp.partition)
+        epoch: Any = tp.leader_epoch  # None where the broker sends none; the stubs say int
+        return TopicPartition(tp.topic, tp.partition, tp.offset, text, -1 if epoch is None else epoch)
+
+    def commit_until(self, offsets: list[TopicPartition], until: float) -> list[TopicPartition]:
+        """Commit synchronously if the group's coordinator answers before ``until`` (monotonic seconds).
+
+        A synchronous commit has no timeout: it waits until the client gives the coordinator up. So a request that has
+        one, for the committed offsets, is sent first. Raises `KafkaException`.
+        """
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001 (that is its public name)
+        self.committed(offsets, min(left_s, _ONE_DAY_S))
+        return self.commit(offsets, asynchronous=False) or []
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset of the log and the end offset for consumers; see `TailReader.bounds`."""
+        with closing(self.tail_reader(topic, partition)) as reader:
+            return reader.bounds()
+
+    def known_end(self, topic: str, partition: int) -> int:
+        """Return the log end of the last fetch, without a request; below zero before the first fetch."""
+        there = TopicPartition(topic, partition)
+        return int(Consumer.get_watermark_offsets(self._consumer, there, cached=True)[1])
+
+    def reads_at(self, topic: str, partition: int) -> int:
+        """Return the offset up to which the client has returned all records; below zero if none came since a seek.
+
+        It is behind aborted records and markers of transactions, too, which are never returned.
+        """
+        return int(Consumer.position(self._consumer, [TopicPartition(topic, partition)])[0].offset)
+
+    def probe(self, topic: str, partition: int) -> EndProbe:
+        """Request the end offset from the leader, asynchronously."""
+        return self.requests.probe(topic, partition)
+
+    def log_end(self, topic: str, partition: int) -> int:
+        """Return the offset after the last record of the log; see `TailReader.log_end`."""
+        with closing(self.tail_reader(topic, partition)) as reader:
+            return reader.log_end()
+
+    def edge(self, topic: str, partition: int, reset: Reset) -> int:
+        """Return the start offset of a partition without a valid committed offset, by ``auto.offset.reset``.
+
+        Raises `RecoveryError` where that is ``error``.
+        """
+        if reset == "error":
+            raise RecoveryError(
+                f"{topic}[{partition}] has no valid committed offset and auto.offset.reset=error; "
+                "reset the group's offsets"
+            )
+        low, high = self.bounds(topic, partition)
+        return low if reset == "earliest" else high
+
+    def knows_of(self, topic: str, partition: int) -> bool:
+        """Whether the cluster has this partition, with or without a leader; True if no broker answers."""
+        try:
+            topics = Consumer.list_topics(self._consumer, timeout=_LIST_S).topics
+        except KafkaException:
+            return True
+        return topic in topics and partition in topics[topic].partitions
+
+    def tail_reader(self, topic: str, partition: int) -> TailReader:
+        """Return a reader of a partition outside the group; you must close it."""
+        return TailReader(self.readers, topic, partition)
+
+    def cluster_id(self) -> str:
+        """Return the cluster's ID; raises `KafkaException` when no broker answers."""
+        if self._cluster is None:
+            with suppress(KafkaException):
+                # The client usually has it cached; a request could wait behind a fetch (see `wake`).
+                self._cluster = Consumer.cluster_id(self._consumer, timeout=0) or None
+        if self._cluster is None:
+            metadata = Consumer.list_topics(self._consumer, "", timeout=self.readers.timeout_s)
+            self._cluster = metadata.cluster_id or "unnamed"
+        return self._cluster
+
+    def describe(self, topics: Iterable[str]) -> bool:
+        """Request the IDs of topics that are not known or requested yet; return True if no answer is pending.
+
+        All go into one request. Raises `KafkaException` while the cluster's ID is not known.
+        """
+        unknown = {*topics} - self._topic_ids.keys() - self._described.keys()
+        if unknown and self.cluster_id().startswith("mockCluster"):
+            self._topic_ids |= dict.fromkeys(unknown, "")
+        elif unknown:
+            self._described |= self.requests.describe(unknown)
+        return not self._described
+
+    def ask_anew(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
+        """Request the current IDs of topics, known or not; return no requests where brokers have no topic IDs."""
+        return {} if self.cluster_id().startswith("mockCluster") else self.requests.describe(topics)
+
+    def is_described(self, topic: str) -> bool:
+        """Whether `topic_id` returns or raises without waiting."""
+        return topic in self._topic_ids or (topic in self._described and self._described[topic].answer.done())
+
+    def topic_id(self, topic: str) -> str:
+        """Return the topic's ID, which changes when a topic is recreated; empty where brokers have no topic IDs.
+
+        Raises `KafkaException` when no broker answers or the broker does not know the topic (yet), `RecoveryError`
+        when the broker refuses.
+        """
+        if topic not in self._topic_ids:
+            self.describe([topic])
+        if topic in self._described:
+            self._topic_ids[topic] = self._answer(topic)
+            del self._described[topic]
+        return self._topic_ids[topic]
+
+    def topic_settings(self, topic: str) -> PendingRequest | None:
+        """Request a topic's configuration; None where the cluster cannot be asked.
+
+        The answer maps setting names to config entries, or is a `KafkaException`.
+        """
+        if self.cluster_id().startswith("mockCluster"):
+            return None
+        return self.requests.settings_of(topic)
+
+    def forget_topic_ids(self) -> None:
+        """Drop the known IDs, so that they are requested again: topics may have been recreated."""
+        self._topic_ids.clear()
+        self._described.clear()
+
+    def _answer(self, topic: str) -> str:
+        try:
+            return topic_id_of(self._described[topic].answer.result(self.readers.timeout_s))
+        except TimeoutError:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None  # noqa: SLF001 (that is its public name)
+        except KafkaException as error:
+            del self._described[topic]
+            self.requests.renew()
+            if is_retriable(error) or error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                # A broker that does not know a new topic yet gives the second error.
+                raise
+            raise RecoveryError(
+                f"topic {topic!r} cannot be described: {error}; does it exist, and may the group read it?"
+            ) from error

@@ -1,0 +1,72 @@
+"""Settings of Kafka clients as a command line gives them: ``KEY=VALUE``, or a file of Java's properties.
+
+A text is ``KEY=VALUE`` if only letters, digits, dots, hyphens and underscores stand before its first ``=``; every other
+text names a file. A file whose name has ``=`` is therefore given with a slash: ``./a=b``. ``${env:NAME}`` in a value
+stands for an environment variable, as with Kafka's ``EnvVarConfigProvider``. No message shows a value: it may be a
+password.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk._kafka.error_text import masked_text
+from dedup_sdk._kafka.properties_file import read_properties
+from dedup_sdk.errors import ConfigurationError
+
+CLIENT_CONFIG_HELP: Final = (
+    "Settings of the Kafka client: a properties file, or one KEY=VALUE. May be repeated; a later setting replaces an "
+    "earlier one. If the name of a file has =, write it as ./a=b. ${env:NAME} in a value is the "
+    "environment variable NAME. Others can see arguments: give secrets in a file or in the environment."
+)
+_SETTING: Final = re.compile(r"([\w.-]+)=(.*)", re.DOTALL | re.ASCII)
+_VARIABLE: Final = re.compile(r"\$\{env:([^}]*)\}")
+
+
+def is_setting(text: str) -> bool:
+    """Whether a text is ``KEY=VALUE``; otherwise it names a file."""
+    return _SETTING.fullmatch(text) is not None
+
+
+def client_settings(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return the settings that the texts give; ``option`` is how messages name where they were given.
+
+    Raises:
+        ConfigurationError: a text is neither a setting nor a readable file, or a variable is not set.
+    """
+    settings: dict[str, str] = {}
+    for text in texts:
+        found = _SETTING.fullmatch(text)
+        given = {found[1]: found[2]} if found else _of_file(option, text)
+        settings |= {key: _filled_in(option, key, value) for key, value in given.items()}
+    return settings
+
+
+def _of_file(option: str, text: str) -> dict[str, str]:
+    if not text.strip():
+        raise ConfigurationError(f"{option} is empty; give e.g. security.protocol=SSL, or a properties file")
+    key, equals, _ = text.partition("=")
+    shown = f"{masked_text(key)}=***" if equals else masked_text(text)
+    path = Path(text)
+    if equals and "\0" not in text and not path.is_file():
+        raise ConfigurationError(
+            f"{option} {shown} is not a file, and its key is not one of a setting; give e.g. security.protocol=SSL, "
+            "or a properties file"
+        )
+    return read_properties(path, option=f"{option} {shown}")
+
+
+def _filled_in(option: str, key: str, value: str) -> str:
+    def variable(found: re.Match[str]) -> str:
+        try:
+            return os.environ[found[1]]
+        except KeyError:
+            raise ConfigurationError(
+                f"{option} {key}: the environment variable {found[1]!r} is not set; set it, or give the value in a file"
+            ) from None
+
+    return _VARIABLE.sub(variable, value)

@@ -1,0 +1,191 @@
+"""Closing a consumer: leaving the group, stopping on signals, and refusing calls after a fork.
+
+**Leaving the group.** librdkafka's ``close`` does not serve rebalance callbacks that start late: if the group assigns
+a partition at that moment, the callback sends a request that is never answered, and ``close`` never returns
+(librdkafka issue 4041). So the member first leaves its group, while callbacks are still served, and closes when
+nothing is assigned. A ``close`` that hangs anyway continues in a thread of its own.
+
+**Signals** (`stopped_by`). SIGTERM, which systemd, Docker and Kubernetes send to stop a process, and Ctrl-C end a
+loop in order. Without a handler SIGTERM kills the process in the middle of a message, which counts as a crash.
+
+**Fork.** A child process does not have the client's threads, so a wait for them never ends; and a write of the child
+to an open store would corrupt the parent's store. So a child never closes its parent's consumers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+from weakref import WeakSet
+
+from confluent_kafka import Consumer, KafkaException
+
+from dedup_sdk._fork_safety import keep_in_children
+from dedup_sdk._kafka.settings import Membership
+from dedup_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dedup_sdk._kafka.consumer import DedupConsumer
+
+logger = logging.getLogger("dedup_sdk")
+
+_POLL_S: Final = 0.005
+
+
+def leave_group(
+    consumer: Consumer,
+    membership: Membership,
+    *,
+    within_s: float,
+    by_hand: Collection[tuple[str, int]] = (),
+) -> None:
+    """Leave the group and serve callbacks until the group can assign nothing more; messages received here are dropped.
+
+    A static member does not leave: it keeps its partitions until its session expires or it returns. ``by_hand`` are
+    the partitions that the application assigned itself; no group revokes them, so they are not waited for.
+    """
+    if membership == "static":
+        return
+    until = time.monotonic() + within_s
+    try:
+        Consumer.unsubscribe(consumer)
+        # Poll before the first check: an assignment of the group is visible only after its callback has run.
+        Consumer.poll(consumer, _POLL_S)
+        while _is_member(consumer, membership, by_hand) and time.monotonic() < until:
+            Consumer.poll(consumer, _POLL_S)
+    except (KafkaException, RuntimeError) as error:
+        logger.info(
+            "the member could not leave its group: %s; the group removes it after its session timeout", error
+        )
+
+
+def _is_member(consumer: Consumer, membership: Membership, by_hand: Collection[tuple[str, int]]) -> bool:
+    """Whether the group may still assign or revoke partitions.
+
+    With the classic protocols a member that has left has no member ID. With ``group.protocol=consumer`` it keeps its
+    ID, so its assignment is checked.
+    """
+    if membership == "classic":
+        return bool(Consumer.memberid(consumer))
+    return any((tp.topic, tp.partition) not in by_hand for tp in Consumer.assignment(consumer))
+
+
+def close_client(consumer: Consumer, *, within_s: float) -> None:
+    """Close the client of a consumer that has left its group; log a warning if that takes longer than ``within_s``.
+
+    The call then continues in a background thread.
+    """
+    if not call_with_timeout(within_s, Consumer.close, consumer):
+        logger.warning(
+            "the client did not close within %g s; closing continues in a background thread, and the group removes the "
+            "member after its session timeout. Check that the group's coordinator answers", within_s,
+        )  # fmt: skip
+
+
+def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: Any) -> bool:
+    """Run a call in a thread; return True if it finished within ``limit_s``, and raise its exception here.
+
+    After a timeout (False) the call still runs and still uses its arguments. This is for client calls that may never
+    return: sending a transaction's offsets first opens a connection, and waits for that whatever timeout is given
+    (librdkafka issue 5456).
+    """
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 (raised in the calling thread)
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="dedup-client-call", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        return False
+    if raised:
+        raise raised[0]
+    return True
+
+
+@contextmanager
+def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) -> Iterator[list[int]]:
+    """Call ``stop`` when one of these signals arrives in the block; yield the list of signal numbers that arrived.
+
+    A second Ctrl-C has its former effect, so that you need not wait for the end of the loop. Raises
+    `ConfigurationError` outside of the main thread, the only one in which Python allows signal handlers.
+    """
+    caught: list[int] = []
+    former: dict[signal.Signals, object] = {}
+
+    def stop_in_order(number: int, _frame: object) -> None:
+        caught.append(number)
+        if number == signal.SIGINT:
+            # `getsignal` returns None for a handler of C code, which Python cannot restore.
+            before = former[signal.SIGINT]
+            restored = signal.default_int_handler if before is None else before
+            signal.signal(number, restored)  # type: ignore[arg-type]  # as `getsignal` returned it
+        stop()
+
+    try:
+        for each in signals:
+            if not isinstance(each, int):
+                raise ConfigurationError(f"stop_on_signals({each!r}): give signals, e.g. signal.SIGTERM")
+            former[each] = signal.getsignal(each)
+            try:
+                signal.signal(each, stop_in_order)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"signals can be handled in the main thread only ({error}): enter this block there, or call "
+                    "stop() yourself"
+                ) from None
+        yield caught
+    finally:
+        for each, handler in former.items():
+            # None: a handler of C code, as above.
+            if handler is not None and signal.getsignal(each) is stop_in_order:
+                signal.signal(each, handler)  # type: ignore[arg-type]  # as above
+
+
+_WITHOUT_EFFECT: Final = ("close", "stop")
+_MADE: Final[WeakSet[DedupConsumer]] = WeakSet()
+
+
+def keep_from_children(consumer: DedupConsumer) -> None:
+    """Make every call of a consumer raise in forked children, except `close` and `stop`, which do nothing there.
+
+    This includes the calls of the plain client, which would wait for threads that only the parent has. They are
+    replaced on the object itself, so that no call has to check for a fork.
+    """
+    # Kept alive in children: RocksDB would also write when it is destroyed.
+    _MADE.add(keep_in_children(consumer))
+
+
+def _refuse(*_: Any, **__: Any) -> NoReturn:
+    raise RuntimeError(
+        "this consumer was made before the fork: its threads, connections and stores belong to the parent process; "
+        "make one in each process"
+    )
+
+
+def _ignore(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _after_fork() -> None:
+    for consumer in list(_MADE):
+        if not consumer.leave_to_parent():
+            continue
+        kind = type(consumer)
+        for name in dir(kind):
+            # On the object itself, so that calls in processes without a fork cost nothing more.
+            if not name.startswith("_") and callable(getattr(kind, name)):
+                vars(consumer)[name] = _ignore if name in _WITHOUT_EFFECT else _refuse
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,395 @@
+"""Offset commits.
+
+Invariants:
+
+- A commit covers only a prefix of completed records, never goes back, and always has metadata (the commit's text).
+- Each partition has at most one unanswered asynchronous commit. While the coordinator is unavailable, the client keeps
+  commits and may send them after a later one, with the group generation of that time: the committed offset would go
+  back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.commit_text import done_part
+
+if TYPE_CHECKING:
+    from dedup_sdk._kafka.assignment import Assigned
+
+logger = logging.getLogger("dedup_sdk")
+
+Coordinates = tuple[str, int]
+_TOO_LONG: Final = KafkaError.OFFSET_METADATA_TOO_LARGE
+
+
+class Beginning(Enum):
+    """The progress of the commit that says where a partition's history begins: not sent, sent, or acknowledged."""
+
+    TO_ASK = "to ask"
+    ASKED = "asked"
+    KNOWN = "known"
+
+
+@dataclass(slots=True)
+class CommitState:
+    """The commits of one partition: requested and acknowledged. Offsets are -1 where there is none."""
+
+    requested: int = -1
+    """The highest offset sent to the group coordinator."""
+    confirmed: int = -1
+    """The group's offset that the broker confirmed last; where the user gave the start, only a commit by the user."""
+    done_asked: str = ""
+    """The offsets completed above it (`done_part`), from the last commit or from the one found at the start."""
+    beginning: Beginning = Beginning.TO_ASK
+    """Whether the group's commit says where the partition's history begins."""
+    has_room_for_done: bool = True
+    """Whether the broker accepts texts as long as `dedup_sdk._kafka.commit_text.MOST_CHARACTERS`."""
+
+    def moved(self, offset: int) -> CommitState:
+        """Return the state for the new `Assigned` after a move: offsets from ``offset`` on may be committed again."""
+        return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
+
+    def note_done(self, done: str) -> None:
+        """Set the completions above its offset that the group's commit has (`done_part`)."""
+        self.done_asked = done
+
+    def ask_again(self) -> None:
+        """Forget the requested offset: the broker refused it, or the partition starts before it."""
+        self.requested = -1
+
+
+class Commits:
+    """Commits the partitions in ``assigned``.
+
+    An offset counts as committed, in memory and in the store, only when the broker has acknowledged it, also where a
+    partition is reopened (`dedup_sdk._kafka.assignment.Start`). Otherwise, after a kill, the group's older offset would
+    look like a rewind.
+    """
+
+    def __init__(
+        self, assigned: Mapping[Coordinates, Assigned], client: Client, *, only_hidden: bool = False
+    ) -> None:
+        self._assigned = assigned
+        self._client = client
+        self._only_hidden = only_hidden
+        self._by_transactions = False
+        """Whether transactions may commit, which this client cannot see: a commit of hidden records could go back."""
+        self._unanswered: set[Coordinates] = set()
+        """Partitions with an asynchronous commit that has no answer yet."""
+        self.pending: dict[Coordinates, tuple[Assigned, TopicPartition]] = {}
+        """Commits that wait for the answer to an earlier one; `send_pending` sends them."""
+
+    def completed(
+        self, partitions: Iterable[Assigned], *, asynchronous: bool, until: float | None = None
+    ) -> None:
+        """Commit the completed offsets that were not requested yet; raises `KafkaException` or `StoreError`.
+
+        Where only the user commits, these are the hidden records directly after the committed offset: the user never
+        sees them and cannot commit them, and the lag would count them for ever.
+
+        ``until``: the deadline (monotonic seconds) for the answer.
+        """
+        if self._only_hidden and self._by_transactions:
+            return
+        prefix = _hidden_prefix if self._only_hidden else _completed_prefix
+        ready = [offset for offset in map(prefix, partitions) if offset is not None]
+        due = [
+            tp
+            for tp in ready
+            if self._is_new_to_group(tp, asynchronous=asynchronous)
+            and not (asynchronous and (tp.topic, tp.partition) in self._unanswered)
+        ]
+        if due:
+            self.exactly(due, asynchronous=asynchronous, until=until)
+
+    def send_pending(self, *, asynchronous: bool = True, until: float | None = None) -> None:
+        """Send the pending commits; raises `KafkaException`.
+
+        Asynchronously only those whose earlier commit is answered by now, else all of them.
+        """
+        if not self.pending:
+            return
+        ready = [c for c in self.pending if not (asynchronous and c in self._unanswered)]
+        pending = [self.pending.pop(coordinates) for coordinates in ready]
+        due = [
+            tp
+            for assigned, tp in pending
+            if self._assigned.get((tp.topic, tp.partition)) is assigned
+            and assigned.is_ours
+            and self._is_new_to_group(tp, asynchronous=asynchronous)
+        ]
+        if due:
+            self.exactly(due, asynchronous=asynchronous, until=until)
+
+    def hand_on(self, before: Assigned, after: Assigned) -> None:
+        """Keep the pending commit of a partition that was moved: as in the plain client, a seek cancels no commit."""
+        coordinates = before.topic, before.partition
+        owner, pending = self.pending.get(coordinates, (None, None))
+        if owner is before and pending is not None:
+            self.pending[coordinates] = after, pending
+
+    def begin_transactions(self) -> bool:
+        """Record that transactions may commit; return whether this is the first call."""
+        before, self._by_transactions = self._by_transactions, True
+        return not before
+
+    def await_nothing(self) -> None:
+        """Stop waiting for answers: an interruption may have swallowed them."""
+        self._unanswered.clear()
+
+    def _is_new_to_group(self, tp: TopicPartition, *, asynchronous: bool) -> bool:
+        """Whether a commit has something new for the group: its offset, or the completions above it."""
+        assigned = self._assigned[tp.topic, tp.partition]
+        known = self._known_offset(assigned, asynchronous)
+        return bool(
+            tp.offset > known
+            or (tp.offset == known and done_part(tp.metadata) != assigned.commits.done_asked)
+        )
+
+    @staticmethod
+    def _known_offset(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
+        """Return the offset that need not be committed again: requested, or for a synchronous commit acknowledged."""
+        if (
+            asynchronous
+            or assigned.engine_partition is None
+            or assigned.engine_partition.flight.committed is None
+        ):
+            return assigned.commits.requested
+        return min(assigned.commits.requested, assigned.engine_partition.flight.committed)
+
+    def beginnings(self, partitions: Iterable[Assigned]) -> None:
+        """Commit where histories begin, also where nothing is completed yet; raises `KafkaException`.
+
+        If the process crashed before the broker accepts these commits, the group would look new, and the store would
+        look as if it belonged to another group.
+        """
+        asked: list[Assigned] = []
+        offsets: list[TopicPartition] = []
+        for each in partitions:
+            prefix = None if each.coordinates in self._unanswered else _completed_prefix(each)
+            if prefix is not None:
+                each.commits.beginning = Beginning.ASKED
+                asked.append(each)
+                offsets.append(prefix)
+        try:
+            if offsets:
+                self.exactly(offsets, asynchronous=True)
+        except KafkaException:
+            for each in asked:
+                each.commits.beginning = Beginning.TO_ASK
+            raise
+
+    def below(self, ends: Mapping[Coordinates, int] | None, *, asynchronous: bool) -> list[TopicPartition]:
+        """Return the offsets of a commit by the user: each partition's completed prefix, at most up to ``ends``.
+
+        Without ``ends`` only those with something new for the group (an offset, or completions above it). Never below
+        the offset already requested: the group would look rewound.
+        """
+        ready = []
+        for coordinates, assigned in self._assigned.items():
+            offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
+            if offset is None or assigned.engine_partition is None:
+                continue
+            if ends is None and not self._is_new_to_group(offset, asynchronous=asynchronous):
+                continue
+            if ends is not None:
+                known = max(
+                    assigned.commits.requested,
+                    assigned.engine_partition.flight.committed or 0,
+                    self._pending_up_to(assigned),
+                )
+                offset = assigned.commit_of(
+                    assigned.engine_partition, min(offset.offset, max(ends[coordinates], known))
+                )
+            ready.append(offset)
+        return ready
+
+    def _pending_up_to(self, assigned: Assigned) -> int:
+        """Return the offset of the pending commit, -1 without one."""
+        owner, pending = self.pending.get((assigned.topic, assigned.partition), (None, None))
+        return -1 if pending is None or owner is not assigned else pending.offset
+
+    def note(self, offsets: Iterable[TopicPartition]) -> None:
+        """Queue commits for `send_pending`. Of two commits of one partition, the one with the higher offset stays."""
+        for tp in offsets:
+            coordinates = tp.topic, tp.partition
+            assigned = self._assigned[coordinates]
+            owner, pending = self.pending.get(coordinates, (None, tp))
+            self.pending[coordinates] = (
+                assigned,
+                pending if owner is assigned and pending.offset > tp.offset else tp,
+            )
+
+    def exactly(
+        self, offsets: list[TopicPartition], *, asynchronous: bool, until: float | None = None
+    ) -> list[TopicPartition] | None:
+        """Commit these offsets, which have metadata; None when the answer comes later.
+
+        An asynchronous commit of a partition whose earlier commit is not answered is sent after that answer
+        (`send_pending`).
+        """
+        if asynchronous:
+            offsets = self._queue_unanswered(offsets)
+            if not offsets:
+                return None
+            self._unanswered.update((tp.topic, tp.partition) for tp in offsets)
+        for tp in offsets:
+            assigned = self._assigned[tp.topic, tp.partition]
+            assigned.commits.requested = max(assigned.commits.requested, tp.offset)
+            assigned.commits.note_done(done_part(tp.metadata))
+        try:
+            if until is None:
+                answer = self._client.commit(offsets, asynchronous=asynchronous)
+            else:
+                answer = self._client.commit_until(offsets, until)
+        except KafkaException as error:
+            self._reset_refused(offsets, asynchronous=asynchronous)
+            if error.args[0].code() != _TOO_LONG or not (shorter := self._without_done(offsets)):
+                raise
+            return self.exactly(shorter, asynchronous=asynchronous, until=until)
+        if answer is not None:
+            self._apply_answer(None, answer)
+            refused = [tp for tp in answer if tp.error is not None and tp.error.code() == _TOO_LONG]
+            if shorter := self._without_done(refused):
+                again = self.exactly(shorter, asynchronous=asynchronous, until=until) or []
+                answer = [tp for tp in answer if tp not in refused] + again
+        return answer
+
+    def _queue_unanswered(self, offsets: list[TopicPartition]) -> list[TopicPartition]:
+        """Queue the offsets of partitions with an unanswered commit for `send_pending`; return the others."""
+        ready = []
+        for tp in offsets:
+            coordinates = tp.topic, tp.partition
+            if coordinates in self._unanswered:
+                self.note([tp])
+            else:
+                ready.append(tp)
+        return ready
+
+    def _reset_refused(self, offsets: list[TopicPartition], *, asynchronous: bool) -> None:
+        for tp in offsets:
+            self._assigned[tp.topic, tp.partition].commits.ask_again()
+            if asynchronous:
+                self._unanswered.discard((tp.topic, tp.partition))
+
+    def _without_done(self, refused: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return the commits that the broker refused for their size, now without the completions above the offset.
+
+        Commits that had no such completions are left out: they cannot become shorter.
+        """
+        again = []
+        for tp in refused:
+            assigned = self._assigned[tp.topic, tp.partition]
+            if (
+                assigned.commits.has_room_for_done
+                and assigned.engine_partition is not None
+                and done_part(tp.metadata)
+            ):
+                logger.warning(
+                    "%s[%d]: the broker refused commit metadata of %d characters (offset.metadata.max.bytes): offsets "
+                    "completed above the committed one are left out, and are handled again after a rebalance; raise "
+                    "the broker's limit to avoid that", tp.topic, tp.partition, len(tp.metadata or ""),
+                )  # fmt: skip
+                assigned.commits.has_room_for_done = False
+                again.append(assigned.commit_of(assigned.engine_partition, tp.offset))
+        return again
+
+    def answered(self, error: KafkaError | None, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Apply the broker's answer to an asynchronous commit; return the offsets to report to the user's callback.
+
+        Commits that only say where a history begins are not reported: the user did not request them.
+        """
+        answered = {(tp.topic, tp.partition) for tp in partitions}
+        # An answer that names no partition may be for any: waiting for another one could last for ever.
+        self._unanswered = self._unanswered - answered if partitions else set()
+        return self._apply_answer(error, partitions)
+
+    def _apply_answer(
+        self, error: KafkaError | None, partitions: list[TopicPartition]
+    ) -> list[TopicPartition]:
+        others = [tp for tp in partitions if not self._is_beginning(tp)]
+        for tp in partitions:
+            assigned = self._assigned.get((tp.topic, tp.partition))
+            if assigned is None:
+                continue
+            if error is not None or tp.error is not None:
+                if _TOO_LONG in {each.code() for each in (error, tp.error) if each is not None}:
+                    self._without_done([tp])
+                assigned.commits.ask_again()
+                assigned.commits.beginning = Beginning.TO_ASK
+                logger.warning(
+                    "%s[%d]: commit of offset %d failed (%s); the next commit includes it",
+                    tp.topic,
+                    tp.partition,
+                    tp.offset,
+                    error or tp.error,
+                )
+                continue
+            if not (assigned.is_placed and self._is_beginning(tp)):
+                assigned.commits.confirmed = tp.offset
+            if (
+                assigned.engine_partition is not None
+                and assigned.engine_partition.started
+                and tp.offset <= assigned.engine_partition.flight.high
+            ):
+                # Above the watermark it is the late answer to a commit from before a seek.
+                flight = assigned.engine_partition.flight
+                if flight.committed is not None and tp.offset < flight.committed <= flight.high:
+                    self._repeat_commit(assigned, tp.offset, flight.committed)
+                flight.note_committed(tp.offset)
+                assigned.commits.beginning = Beginning.KNOWN
+        return others
+
+    def _repeat_commit(self, assigned: Assigned, offset: int, committed: int) -> None:
+        """Queue ``committed`` again after a late answer for the lower ``offset``, which may have undone it.
+
+        Usually only the answer was late; the broker does not say which commit it applied last. The next commit with
+        progress would repair it too.
+        """
+        where = assigned.topic, assigned.partition
+        logger.debug(
+            "%s[%d]: the answer for offset %d came after the one for %d, which is committed again",
+            *where,
+            offset,
+            committed,
+        )
+        if assigned.engine_partition is not None and assigned.commits.requested <= committed:
+            assigned.commits.ask_again()
+            again = assigned.commit_of(assigned.engine_partition, committed)
+            self.pending.setdefault(where, (assigned, again))
+
+    def _is_beginning(self, tp: TopicPartition) -> bool:
+        assigned = self._assigned.get((tp.topic, tp.partition))
+        return assigned is not None and assigned.recovers
+
+
+def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
+    """Return the commit of a partition's contiguous completed prefix, after it was written to the store."""
+    if assigned.engine_partition is None or not assigned.is_ours:
+        return None
+    # The store before the broker: a committed record must be in the store after a crash.
+    assigned.engine_partition.persist()
+    return assigned.commit_of(assigned.engine_partition, assigned.engine_partition.committable)
+
+
+def _hidden_prefix(assigned: Assigned) -> TopicPartition | None:
+    """Return the commit of the hidden records directly after the committed offset; None where there are none."""
+    start, partition, confirmed = assigned.start, assigned.engine_partition, assigned.commits.confirmed
+    # Before a start that is not committed lie records that the user skipped. In observe mode every record is visible.
+    if start is None or partition is None or start.offset > confirmed or partition.flight.shows_duplicates:
+        return None
+    handled = partition.handled_since(confirmed)
+    if partition.committable <= confirmed or handled == confirmed:
+        return None
+    prefix = _completed_prefix(assigned)
+    if prefix is None or handled is None or prefix.offset <= handled:
+        return prefix
+    return assigned.commit_of(partition, handled)

@@ -1,0 +1,860 @@
+"""The drop-in consumer: a `confluent_kafka.Consumer` whose loop sees each logical message once.
+
+`DedupConsumer` is a façade; its parts own their state:
+
+    `FetchLoop`       the way of a message: fetched, judged, delivered, completed
+    `AssignmentApi`   subscription, assignment, seek, pause; the rebalance callbacks
+    `Fetcher`         messages that were fetched and are not judged yet
+    `Delivery`        messages that the application has, or gets next
+    `Session`         the assigned partitions: their recovery, their commits
+    `ClientLock`      one thread at a time in the client
+    `Interruption`    a step that an exception left half done: partitions are opened again
+    `CallbackErrors`  exceptions of callbacks, kept until they can be raised
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+import warnings
+from _thread import start_new_thread
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from inspect import Parameter, signature
+from pathlib import Path
+from signal import Signals
+from threading import Thread, get_ident
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from dedup_sdk._checks import choice, seconds, shown
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.settings import is_key_store
+from dedup_sdk._kafka.assignment import status_of
+from dedup_sdk._kafka.assignment_api import AssignmentApi
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client_errors import handle_error
+from dedup_sdk._kafka.closing import close_client, keep_from_children, leave_group, stopped_by
+from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
+from dedup_sdk._kafka.recovery import Recovery
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.settings import (
+    DESERIALIZE,
+    ClientSettings,
+    client_settings,
+    refuse_no_broker,
+    refuse_unknown,
+    unknown_settings_explained,
+)
+from dedup_sdk._observe import Counters, Observer, PartitionStatus
+from dedup_sdk._record import Verdict
+from dedup_sdk._store.protocol import KeyStore
+from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._strategy import LastId, Lookup, Strategy
+from dedup_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from confluent_kafka.cimpl import RebalanceCallback
+
+    from dedup_sdk._kafka.worker_session import WorkerSession
+    from dedup_sdk._runner.runner import Runner
+    from dedup_sdk._runner.settings import Failures, Handler, OnError
+    from dedup_sdk._runner.tasks import Order
+    from dedup_sdk.shared._protocol import ClaimStore
+    from dedup_sdk.shared._settings import Shared
+
+logger = logging.getLogger("dedup_sdk")
+
+BATCH = 1_000
+"""Messages that ``poll`` judges together; larger batches were slower (cache misses)."""
+MOST_CONSUMED = 1_000_000
+"""Messages that the client's ``consume`` returns at most; it refuses to be asked for more."""
+WAIT_S = 0.2
+"""Seconds that iteration and `DedupConsumer.run` wait for a message before they look whether they are to end."""
+
+WAITING_SHARE = 0.5
+"""Share of the revoke deadline in which handlers are waited for; the rest is for writing and committing."""
+
+Completion = Literal["on-next-call", "explicit"]
+Mode = Literal["dedup", "observe"]
+
+_CHOICES = {
+    "completion": ("on-next-call", "explicit"),
+    "mode": ("dedup", "observe"),
+    "durability": ("record", "batch", "commit"),
+}
+
+_DEFAULT_RECOVERY: Final = Recovery()
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class DedupConsumer(Consumer):
+    """A `confluent_kafka.Consumer` that hides duplicates.
+
+    - In flight: a message that the application has and that is not completed.
+    - Completed: handled. Its ID is remembered, and the message is never delivered again while the window lasts. With
+      ``completion="on-next-call"``, asking for more messages (`poll`, `consume`, iteration) completes the ones that
+      you got before; with ``completion="explicit"`` only `complete` does.
+    - Released: given back, to be delivered again. If an exception leaves the ``with`` block, the messages in flight are
+      released. `close` does the same, because it cannot know whether you handled the last message.
+
+    Args:
+        config: the settings of `confluent_kafka.Consumer`; single ones may be keyword arguments (``**conf``). Completed
+            messages are committed on ``auto.commit.interval.ms``, asynchronously. With ``enable.auto.commit=false``
+            only your `commit` commits messages, and only it (or `complete`) completes them: messages that you did not
+            commit come again after a restart; hidden records directly behind your commits are committed on the
+            interval. With ``enable.auto.offset.store=false`` only `store_offsets`, and a `commit` that names messages
+            or offsets, complete messages.
+        dedup: how duplicates are recognised: `Lookup` or `LastId`.
+        store: a folder for the key stores (readable by your user alone; several processes may use it), or a
+            `KeyStore`, which several consumers may use, and which none of them closes.
+        completion: ``on-next-call`` or ``explicit`` (for worker threads: complete messages in any order, from any
+            thread).
+        durability: when the IDs of completed messages are on disk, so that a crash does not forget them: ``batch``
+            (every 1,000 records or 100 ms, and with each `complete`), ``record`` (each message before you get the next
+            one), or ``commit`` (when offsets are committed: the fewest writes, but after a crash everything since the
+            last commit comes again).
+        mode: ``observe`` judges and counts, but hides nothing.
+        recovery: how a partition gets the IDs that its store lacks, and how it goes on meanwhile, e.g.
+            ``Recovery(snapshot="s3://bucket/snapshots")``.
+        shared: a memory that several consumers share, e.g. `dedup_adapters.redis.RedisStore`, or `Shared` with its
+            settings. Then an ID is also recognised in another partition, or at another consumer.
+        observers: functions called with every verdict.
+        idle_timeout: seconds without a message after which iteration and `run` end, counted from the first assignment;
+            the time of recoveries does not count. None: never.
+        revoke_deadline: seconds in which partitions must be written, committed and closed in a rebalance; unfinished
+            messages are abandoned and come again. None: a fifth of ``max.poll.interval.ms``.
+
+    Raises `ConfigurationError` for settings that would break a promise, and the errors of `confluent_kafka.Consumer`.
+    Observers and rebalance callbacks run inside `poll`, `consume` and `close`, on the calling thread. After a fork the
+    child must make its own consumer: every call of this one raises `RuntimeError` there, but for `close`, which does
+    nothing.
+    """
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Refuse a class that mixes in another consumer: each would read what the other one has read."""
+        super().__init_subclass__(**named)
+        others = [
+            each.__name__ for each in cls.__mro__ if issubclass(each, Consumer) and each is not Consumer
+            if not issubclass(each, DedupConsumer)
+        ]  # fmt: skip
+        if others:
+            raise TypeError(f"{cls.__name__} mixes {others[0]} into DedupConsumer: {DESERIALIZE}")
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] = _NOTHING,
+        /,
+        *,
+        dedup: Strategy,
+        store: str | Path | KeyStore,
+        completion: Completion = "on-next-call",
+        durability: Durability = "batch",
+        mode: Mode = "dedup",
+        recovery: Recovery = _DEFAULT_RECOVERY,
+        shared: Shared | ClaimStore | None = None,
+        observers: Iterable[Observer] = (),
+        idle_timeout: float | None = None,
+        revoke_deadline: float | None = None,
+        **client_arguments: Any,
+    ) -> None:
+        _refuse_choices(completion=completion, mode=mode, durability=durability)
+        _refuse_strategy(dedup, mode, recovery)
+        refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
+        settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
+        refuse_no_broker(settings.client)
+        self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
+        keys = _key_store(store)
+        sharing = _sharing(shared, dedup, mode, settings)
+        self._settings, self._callback_errors = settings, CallbackErrors()
+        with unknown_settings_explained():
+            super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
+        self._engine = Deduplicator(
+            dedup,
+            keys,
+            group=settings.group,
+            isolation=settings.isolation,
+            observers=observers,
+            bears_full_disk=True,
+            forgets_unwritten=recovery.on_full_disk == "unverified",
+        )
+        if sharing is not None:
+            gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
+            self._engine.share(gatekeeper)
+        self._client = Client(self, settings)
+        self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
+        self._access, self._interruption = ClientLock(), Interruption()
+        classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
+        self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
+        # With durability="record" each message is written before the next one, so poll() has no quick way.
+        self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
+        self._fetcher = Fetcher(self, self._session, self._access)
+        self._assignment = AssignmentApi(
+            self,
+            session=self._session,
+            client=self._client,
+            settings=settings,
+            callback_errors=self._callback_errors,
+            lock=self._access,
+            interruption=self._interruption,
+            fetcher=self._fetcher,
+            delivery=self._delivery,
+        )
+        self._loop = FetchLoop(
+            engine=self._engine,
+            session=self._session,
+            client=self._client,
+            callback_errors=self._callback_errors,
+            lock=self._access,
+            interruption=self._interruption,
+            fetcher=self._fetcher,
+            classifier=classifier,
+            delivery=self._delivery,
+            assignment=self._assignment,
+            durability=durability,
+            only_stored=settings.only_stored,
+        )
+        self._stopped = False
+        self._runner: Runner | None = None
+        keep_from_children(self)
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
+
+        It returns in time even if all records that come are duplicates. With ``completion="on-next-call"`` it first
+        completes the messages that you got before.
+        """
+        interruption = self._interruption
+        if self._ready and not interruption.happened and time.monotonic() < interruption.maintenance_at:
+            try:
+                # Without the lock, which would cost more than all the rest; see `Delivery`.
+                return self._ready.popleft()
+            except IndexError:
+                pass
+            except BaseException:
+                self._interruption.note()
+                raise
+        if not hasattr(timeout, "__float__") and timeout is not None:
+            raise _no_seconds(timeout)
+        got = self._loop.messages(1, timeout, BATCH)
+        return got[0] if got else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Return up to ``num_messages`` messages that are no duplicates; fewer (or none) after ``timeout`` seconds.
+
+        Like the plain client it waits until so many have come or the time is up. It does not wait again to replace
+        duplicates if there is a message to return. Error events are among the messages, in their place.
+        """
+        if not hasattr(num_messages, "__index__"):
+            raise TypeError(f"num_messages={shown(num_messages)}: give a whole number, e.g. 100")
+        if not 1 <= num_messages <= MOST_CONSUMED:
+            # The plain client's own answer, which changes nothing here.
+            return list(super().consume(num_messages, timeout))
+        if not hasattr(timeout, "__float__") and timeout is not None:
+            raise _no_seconds(timeout)
+        return self._loop.messages(num_messages, timeout, num_messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others."""
+        idle = IdleClock(self._session, self._idle_timeout_s)
+        try:
+            while not self._stopped:
+                message = self.poll(WAIT_S)
+                if message is None:
+                    if idle.is_up:
+                        return
+                    continue
+                try:
+                    error = message.error()
+                except BaseException:
+                    # The application did not get the message.
+                    self._interruption.note()
+                    raise
+                if error is None:
+                    yield message
+                    idle.heard()
+                else:
+                    handle_error(error)
+        finally:
+            self._stopped = False
+
+    def stop(self) -> None:
+        """End the iteration, or `run`, after the messages in hand; if none runs, end the next one when it begins.
+
+        You may call it from a signal handler or another thread.
+        """
+        self._stopped = True
+        runner = self._runner
+        if runner is not None:
+            runner.stop()
+
+    @contextlib.contextmanager
+    def stop_on_signals(self, *signals: Signals) -> Iterator[list[int]]:
+        """Call `stop` when SIGTERM or Ctrl-C comes inside the block (or one of ``signals``, if you give some).
+
+        The iteration, or `run`, ends after the message in hand, which is completed. A second Ctrl-C acts as if this
+        block were not there. The block gets a list to which the received signals are added, for loops over `poll` and
+        `consume` (``while not caught``). You must call this in the main thread.
+        """
+        with stopped_by(signals or (Signals.SIGTERM, Signals.SIGINT), self.stop) as caught:
+            yield caught
+
+    def run(
+        self,
+        handler: Handler,
+        *,
+        on_error: OnError = "raise",
+        dead_letters: str | None = None,
+        workers: int = 1,
+        order: Order = "key",
+        attempts: int | None = 5,
+        retry_on: Failures = Exception,
+        wait_initial: float = 0.1,
+        wait_max: float = 5.0,
+        max_in_flight: int = 1_000,
+    ) -> None:
+        """Call ``handler`` with each message, on worker threads, until `stop` or ``idle_timeout``.
+
+        A message is completed when its handler returns, whatever ``completion`` says. Messages that are not completed
+        when this method returns or raises come again.
+
+        Args:
+            handler: called with a message; its result is ignored. An exception means that the message is not handled.
+            on_error: the reaction to an exception. ``raise``: this method raises the first one. ``retry``: the handler
+                is called again after a pause; after the last attempt as ``raise``. ``dead-letter``: the same, but after
+                the last attempt the message goes to the dead-letter topic, counts as handled, and the loop goes on; see
+                ``dedup redrive``.
+            dead_letters: the dead-letter topic, with ``on_error="dead-letter"``. None: the name of the group and
+                ``.dead-letters``.
+            workers: threads. One is enough for a handler that is sometimes slow; the consumer stays in its group.
+            order: ``key``: messages with the same key and partition are handled one after the other, messages without
+                a key in any order. ``none``: any order.
+            attempts: the most calls of the handler for one message, the first included; None: no limit.
+            retry_on: exception classes, or a function of an exception, that tell which errors may pass; others are
+                final at once.
+            wait_initial: seconds before the second call; each further pause is about twice as long.
+            wait_max: seconds of the longest pause.
+            max_in_flight: the most messages with the workers; at that number no more is read until one is over.
+
+        Raises the error of the handler, `DeadLetterError`, the errors of iteration, and `ConfigurationError` for
+        settings that make no sense. Running handlers are waited for first.
+        """
+        from dedup_sdk._kafka.worker_session import WorkerSession
+        from dedup_sdk._runner.dead_letters import DeadLetterProducer
+        from dedup_sdk._runner.runner import Runner
+        from dedup_sdk._runner.settings import Retries, RunSettings
+
+        settings = RunSettings(
+            handler=handler,
+            on_error=on_error,
+            dead_letters=dead_letters,
+            workers=workers,
+            order=order,
+            retries=Retries(
+                attempts=1 if on_error == "raise" else attempts,
+                on=retry_on,
+                wait_initial=wait_initial,
+                wait_max=wait_max,
+            ),
+            max_in_flight=max_in_flight,
+        )
+        self._access.check_open()
+        letters = None
+        if settings.on_error == "dead-letter":
+            topic = settings.dead_letters or f"{self._settings.group}.dead-letters"
+            letters = DeadLetterProducer(self._settings, topic)
+        session = WorkerSession(
+            self.poll,
+            self._loop,
+            idle=IdleClock(self._session, self._idle_timeout_s),
+            counters=self.counters,
+            deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
+        )
+        with Runner(settings, session, group=self._settings.group, letters=letters) as runner:
+            self._work(runner, session)
+        if runner.failure is not None:
+            raise runner.failure
+
+    def _work(self, runner: Runner, session: WorkerSession) -> None:
+        """Run a runner in its session; `stop` and `release` know of it meanwhile."""
+        try:
+            self._make_current(runner)
+            session.begin(runner)
+            if self._stopped:
+                runner.stop()
+            runner.run()
+        except BaseException:
+            if self._runner is runner:
+                # Messages may be between two places.
+                self._interruption.note()
+            raise
+        finally:
+            if self._runner is runner:
+                try:
+                    session.end()
+                except BaseException:
+                    self._interruption.note()
+                    session.end()
+                    raise
+                finally:
+                    self._runner, self._stopped = None, False
+
+    def _make_current(self, runner: Runner) -> None:
+        with self._access.lock:
+            if self._runner is not None:
+                raise RuntimeError(
+                    "run() is at work already: one consumer has one loop; give it more workers"
+                )
+            self._runner = runner
+
+    # --- how messages end ----------------------------------------------------------------------------------------
+
+    def complete(self, message: Message) -> None:
+        """Mark a message as handled. From any thread.
+
+        Its ID is in the store when this method returns; with ``durability="commit"``, when offsets are committed. If
+        the store is damaged, or its disk is full, the message may come again after a crash.
+        """
+        _refuse_other(message)
+        self._loop.complete([message])
+
+    def release(self, message: Message) -> None:
+        """Give a message back: it is delivered again before new ones. From any thread.
+
+        Its duplicates that came meanwhile go on waiting. A call for a message that was released already, or that a
+        handler of `run` has, changes nothing and is counted as stale.
+        """
+        _refuse_other(message)
+        with self._access.lock:
+            runner = self._runner
+            if runner is not None and runner.has(message):
+                self._engine.counters.stale += 1
+                return
+            self._loop.release(message)
+
+    def holds(self, message: Message) -> bool:
+        """Whether you may still handle a message: it did not end, and its partition is still assigned. From any thread.
+
+        If messages wait in a queue of yours, ask right before the work begins; nothing stops a handler that runs
+        already. With a shared memory it is also False if another consumer may have the message, because this process
+        stood still, or was cut off, for longer than a lease. Then the message is taken back, and delivered again unless
+        another consumer completes it. This call may ask the shared memory.
+        """
+        _refuse_other(message)
+        return self._loop.holds(message)
+
+    @contextlib.contextmanager
+    def once(self, message: Message) -> Iterator[Message]:
+        """Complete a message at the end of the block; if the block raises, release it, and let the exception go on.
+
+        The block always runs: if messages wait in a queue of yours, ask `holds` first.
+        """
+        _refuse_other(message)
+        self._loop.take_out(message)
+        try:
+            yield message
+        except BaseException:
+            self.release(message)
+            raise
+        self.complete(message)
+
+    # --- offsets -------------------------------------------------------------------------------------------------
+
+    # The plain client's overloads, in its order; the last is for positional arguments, and for a flag from a variable.
+    @overload
+    def commit(self, *, asynchronous: Literal[True] = ...) -> None: ...
+    @overload
+    def commit(self, *, asynchronous: Literal[False]) -> list[TopicPartition]: ...
+    @overload
+    def commit(self, *, message: Message, asynchronous: Literal[True] = ...) -> None: ...
+    @overload
+    def commit(self, *, message: Message, asynchronous: Literal[False]) -> list[TopicPartition]: ...
+    @overload
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: Literal[True] = ...) -> None: ...
+    @overload
+    def commit(
+        self, *, offsets: list[TopicPartition], asynchronous: Literal[False]
+    ) -> list[TopicPartition]: ...
+    @overload
+    def commit(
+        self,
+        message: Message | None = ...,
+        offsets: list[TopicPartition] | None = ...,
+        asynchronous: bool = ...,  # noqa: FBT001 (the plain client's signature)
+    ) -> list[TopicPartition] | None: ...
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,  # noqa: FBT001, FBT002 (the plain client's signature)
+    ) -> list[TopicPartition] | None:
+        """Commit completed messages, with metadata; never past an unfinished message, never backwards.
+
+        First it completes the messages that you got: those of the message's partition up to this message, those below
+        the given offsets, or all (with ``enable.auto.offset.store=false`` only those that you name; with
+        ``completion="explicit"`` none). While a released message waits to be delivered again, only messages below it in
+        its partition are completed; those above it follow with the next commit, or call for messages, after it has
+        come. A synchronous commit raises `KafkaException` (``_NO_OFFSET``) if there is nothing to commit. If another
+        thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
+        wait for that thread; the offsets that it will commit are returned.
+        """
+        with self._access.when_client_free_or_callback() as alone, self._loop.guarded_step():
+            below = _below(message, offsets)
+            self._loop.complete_below(below)
+            ready = self._session.commits.below(below, asynchronous=asynchronous)
+            if ready and not alone:
+                self._session.commits.note(ready)
+                self._interruption.request_maintenance()
+                return None if asynchronous else ready
+            if ready:
+                return self._session.commits.exactly(ready, asynchronous=asynchronous)
+            if asynchronous:
+                return None
+            raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
+
+    def store_offsets(
+        self, message: Message | None = None, offsets: list[TopicPartition] | None = None
+    ) -> None:
+        """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
+        with self._loop.guarded_step():
+            below = _below(message, offsets)
+            if below is None:
+                raise ValueError("expected either message or offsets")
+            self._loop.store_below(below)
+
+    def consumer_group_metadata(self) -> Any:
+        """Return the metadata with which a transactional producer commits offsets; that completes no message here.
+
+        Call `store_offsets` when the transaction is committed. The group's offset then has no text beside it, so after
+        a restart messages that depend on older IDs are unverified.
+        """
+        if self._session.commits.begin_transactions():
+            logger.warning(
+                "consumer_group_metadata(): offsets that a transaction commits complete nothing, and vouch for no "
+                "history; call store_offsets() when the transaction is committed, and expect unverified messages after "
+                "a restart"
+            )
+        return super().consumer_group_metadata()
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        theirs = self._session.commits.answered(error, partitions)
+        if self._settings.on_commit is not None and (theirs or not partitions):
+            self._callback_errors.run(self._settings.on_commit, error, theirs)
+
+    # --- which partitions are read -------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Subscribe as the plain client does; callbacks get this consumer and may set offsets and call `assign`.
+
+        Your callbacks run before the consumer's own work. Their exceptions are raised by the `poll`, `consume` or
+        `close` that ran them, and cost no message. Do no slow work in them: the group waits. ``on_revoke`` may wait for
+        threads of yours: messages that they `complete` meanwhile are committed, and their `commit` goes out after the
+        callback. From ``on_lost`` on, completions of these partitions count as stale.
+        """
+        given: object = topics  # what callers without a type checker pass
+        if not isinstance(given, list):
+            listed = f"[{given!r}]" if isinstance(given, str) else "['orders']"
+            raise TypeError(f"topics={shown(given)}: give a list of topics, e.g. subscribe({listed})")
+        self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
+
+    def unsubscribe(self) -> None:
+        """Leave the group; the messages of the last call come again to the next owner of their partition.
+
+        The partitions are revoked, and `on_revoke` is called, with the next `poll` or `consume`. Partitions that you
+        assigned by hand stay, as with the plain client.
+        """
+        self._assignment.unsubscribe()
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
+        self._assignment.assign(partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
+        self._assignment.incremental_assign(partitions)
+
+    def unassign(self) -> None:
+        """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
+        self._assignment.unassign()
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Let these partitions go: completed work is written and committed."""
+        self._assignment.incremental_unassign(partitions)
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Read a partition from another offset on.
+
+        Messages below the target that you got are completed (not with ``completion="explicit"``), the others are
+        forgotten. A seek forward begins the group's history anew at the target. After a seek backward, completed
+        messages come again with the verdicts of the first time; a seek to the first unfinished message does not count
+        as one. It is no commit: if you commit yourself, and do not, the next start is at the committed offset, and
+        messages completed above it come again. If another thread calls it while a rebalance callback runs, it is done
+        after the callback, if the partition is still assigned.
+        """
+        if not isinstance(partition, TopicPartition):
+            raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
+        self._assignment.seek(partition)
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return, for each partition, the offset after the last message that was delivered or hidden."""
+        return self._assignment.position(partitions)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Deliver nothing from these partitions until `resume`; fetched messages wait, too. From any thread."""
+        self._assignment.pause(partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Deliver from these partitions again; one that still recovers starts when that is done. From any thread."""
+        self._assignment.resume(partitions)
+
+    # --- verdicts, counters, status --------------------------------------------------------------------------------
+
+    def verdict(self, message: Message) -> Verdict | None:
+        """Return the verdict of a message that you got, by its topic, partition and offset; None if it is forgotten."""
+        _refuse_other(message)
+        return self._loop.verdict(message)
+
+    @property
+    def counters(self) -> Counters:
+        """Totals by verdict since the consumer was made."""
+        return self._engine.counters
+
+    @property
+    def partition_statuses(self) -> list[PartitionStatus]:
+        """The state of each assigned partition, and the reasons why it waits. From any thread; cheap."""
+        with self._access.lock:
+            return [status_of(assigned, self._engine) for assigned in self._session.assigned.values()]
+
+    @property
+    def effective_window_ms(self) -> int | None:
+        """The shortest time in ms over which IDs are known, of all partitions.
+
+        None before a partition is ready, and without a window by time.
+        """
+        return self._engine.effective_window_ms
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the messages of the last call, write and commit completed ones, leave; harmless if repeated.
+
+        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. If the group's
+        coordinator does not answer, this method waits ``revoke_deadline`` seconds at most for the commit of partitions
+        that you assigned by hand, and as long for the client to close. Calls in your callbacks that would change the
+        subscription or the assignment meanwhile have no effect; each is logged.
+        """
+        if self._access.closer == get_ident():
+            # A callback of the close itself.
+            return
+        # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
+        try:
+            if self._access.begin_close():
+                self._close()
+        finally:
+            self._access.end_close()
+
+    def _close(self) -> None:
+        with self._access.when_client_free():
+            by_hand = self._session.assigned.keys() - self._session.of_group
+            self._callback_errors.run(self._assignment.part)
+        if self._session.of_group:
+            self._callback_errors.run(self._assignment.commit_in_group)
+        try:
+            self._access.call_client(self._close_client, by_hand)
+        finally:
+            with self._access.lock:
+                self._access.close()
+                self._client.readers.close()
+                self._client.requests.renew()
+                # Not the store: it may be the user's, and other consumers may have partitions of it open.
+                for topic, partition in list(self._engine.partitions):
+                    self._callback_errors.run(self._engine.close, topic, partition)
+                if self._engine.gatekeeper is not None:
+                    self._callback_errors.run(self._engine.gatekeeper.close)
+        self._callback_errors.raise_kept()
+
+    def _close_client(self, by_hand: Collection[tuple[str, int]]) -> None:
+        within_s = self._settings.revoke_deadline_s
+        leave_group(self, self._settings.membership, within_s=within_s, by_hand=by_hand)
+        with self._access.lock:
+            # The partitions of a static member, or of a group that could not be left: the client revokes them inside
+            # its `close`, where no request is answered, so no deadline could be kept there.
+            left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
+            self._callback_errors.run(self._assignment.give_back, left)
+            self._session.commit_no_more()
+        close_client(self, within_s=within_s)
+
+    def __del__(self) -> None:
+        """Close a consumer that was dropped without `close`, on a thread of its own: the client may never return."""
+        # A constructor that failed has subscribed nothing.
+        if getattr(self, "_loop", None) is None or self._access.closed or sys.is_finalizing():
+            return
+        try:
+            warnings.warn(
+                f"{self._dropped}; use it in a with block, or call close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+        finally:
+            # The collector may run while this thread holds the locks that logging, or a `threading.Thread`, needs.
+            start_new_thread(self._begin_to_close, ())
+
+    @property
+    def _dropped(self) -> str:
+        return f"a DedupConsumer of group {self._settings.group!r} was dropped without close()"
+
+    def _begin_to_close(self) -> None:
+        # Not a daemon: the interpreter must wait for it at exit.
+        Thread(target=self._close_dropped, name="dedup-close", daemon=False).start()
+
+    def _close_dropped(self) -> None:
+        logger.warning("%s: it is closed now", self._dropped)
+        try:
+            self.close()
+        except Exception:
+            logger.exception("closing a consumer that was dropped failed")
+
+    def leave_to_parent(self) -> bool:
+        """Count as closed in the child of a fork, where the holder of a lock does not exist; False if closed before."""
+        if self._access.closed:
+            return False
+        self._access.leave_to_parent()
+        self._interruption.request_maintenance()
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; if the block ended without an exception, the messages in flight are completed first."""
+        if error is None:
+            with self._access.lock:
+                if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                    self._callback_errors.run(self._loop.complete_below, None)
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception:
+            logger.exception("closing failed too, after %r", error)
+
+
+def _no_seconds(timeout: object) -> TypeError:
+    return TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0")
+
+
+def _refuse_choices(**chosen: str) -> None:
+    for name, value in chosen.items():
+        choice(name, value, _CHOICES[name])
+
+
+def _keywords(function: Callable[..., object]) -> list[str]:
+    return [
+        name for name, each in signature(function).parameters.items() if each.kind is Parameter.KEYWORD_ONLY
+    ]
+
+
+_OURS: Final = _keywords(DedupConsumer)
+_ELSEWHERE: Final = {
+    **{name: f"store=RocksStore('var/dedup', {name}=...)" for name in _keywords(RocksStore)},
+    **{name: f"run({name}=...)" for name in _keywords(DedupConsumer.run)},
+    **{
+        each.name: f"dedup={kind.__name__}({each.name}=...)"
+        for kind in (LastId, Lookup)
+        for each in fields(kind)
+    },
+    **{each.name: f"recovery=Recovery({each.name}=...)" for each in fields(Recovery)},
+}
+"""Settings that are not given to the constructor itself -> where they are given."""
+
+
+def _refuse_other(message: object) -> None:
+    if not isinstance(message, Message):
+        given = "None" if message is None else f"a {type(message).__name__}"
+        raise TypeError(f"{given} is not a message; give one that poll() or consume() returned")
+
+
+def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:
+    """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
+    if not isinstance(dedup, Lookup | LastId):
+        raise ConfigurationError(
+            f"dedup={shown(dedup)}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+        )
+    if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
+        raise ConfigurationError(
+            "mode='observe' hides nothing, and a unit is withheld until it is whole: leave out unit, or choose "
+            "mode='dedup'"
+        )
+    given: object = recovery  # what callers without a type checker pass
+    if not isinstance(given, Recovery):
+        raise ConfigurationError(
+            f"recovery={shown(given)}: give e.g. Recovery(snapshot='snapshots', timeout=60)"
+        )
+    recovery.check_strategy(dedup)
+
+
+def _sharing(
+    given: Shared | ClaimStore | None, dedup: Strategy, mode: Mode, settings: ClientSettings
+) -> Shared | None:
+    if given is None:
+        return None
+    # Only a consumer that shares a memory loads its code.
+    from dedup_sdk.shared._settings import shared_for
+
+    return shared_for(given, dedup, observes=mode == "observe", session_s=settings.session_s)
+
+
+def _key_store(store: object) -> KeyStore:
+    if isinstance(store, str | Path):
+        store = RocksStore(store)
+    if isinstance(store, RocksStore):
+        # Here, and not with the first partition: a wrong path is seen when the consumer is made.
+        store.try_folder()
+        return store
+    if isinstance(store, type) or not is_key_store(store):
+        raise ConfigurationError(
+            f"store={shown(store)}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
+        )
+    return cast("KeyStore", store)
+
+
+def _completed_by(completion: Completion, settings: ClientSettings) -> CompletedBy:
+    if completion == "explicit":
+        return CompletedBy.NOTHING
+    return CompletedBy.NEXT_CALL if settings.completes_on_next_call else CompletedBy.COMMIT
+
+
+def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str, int], int] | None:
+    """Return, for each named partition, the offset below which it is meant; None: all partitions.
+
+    A partition with a negative offset (none, or a logical one) is left out.
+    """
+    if message is not None and offsets is not None:
+        raise ValueError("message and offsets are mutually exclusive")
+    if message is not None:
+        _refuse_other(message)
+        if message.error() is not None:
+            raise KafkaException(message.error())
+        return {(message.topic(), message.partition()): message.offset() + 1}
+    if offsets is None:
+        return None
+    return {(tp.topic, tp.partition): tp.offset for tp in offsets if tp.offset >= 0}

@@ -1,0 +1,811 @@
+"""Messages on their way: fetched (`Fetcher`), judged (`BatchClassifier`), delivered and completed (`Delivery`).
+
+fetch position and its generation
+    Every change of the position from which a partition is read (a pause, a seek, a rebalance) makes the messages that
+    were fetched of it void, and gives the position a new generation. A fetch that began in an older generation brought
+    messages of the old position; they are dropped, too, and the partition is read again from the position of judging
+    before the next fetch. While another thread is inside the client, pauses and resumptions are only noted; the client
+    gets the state of that moment when it is free.
+batch
+    messages that are judged together, in one pass. The application gets them one by one (`poll`) or all at once
+    (`consume`). When it asks for more, the delivered ones are completed: with their whole chunk if the batch is over,
+    else one by one.
+individual
+    messages outside a batch: waiting ones whose turn has come, and released ones. They are delivered first.
+aside
+    messages of partitions that the user paused; they are delivered when the partition is resumed.
+
+A row that was promoted, released, or excluded by the application ends by itself (its state is `INDIVIDUAL`). The end
+of a batch completes only the rows that were offered with it (`OFFERED`). Else a promoted record that waits in a queue
+would be completed, unseen, at the end of its old batch. A ready message that is withdrawn before the application got it
+becomes `INDIVIDUAL`, too: a commit of all delivered messages, as in the usual ``on_revoke``, must not complete it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from enum import Enum
+from itertools import chain, compress, repeat
+from operator import itemgetter, ne
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka.assignment import Coordinates, Pause, State
+from dedup_sdk._kafka.fields import MessageFields
+from dedup_sdk._kafka.guards import ClientLock
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._marks import Int64s
+from dedup_sdk.errors import DedupError
+from dedup_sdk.ids import Ids
+
+if TYPE_CHECKING:
+    from dedup_sdk._kafka.missing_ids import MissingIds
+
+T = TypeVar("T")
+
+_offset: Callable[[Any], Any] = Message.offset
+_topic: Callable[[Any], Any] = Message.topic
+_partition: Callable[[Any], Any] = Message.partition
+_timestamp: Callable[[Any], Any] = Message.timestamp
+_time: Callable[[Any], Any] = itemgetter(1)
+_SHOWN = bytes(state == OFFERED for state in range(256))
+
+
+class Fetcher:
+    """Fetches with the client. ``messages`` are the fetched messages, and the client's events, in the order they came.
+
+    ``ran_dry``: the client had fewer messages ready than the last call asked for.
+
+    The client counts a message as read when it returns it. So messages that are dropped here lie behind the client's
+    own position: nothing more of that partition is kept until it is read again.
+    """
+
+    def __init__(self, consumer: Consumer, session: Session, lock: ClientLock) -> None:
+        self.messages: list[Any] = []
+        self.ran_dry = False
+        self._consumer, self._session, self._lock = consumer, session, lock
+        self._generation = 0
+        self._generations: dict[Coordinates, int] = {}
+        self._behind: set[Coordinates] = set()
+        """Partitions of which messages were dropped: they must be read again before any message of them is kept."""
+
+        self._untold: set[Coordinates] = set()
+        """Partitions whose pause or resumption the client does not know yet: another thread was inside it."""
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Have the client fetch nothing of these; with the lock."""
+        if self._is_free(partitions):
+            Consumer.pause(self._consumer, partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Have the client fetch these again, except those that do not deliver now; with the lock."""
+        if self._is_free(partitions):
+            Consumer.resume(self._consumer, self._session.resumable(partitions))
+
+    def _is_free(self, partitions: list[TopicPartition]) -> bool:
+        """Whether the client may be called; if not, the partitions are noted, and it is told before the next fetch.
+
+        Nobody waits for it: in a rebalance the thread inside it may wait for this one.
+        """
+        busy = self._lock.in_other_thread
+        if busy:
+            self._untold |= {(tp.topic, tp.partition) for tp in partitions}
+        return not busy
+
+    def fetch(self, at_most: int, wait_s: float) -> None:
+        """Fetch until there are ``at_most`` messages, or the time is up."""
+        room = at_most - len(self.messages)
+        self.ran_dry = False
+        if room > 0:
+            if self._behind or self._untold:
+                self._catch_up()
+            began = self._generation
+            came = self._lock.call_client(Consumer.consume, self._consumer, room, wait_s)
+            self.ran_dry = len(came) < room
+            if came:
+                with self._lock.lock:
+                    if self._behind or self._generation != began:
+                        came = self._still_read(came, began)
+                    self.messages = self.messages + came if self.messages else came
+
+    def listen(self, wait_s: float) -> None:
+        """Serve the client; keep the message or event that it returns."""
+        if self._behind or self._untold:
+            self._catch_up()
+        began = self._generation
+        message = self._lock.call_client(Consumer.poll, self._consumer, wait_s)
+        if message is not None:
+            self.keep([message], began)
+
+    def keep(self, messages: list[Any], began: int) -> None:
+        """Keep the messages of a fetch that began in a generation, except those of void positions."""
+        with self._lock.lock:
+            self.messages = self.messages + self._still_read(messages, began)
+
+    def rest(self, messages: list[Any]) -> None:
+        """Keep these fetched messages; the others are handled."""
+        self.messages = messages
+
+    def put_first(self, messages: list[Any]) -> None:
+        """Put messages, or events, before all others."""
+        self.messages = [*messages, *self.messages]
+
+    def drop(self, gone: Collection[Coordinates]) -> None:
+        """Drop the fetched messages of these partitions, and those of the running fetch."""
+        self._generation += 1
+        self._generations |= dict.fromkeys(gone, self._generation)
+        if self.messages:
+            self.note_stops()
+            self.messages = self._without(self.messages, gone)
+
+    def forget(self, gone: Collection[Coordinates]) -> None:
+        """Drop messages and stop events of partitions that are revoked, or begin at another position."""
+        self.drop(gone)
+        self._drop_stops(gone)
+
+    def read_again(self, partitions: Iterable[Coordinates]) -> None:
+        """Have partitions read again from the position of judging, before the next fetch."""
+        self._behind |= set(partitions)
+
+    def is_behind(self, coordinates: Coordinates) -> bool:
+        """Whether records of a partition must be read again, or wait to be judged."""
+        return coordinates in self._behind or any(
+            (message.topic(), message.partition()) == coordinates for message in self.messages
+        )
+
+    def note_stops(self) -> None:
+        """Mark partitions for which a stop event is queued: the client does not read them, and cannot seek in them.
+
+        Code that moves such a partition must assign it again. The event, which may be queued behind messages, then
+        belongs to the old position, and is dropped.
+        """
+        for message in self.messages:
+            if _is_stop(message):
+                assigned = self._session.assigned.get((message.topic(), message.partition()))
+                if assigned is not None:
+                    assigned.note_stop()
+
+    def drop_moved(self) -> None:
+        """Drop the fetched messages of partitions whose position was changed since."""
+        if moved := self._session.reading.take_moved():
+            if self.messages:
+                # Partitions that stopped again keep their event.
+                still = {c for c, assigned in self._session.assigned.items() if assigned.stopped}
+                self._drop_stops(moved - still)
+            self.drop(moved)
+
+    def _catch_up(self) -> None:
+        """Before a fetch: pass noted pauses to the client, and seek back to messages that were dropped.
+
+        Only the fetching thread does so: in the middle of its fetch, old and new messages could not be told apart.
+        Partitions that the user paused are left as they are.
+        """
+        with self._lock.lock:
+            self._tell_pauses()
+            assigned = self._session.assigned
+            due = {c for c in self._behind if c not in assigned or Pause.USER not in assigned[c].pauses}
+            if due:
+                self.note_stops()
+                self._behind -= due
+                self._session.refetch(due)
+                self.drop_moved()
+
+    def _tell_pauses(self) -> None:
+        """Tell the client which partitions are paused now.
+
+        Not one change after the other: a late resumption would undo the pause that followed it.
+        """
+        untold, self._untold = self._untold, set()
+        for coordinates in untold & self._session.assigned.keys():
+            paused = self._session.assigned[coordinates].pauses
+            (self.pause if paused else self.resume)([TopicPartition(*coordinates)])
+
+    def _drop_stops(self, moved: Collection[Coordinates]) -> None:
+        """Drop stop events of these partitions: they are about an earlier position."""
+        self.messages = [
+            m for m in self.messages if not (_is_stop(m) and (m.topic(), m.partition()) in moved)
+        ]
+
+    def _still_read(self, messages: list[Any], began: int) -> list[Any]:
+        """Return the messages of a fetch that began in a generation, except those of void positions."""
+        void = {c for c, generation in self._generations.items() if generation > began}
+        return self._without(messages, void | self._behind)
+
+    def _without(self, messages: list[Any], gone: Collection[Coordinates]) -> list[Any]:
+        kept = []
+        for message in messages:
+            coordinates = message.topic(), message.partition()
+            if message.error() is None and coordinates in gone:
+                self._behind.add(coordinates)
+            else:
+                kept.append(message)
+        return kept
+
+
+def _is_stop(message: Any) -> bool:
+    """Whether it is a stop event: the client stopped reading a partition, because the log does not have its offset."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 (that is its public name)
+
+
+class PartitionBatch(NamedTuple):
+    """A chunk and its partition."""
+
+    partition: Partition
+    chunk: Chunk
+
+
+class Classified(NamedTuple):
+    """A judged batch: the messages to deliver, in the batch's order, and their chunks.
+
+    ``rest`` are messages that were not judged, because of ``error``; the verdicts before them stand. ``doubted``:
+    partitions that begin anew, because their log is another one.
+    """
+
+    messages: list[Any]
+    chunks: list[PartitionBatch]
+    rest: list[Any]
+    error: DedupError | None = None
+    doubted: frozenset[tuple[str, int]] = frozenset()
+
+
+class BatchClassifier:
+    """Judges batches of messages; if ``observing``, nothing is hidden."""
+
+    def __init__(self, engine: Deduplicator, session: Session, *, observing: bool) -> None:
+        self._engine = engine
+        self._session = session
+        self.observing = observing
+        self._spec = engine.keys
+        self._discard = engine.strategy.on_missing_id == "discard"
+        self._fail = engine.strategy.on_missing_id == "fail"
+        self._missing_ids: MissingIds | None = None
+        """There since the first record without an ID."""
+
+    def classify(self, batch: list[Any]) -> Classified:
+        """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
+
+        Adjacent messages of one partition are all judged, or none of them.
+        """
+        ids = self._spec.digests(MessageFields(batch))
+        offsets: list[int] = list(map(_offset, batch))
+        topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
+        count = len(batch)
+        if ids.missing or (self._missing_ids is not None and self._missing_ids.counting):
+            self._note_missing(topics, batch, ids)
+        one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
+        runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
+        if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
+            return self._up_to_missing(batch, ids, runs, offsets, lacking)
+        timestamps = np.fromiter(map(_time, map(_timestamp, batch)), np.int64, count)
+        columns = _Columns(batch, offsets, timestamps, ids)
+        admitted: list[_Admitted] = []
+        doubted: set[tuple[str, int]] = set()
+        error, rest = None, []
+        for run in runs:
+            assigned = self._session.assigned.get((run.topic, run.partition))
+            partition = (
+                assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
+            )
+            if partition is None:
+                continue
+            part = columns if one else columns.cut(run.rows)
+            other = partition.another_log(part.offsets, part.timestamps, part.ids, part.leader_epochs)
+            if other is not None:
+                self._session.doubt(run.topic, run.partition, contradicted_at=other.first_offset)
+                doubted.add((run.topic, run.partition))
+                continue
+            try:
+                chunks = _guarded(
+                    partition, partition.admit, part.offsets, part.timestamps, part.ids, part.messages,
+                    discard_unkeyed=self._discard and not self.observing, shows_duplicates=self.observing,
+                )  # fmt: skip
+            except DedupError as refusal:
+                error, rest = refusal, batch[run.rows.start :]
+                break
+            if partition.gates:
+                self._engine.look_across(partition)
+            partition.flight.note_epoch(part.messages[-1].leader_epoch())
+            admitted.append(_Admitted(partition, part.messages, chunks))
+        if self._engine.gatekeeper is not None and admitted:
+            # One question for all messages that the batch would deliver.
+            self._engine.gatekeeper.admit([each.partition for each in admitted])
+        judged: list[PartitionBatch] = []
+        messages: list[Any] = []
+        for partition, of_run, chunks in admitted:
+            judged += map(PartitionBatch, repeat(partition), chunks)
+            # Late records, if there are any, are a chunk of their own.
+            states = chunks[0].states if len(chunks) == 1 else b"".join([chunk.states for chunk in chunks])
+            whole = self.observing or states.count(OFFERED) == len(states)
+            messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
+        return Classified(messages, judged, rest, error, frozenset(doubted))
+
+    def _note_missing(self, topics: list[str], batch: list[Any], ids: Ids) -> None:
+        if self._missing_ids is None:
+            from dedup_sdk._kafka.missing_ids import MissingIds
+
+            self._missing_ids = MissingIds(str(self._engine.strategy.id), self._engine.strategy.window_of)
+        self._missing_ids.note(topics, batch, ids)
+
+    def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
+        """Return the first message without an ID in a topic where IDs are looked up, None without one."""
+        window_of = self._engine.strategy.window_of
+        return min((row for row in ids.missing if not window_of(batch[row].topic()).is_off), default=None)
+
+    def _up_to_missing(
+        self, batch: list[Any], ids: Ids, runs: list[_Run], offsets: list[int], first: int
+    ) -> Classified:
+        """Judge the messages before the ``first`` one without an ID; if that one is in front, refuse it."""
+        if first:
+            return self.classify(batch[:first])._replace(rest=batch[first:])
+        try:
+            self._engine.refuse_missing(ids, runs[0].topic, runs[0].partition, offsets)
+        except DedupError as error:
+            return Classified([], [], batch, error)
+        raise AssertionError("a missing ID was not refused")
+
+    def partition_of(self, topic: str, partition: int) -> Partition | None:
+        """Return a partition that delivers, None if it is not assigned or recovers."""
+        assigned = self._session.assigned.get((topic, partition))
+        return assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
+
+
+class _Admitted(NamedTuple):
+    """A run that was judged, and has still to pass the gatekeeper."""
+
+    partition: Partition
+    messages: list[Any]
+    chunks: list[Chunk]
+
+
+class _Run(NamedTuple):
+    """Adjacent rows of a batch that are of one partition."""
+
+    topic: str
+    partition: int
+    rows: slice
+
+
+def _runs(topics: list[str], partitions: list[int]) -> list[_Run]:
+    count = len(partitions)
+    starts = [
+        0,
+        *compress(
+            range(1, count),
+            map(ne, zip(topics, partitions, strict=False), zip(topics[1:], partitions[1:], strict=False)),
+        ),
+    ]
+    return [
+        _Run(topics[at], partitions[at], slice(at, end))
+        for at, end in zip(starts, [*starts[1:], count], strict=True)
+    ]
+
+
+def _cut(ids: Ids, rows: slice) -> Ids:
+    missing = {row - rows.start: why for row, why in ids.missing.items() if rows.start <= row < rows.stop}
+    return Ids(ids.digests[rows], missing)
+
+
+class _Columns(NamedTuple):
+    """Messages and the values that were read from them, as parallel columns."""
+
+    messages: list[Any]
+    offsets: list[int]
+    timestamps: Int64s
+    ids: Ids
+
+    def leader_epochs(self) -> list[int | None]:
+        """Return the leader epoch of each message, None if the broker does not tell it."""
+        return [message.leader_epoch() for message in self.messages]
+
+    def cut(self, rows: slice) -> _Columns:
+        """Return some rows of every column."""
+        return _Columns(self.messages[rows], self.offsets[rows], self.timestamps[rows], _cut(self.ids, rows))
+
+
+class CompletedBy(Enum):
+    """The event that completes a delivered message, besides `DedupConsumer.complete`."""
+
+    NEXT_CALL = "next call"
+    """A call for more messages."""
+    COMMIT = "commit"
+    """A commit, or stored offsets, that name it."""
+    NOTHING = "nothing"
+
+
+class Delivery:
+    """The messages between judging and completion. ``ready`` and ``individual`` are delivered next.
+
+    ``partition_of`` returns a partition that delivers, by topic and number.
+
+    Everything needs the consumer's lock, with one exception: the polling thread takes the first of ``ready`` without
+    it. So nobody iterates over that queue, and messages leave it by ``pop``: the thread that pops a message owns it.
+    """
+
+    def __init__(
+        self,
+        partition_of: Callable[[str, int], Partition | None],
+        completed_by: CompletedBy = CompletedBy.NEXT_CALL,
+    ) -> None:
+        self.completed_by = self._configured = completed_by
+        self._laid_aside: list[Any] | None = None
+        """Individual messages that were delivered before `begin_explicit`; None outside of it."""
+        self.ready: deque[Any] = deque()
+        self.individual: deque[Any] = deque()
+        self._aside: dict[Coordinates, list[Any]] = {}
+        self.partition_of = partition_of
+        self._batch: list[Any] = []
+        self._chunks: list[PartitionBatch] = []
+        self._finished = 0
+        self._individual_handed: list[Any] = []
+        # The last hand-out by `take`, and how far it brought the batch: `poll` may have taken more since.
+        self._last: tuple[Any, ...] = ()
+        self._taken = 0
+        # A finished batch is freed when the next one is here, while garbage collection is paused: a thousand freed
+        # messages balance the thousand new ones, so that they trigger no collection.
+        self._through: tuple[list[Any], list[PartitionBatch]] = ([], [])
+
+    # --- giving out ----------------------------------------------------------------------------------------------
+
+    def fill(self, judged: Classified) -> None:
+        """Make a judged batch the current one; the one before is finished."""
+        self._batch, self._chunks, self._finished, self._taken = judged.messages, judged.chunks, 0, 0
+        self._last = ()
+        self._through = ([], [])
+        self.ready.clear()
+        self.ready.extend(judged.messages)
+
+    def take(self, count: int) -> list[Any]:
+        """Deliver at most ``count`` messages: individual ones first."""
+        out: list[Any] = []
+        while self.individual and len(out) < count:
+            message = self.individual.popleft()
+            if message.error() is None:
+                if self._unfinished(message) is None:
+                    # A late thread completed it after it was released.
+                    continue
+                self._individual_handed.append(message)
+            out.append(message)
+        if self.ready and len(out) < count:
+            if not out and len(self.ready) <= count:
+                out = list(self.ready)
+                self.ready.clear()
+            else:
+                while self.ready and len(out) < count:
+                    out.append(self.ready.popleft())
+        if out:
+            self._last, self._taken = tuple(out), len(self._batch) - len(self.ready)
+        return out
+
+    def offer_event(self, event: Any) -> None:
+        """Queue an event of the client for the application."""
+        self.individual.append(event)
+
+    def offer(self, places: Iterable[RecordRef]) -> None:
+        """Queue messages outside their batch: promoted or released ones."""
+        self._queue(place.chunk.items[place.row] for place in places)
+
+    def put_back(self, messages: Sequence[Any]) -> None:
+        """Queue delivered messages again, before all others, in this order; each ends by itself. Queued ones stay."""
+        for message in reversed(messages):
+            if not self.waits(message) and self.take_out(message):
+                aside = self._aside.get(_coordinates(message))
+                if aside is None:
+                    self.individual.appendleft(message)
+                else:
+                    aside.insert(0, message)
+
+    def _queue(self, messages: Iterable[Any]) -> None:
+        for message in messages:
+            self._aside.get(_coordinates(message), self.individual).append(message)
+
+    def first_waiting(self, topic: str, partition: int) -> int | None:
+        """Return the lowest offset of a partition that is queued, None if nothing is."""
+        ready = self._first_ready(topic, partition)
+        individual = [
+            m.offset() for m in self.individual if m.error() is None and _coordinates(m) == (topic, partition)
+        ]
+        aside = [m.offset() for m in self._aside.get((topic, partition), ())]
+        return min([*individual, *aside] if ready is None else [ready, *individual, *aside], default=None)
+
+    def _first_ready(self, topic: str, partition: int) -> int | None:
+        # The ready messages of a partition are in its order.
+        of_batch = (m.offset() for m in list(self.ready) if m.partition() == partition and m.topic() == topic)
+        return next(of_batch, None)
+
+    def set_aside(self, paused: set[Coordinates]) -> None:
+        """Set the queued messages of these partitions aside, until `bring_back`; each ends by itself from then on."""
+        for coordinates in paused:
+            self._aside.setdefault(coordinates, [])
+        handed, ready = self._withdraw()
+        kept = _without(ready, paused)
+        self._batch = handed + kept
+        for message in [*self._drop_individual(paused), *(m for m in ready if _coordinates(m) in paused)]:
+            coordinates = _coordinates(message)
+            partition = self.partition_of(*coordinates)
+            place = partition.flight.place(message.offset()) if partition is not None else None
+            if place is not None and place.chunk.states[place.row] == OFFERED:
+                place.chunk.offer_individually(place.row)
+            self._aside[coordinates].append(message)
+        self.ready.extend(kept)
+
+    def take_back(self, chosen: Callable[[Partition, RecordRef], bool]) -> list[tuple[Partition, RecordRef]]:
+        """Take the queued messages for which ``chosen`` is true out of the queues; return them."""
+        taken: list[tuple[Partition, RecordRef]] = []
+
+        def kept(messages: Iterable[Any]) -> list[Any]:
+            left = []
+            for message in messages:
+                place = None if message.error() is not None else self._unfinished(message)
+                partition = None if place is None else self.partition_of(*_coordinates(message))
+                if place is not None and partition is not None and chosen(partition, place):
+                    taken.append((partition, place))
+                else:
+                    left.append(message)
+            return left
+
+        handed, ready = self._withdraw()
+        ready = kept(ready)
+        self._batch = handed + ready
+        individual = kept(list(self.individual))
+        self.individual.clear()
+        self.individual.extend(individual)
+        self._aside = {coordinates: kept(aside) for coordinates, aside in self._aside.items()}
+        self.ready.extend(ready)
+        return taken
+
+    def bring_back(self, resumed: set[Coordinates]) -> None:
+        """Queue the messages again that `set_aside` took."""
+        for coordinates in resumed:
+            self.individual.extend(self._aside.pop(coordinates, ()))
+
+    # --- completing ----------------------------------------------------------------------------------------------
+
+    @property
+    def _handed(self) -> int:
+        return len(self._batch) - len(self.ready)
+
+    def finish(self) -> dict[int, Partition]:
+        """Complete the delivered messages, if a call for more completes them; return the changed partitions, by `id`.
+
+        Messages that waited for them are queued.
+        """
+        if self.completed_by is not CompletedBy.NEXT_CALL:
+            self._let_go()
+            return {}
+        touched: dict[int, Partition] = {}
+        if self._individual_handed:
+            handed, self._individual_handed = self._individual_handed, []
+            self._finish_each(handed, touched, (OFFERED, INDIVIDUAL))
+        handed_to = len(self._batch) - len(self.ready)
+        if handed_to < len(self._batch):
+            self._finish_each(self._batch[self._finished : handed_to], touched, (OFFERED,))
+            self._finished = handed_to
+        elif self._batch or self._chunks:
+            chunks = self._chunks
+            self._through = (self._batch, chunks)
+            self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
+            for partition, chunk in chunks:
+                touched[id(partition)] = partition
+                if freed := _guarded(partition, partition.complete_chunk, chunk):
+                    self.offer(freed)
+        return touched
+
+    def _finish_each(
+        self, messages: list[Any], touched: dict[int, Partition], states: tuple[int, ...]
+    ) -> None:
+        offsets: dict[Coordinates, list[int]] = {}
+        for message in messages:
+            offsets.setdefault(_coordinates(message), []).append(message.offset())
+        for coordinates, ended in offsets.items():
+            partition = self.partition_of(*coordinates)
+            if partition is not None:
+                touched[id(partition)] = partition
+                self.offer(_guarded(partition, partition.complete, ended, states=states, quietly=True))
+
+    def finish_asked(self) -> list[Partition]:
+        """Complete the messages delivered before the last call, if a call for more completes messages."""
+        if self.completed_by is not CompletedBy.NEXT_CALL:
+            return []
+        handed = self._batch[self._finished : self._handed]
+        last = set(map(id, self._last_given()))
+        touched: dict[int, Partition] = {}
+        self._finish_each([m for m in handed if id(m) not in last], touched, (OFFERED,))
+        self._finish_each(
+            [m for m in self._individual_handed if id(m) not in last], touched, (OFFERED, INDIVIDUAL)
+        )
+        return list(touched.values())
+
+    def _last_given(self) -> Sequence[Any]:
+        """Return the messages of the last call."""
+        return self._last if self._handed == self._taken else self._batch[self._handed - 1 : self._handed]
+
+    def withdraw_last(self) -> None:
+        """Exclude the messages of the last call from completion by a commit: they may be unhandled."""
+        if self.completed_by is not CompletedBy.COMMIT:
+            return
+        for message in self._last_given():
+            if message.error() is None:
+                self.take_out(message)
+
+    def _let_go(self) -> None:
+        """Forget the current batch without completing it: the application does that itself, or by its commits."""
+        if not self.ready:
+            self._batch, self._chunks, self._finished, self._taken = [], [], 0, 0
+            if self.completed_by is CompletedBy.NOTHING:
+                self._individual_handed = []
+
+    def begin_explicit(self) -> None:
+        """Have messages end by `DedupConsumer.complete` only, until `end_explicit`; with the lock."""
+        self._laid_aside, self._individual_handed = self._individual_handed, []
+        self.completed_by = CompletedBy.NOTHING
+
+    def end_explicit(self) -> None:
+        """Have messages end as configured again; with the lock. Harmless when repeated, also after an interruption.
+
+        Individual messages that were delivered before, and are to be completed by offsets, can be so again.
+        """
+        self.completed_by = self._configured
+        if self._laid_aside is not None and self.completed_by is CompletedBy.COMMIT:
+            self._individual_handed = [m for m in self._laid_aside if self.in_flight(m) and not self.waits(m)]
+        self._laid_aside = None
+
+    def finish_below(self, partition: Partition, end: int | None) -> None:
+        """Complete the delivered messages of a partition, of all batches, below an offset (None: all)."""
+        topic, number = partition.topic, partition.partition
+        # Queued individual messages, and those set aside, are in none of these states and lists; messages behind them
+        # may be completed.
+        waiting = self._first_ready(topic, number)
+        stop = partition.flight.position if waiting is None else waiting
+        if end is not None:
+            stop = min(stop, end)
+        due = [m for m in self._individual_handed if _coordinates(m) == (topic, number) and m.offset() < stop]
+        self._individual_handed = [m for m in self._individual_handed if m not in due]
+        self._finish_each(due, {}, (OFFERED, INDIVIDUAL))
+        self.offer(partition.complete(partition.flight.offered_below(stop), states=(OFFERED,), quietly=True))
+
+    def finish_up_to(self, topic: str, partition: int, offset: int) -> list[Partition]:
+        """Complete delivered messages of a partition up to and with ``offset``, if a call for more completes any."""
+        if self.completed_by is not CompletedBy.NEXT_CALL:
+            return []
+        touched: dict[int, Partition] = {}
+
+        def due(message: Any) -> bool:
+            return _coordinates(message) == (topic, partition) and bool(message.offset() <= offset)
+
+        individual = [message for message in self._individual_handed if due(message)]
+        self._individual_handed = [message for message in self._individual_handed if not due(message)]
+        self._finish_each(individual, touched, (OFFERED, INDIVIDUAL))
+        batch = [message for message in self._batch[self._finished : self._handed] if due(message)]
+        self._finish_each(batch, touched, (OFFERED,))
+        return list(touched.values())
+
+    def take_out(self, message: Any) -> bool:
+        """Exclude a delivered message from implicit completion; False if it is not in flight."""
+        place = self._unfinished(message)
+        self._individual_handed = [m for m in self._individual_handed if not _same(m, message)]
+        if place is None:
+            return False
+        place.chunk.offer_individually(place.row)
+        return True
+
+    def waits(self, message: Any) -> bool:
+        """Whether a message was released and is queued to be delivered again."""
+        return any(
+            _same(each, message)
+            for each in chain(self.individual, self._aside.get(_coordinates(message), ()))
+        )
+
+    def in_flight(self, message: Any) -> RecordRef | None:
+        """Return the record of a message in flight; None if it ended, or another message has its offset now."""
+        place = self._unfinished(message)
+        return place if place is not None and place.chunk.items[place.row] is message else None
+
+    def _unfinished(self, message: Any) -> RecordRef | None:
+        partition = self.partition_of(message.topic(), message.partition())
+        place = (
+            partition.flight.place(message.offset()) if partition is not None and partition.started else None
+        )
+        return None if place is None or place.chunk.states[place.row] not in (OFFERED, INDIVIDUAL) else place
+
+    # --- forgetting ----------------------------------------------------------------------------------------------
+
+    def release_all(self) -> None:
+        """Forget all delivered and queued messages: they come again."""
+        for message in self._withdraw()[1]:
+            # The application never saw it: no later commit of all delivered messages may complete it.
+            self.take_out(message)
+        self.individual.clear()
+        self._aside = {coordinates: [] for coordinates in self._aside}
+        self._batch, self._chunks, self._finished, self._taken, self._individual_handed = [], [], 0, 0, []
+        self._last = ()
+
+    def release(self, leaving: set[Coordinates]) -> None:
+        """Forget the delivered and queued messages of these partitions: they come again, to the next owner."""
+        _, ready = self._withdraw()
+        for message in ready:
+            if _coordinates(message) in leaving:
+                # The application never saw it: no later commit of all delivered messages may complete it.
+                self.take_out(message)
+        self.ready.extend(ready)
+        self.purge(leaving)
+
+    def purge(self, gone: set[Coordinates]) -> None:
+        """Forget the messages of partitions that are not assigned any more."""
+        handed, ready = self._withdraw()
+        kept = _without(ready, gone)
+        self._taken = len(_without(handed[: self._taken], gone))
+        self._finished = len(_without(handed[: self._finished], gone))
+        self._batch = _without(handed, gone) + kept
+        self._drop_individual(gone)
+        self._individual_handed = _without(self._individual_handed, gone)
+        self._chunks = [
+            each for each in self._chunks if (each.partition.topic, each.partition.partition) not in gone
+        ]
+        self._aside = {
+            coordinates: aside for coordinates, aside in self._aside.items() if coordinates not in gone
+        }
+        self.ready.extend(kept)
+
+    def _withdraw(self) -> tuple[list[Any], list[Any]]:
+        """Empty the ready queue; return the delivered messages of the batch, and the ready ones.
+
+        One by one, because another thread may poll meanwhile, and each message must go to one side only. From the end:
+        the other thread takes the first, so the messages taken here are always the end of the batch.
+        """
+        ready: deque[Any] = deque()
+        with suppress(IndexError):
+            while True:
+                ready.appendleft(self.ready.pop())
+        return self._batch[: len(self._batch) - len(ready)], list(ready)
+
+    def _drop_individual(self, gone: set[Coordinates]) -> list[Any]:
+        """Remove the individual messages of these partitions, and return them; events stay."""
+        dropped = [m for m in self.individual if m.error() is None and _coordinates(m) in gone]
+        queued = [m for m in self.individual if m.error() is not None or _coordinates(m) not in gone]
+        self.individual.clear()
+        self.individual.extend(queued)
+        return dropped
+
+    def place(self, message: Any) -> RecordRef | None:
+        """Return the row of a message of the current batch, None if it is not in it."""
+        coordinates, offset = _coordinates(message), message.offset()
+        for partition, chunk in self._chunks:
+            row = chunk.row_of(offset) if (partition.topic, partition.partition) == coordinates else None
+            if row is not None:
+                return RecordRef(chunk, row)
+        return None
+
+
+def _coordinates(message: Any) -> Coordinates:
+    return message.topic(), message.partition()
+
+
+def _without(messages: list[Any], gone: set[Coordinates]) -> list[Any]:
+    return [message for message in messages if _coordinates(message) not in gone]
+
+
+def _same(message: Any, other: Any) -> bool:
+    return _coordinates(message) == _coordinates(other) and bool(message.offset() == other.offset())
+
+
+def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Do a step of a partition; an unexpected error, which may leave it half changed, is noted as its failure.
+
+    A second failure of a partition without progress closes it
+    (`dedup_sdk._kafka.assignment.Assigned.note_unexpected_error`).
+    """
+    try:
+        return step(*arguments, **named)
+    except DedupError:
+        raise
+    except Exception:
+        partition.note_failure()
+        raise

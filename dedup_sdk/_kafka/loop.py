@@ -1,0 +1,635 @@
+"""The way of a message: fetched by the client, judged in batches, delivered, completed.
+
+    fetch ─▶ judge ─▶ deliver ─▶ complete
+    `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
+
+maintenance
+    the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`,
+    after `MAINTENANCE_RECORDS` records, and as soon as an event needs it.
+
+The garbage collector is paused while a batch is fetched and judged, never while the loop waits. It would visit a
+thousand live messages and their headers twice a batch, a tenth of the whole cost. It is resumed as the very last step
+before the application gets its messages: by then the messages of the batch before are freed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress, repeat
+from operator import is_not
+from threading import RLock, get_ident
+from typing import Any, Final, Literal
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from dedup_sdk._core.flight import INDIVIDUAL, RecordRef
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.gates import Gatekeeper
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka.assignment_api import AssignmentApi, Handlers
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.client_errors import is_retriable
+from dedup_sdk._kafka.commits import Coordinates
+from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk._kafka.log_end import LogEnds
+from dedup_sdk._kafka.session import Session
+from dedup_sdk._record import Verdict
+from dedup_sdk.errors import StoreCorruptError, StoreError, StoreUnavailableError
+
+logger = logging.getLogger("dedup_sdk")
+
+MAINTENANCE_S = 0.1
+"""Seconds between two runs of maintenance: implicit completions are written at least this often."""
+MAINTENANCE_RECORDS = 1_000
+"""The most records that are judged, or completed, between two runs of maintenance."""
+MOST_UNWRITTEN = 20_000
+"""The most completed records of a partition in memory with ``durability="commit"``; above it they are written."""
+JOINING_S = 60.0
+"""Seconds that a group may take for its first assignment before `IdleClock` counts them as silence."""
+_RECOVERING_S = 0.02
+_ONE_DAY_S = 86_400.0
+_MOST_FETCHED = 1_000
+"""The most messages that are fetched while none may be delivered."""
+_TWO_POLLERS: Final = (
+    "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
+    'others (completion="explicit"), or use run()'
+)
+
+_offset: Final[Callable[[Any], Any]] = Message.offset
+
+Durability = Literal["record", "batch", "commit"]
+
+
+class Collector:
+    """Pauses the garbage collector if it is enabled, and enables it again if it was paused here (``paused``).
+
+    A ``gc.disable()`` by another thread in the few milliseconds between has no effect.
+    """
+
+    def __init__(self) -> None:
+        self.paused = False
+
+    def pause(self) -> None:
+        """Pause garbage collection until `resume`."""
+        if gc.isenabled():
+            gc.disable()
+            self.paused = True
+
+    def resume(self) -> None:
+        """Enable garbage collection again, if it was before."""
+        if self.paused:
+            self.paused = False
+            gc.enable()
+
+
+class FetchLoop:
+    """Fetches, judges and delivers messages; completes and releases them."""
+
+    def __init__(
+        self,
+        *,
+        engine: Deduplicator,
+        session: Session,
+        client: Client,
+        callback_errors: CallbackErrors,
+        lock: ClientLock,
+        interruption: Interruption,
+        fetcher: Fetcher,
+        classifier: BatchClassifier,
+        delivery: Delivery,
+        assignment: AssignmentApi,
+        durability: Durability,
+        only_stored: bool,
+    ) -> None:
+        self._engine, self._session, self._client = engine, session, client
+        self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
+        self._mutex: RLock = lock.lock
+        self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
+        self._assignment = assignment
+        self._durability, self._only_stored = durability, only_stored
+        self._collector = Collector()
+        self._log_ends = LogEnds(client)
+        self._heard_at = 0.0
+        self._unwritten: dict[int, Partition] = {}
+        """Partitions with completed records that are not in the store yet, by `id`."""
+        self._since_maintenance = 0
+        """Records since the last maintenance."""
+        self._survived = -1
+        """How many stores had been set aside at the last `StoreCorruptError`, -1 before the first."""
+        self._recover_at = 0.0
+        """When (monotonic seconds) recoveries go on if no message is ready meanwhile."""
+        self._holds_back = False
+        self._poller: int | None = None
+        """The thread inside `messages`."""
+        self._refused = False
+        """Whether another thread was refused since that thread entered."""
+
+    # --- a call for messages -------------------------------------------------------------------------------------
+
+    def messages(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
+        """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
+
+        ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
+        while another thread is in this method, whose messages are then delivered again.
+        """
+        until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
+        me = get_ident()
+        with self._mutex:
+            if self._lock.closed or self._poller not in (None, me) or not self._assignment.asked:
+                self._refuse_or_warn(me)
+            self._poller, self._refused = me, False
+        try:
+            try:
+                while True:
+                    # In the last round all fetched messages are judged, be they fewer than asked for.
+                    last = time.monotonic() >= until
+                    try:
+                        got = self._round(count, until, at_most)
+                        if not got and self._callback_errors.kept is not None:
+                            self._callback_errors.raise_kept(StoreError)
+                    except StoreError as error:
+                        got = self._survive(error)
+                    if got or last or self._callback_errors.kept is not None:
+                        break
+                if self._refused:
+                    self._doubt_receipt()
+            finally:
+                self._poller = None
+                if self._collector.paused:
+                    self._collector.resume()
+        except BaseException:
+            self._interruption.note()
+            raise
+        if not got and self._callback_errors.kept is not None:
+            # A callback's error is no interruption: no partition is half changed.
+            self._callback_errors.raise_kept()
+        return got
+
+    def _refuse_or_warn(self, thread: int) -> None:
+        """Refuse a call after `close`, or beside another thread; warn if there is nothing to wait for."""
+        self._lock.check_open()
+        if self._poller not in (None, thread):
+            self._refused = True
+            raise RuntimeError(_TWO_POLLERS)
+        self._assignment.warn_not_asked()
+
+    def _doubt_receipt(self) -> None:
+        """Have the next call release the messages of this one, because another thread was refused meanwhile.
+
+        The application may wait for this thread no longer, as with a cancelled `asyncio.to_thread`. If the next call
+        completed messages that nobody got, they would be lost.
+        """
+        if self._delivery.completed_by is not CompletedBy.NOTHING:
+            self._interruption.note()
+
+    def _survive(self, error: StoreError) -> list[Any]:
+        """Return no messages after an error of a store: the next round opens all partitions again. Or raise the error.
+
+        Recovery waits for a store that cannot be written now, and sets a damaged one aside. If the last damage set no
+        store aside, it would come again for ever, and is raised.
+        """
+        self._interruption.note()
+        if isinstance(error, StoreUnavailableError):
+            return []
+        if isinstance(error, StoreCorruptError):
+            before, self._survived = self._survived, self._engine.counters.stores_set_aside
+            if before != self._survived:
+                return []
+        raise error
+
+    def _round(self, count: int, until: float, at_most: int) -> list[Any]:
+        """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
+        delivery, interruption = self._delivery, self._interruption
+        if interruption.happened:
+            # Also if the interrupted step was another thread's.
+            self.reopen()
+        with self._mutex:
+            try:
+                if touched := delivery.finish():
+                    if self._durability == "batch":
+                        self._unwritten.update(touched)
+                    else:
+                        self._write(touched.values())
+                now, due = time.monotonic(), interruption.maintenance_at
+                if (
+                    now >= (due if delivery.ready else min(due, self._recover_at))
+                    or self._since_maintenance >= MAINTENANCE_RECORDS
+                ):
+                    self._maintain()
+                silent = bool(delivery.ready) and now > self._heard_at + MAINTENANCE_S
+                if (delivery.ready or delivery.individual) and not silent and (got := self._hand_over(count)):
+                    return got
+            except BaseException:
+                interruption.note()
+                raise
+        if silent and (got := self._listen_and_hand_over(count)):
+            return got
+        return [] if self._callback_errors.kept is not None else self._fetch_and_judge(count, until, at_most)
+
+    def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
+        """Fetch the messages that are there, or that come in time; judge and deliver them."""
+        fetcher, delivery = self._fetcher, self._delivery
+        if not fetcher.ran_dry:
+            # A whole batch may be ready. For a few messages the pause is not worth its price.
+            self._collector.pause()
+        fetcher.fetch(at_most, 0)
+        self._heard_at = now = time.monotonic()
+        enough = at_most if count > 1 else 1
+        judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
+        if not judges:
+            judges = self._wait_for(enough, until - now, at_most)
+        with self._mutex:
+            try:
+                if judges and fetcher.messages:
+                    self._judge_first(fetcher.messages)
+                if self._engine.waits_for_time:
+                    # Not before: a record that came in time is judged first, however long the application took.
+                    self._tick_gates()
+                return self._hand_over(count) if delivery.ready or delivery.individual else []
+            except BaseException:
+                self._interruption.note()
+                raise
+
+    def _listen_and_hand_over(self, count: int) -> list[Any]:
+        """Serve the client, then deliver: with slow handlers a batch lasts long, and the group must hear from it."""
+        self._heard_at = time.monotonic()
+        self._fetcher.listen(0)
+        with self._mutex:
+            handed: list[Any] = self._interruption.run_step(self._hand_over, count)
+            return handed
+
+    def _wait_for(self, enough: int, left_s: float, at_most: int) -> bool:
+        """Fetch messages in the time that is left, or until maintenance is due; return whether there are ``enough``."""
+        fetcher = self._fetcher
+        self._collector.resume()
+        now = self._heard_at
+        wait_s = max(0.0, min(left_s, self._interruption.maintenance_at - now, self._recover_at - now))
+        if enough > 1:
+            fetcher.fetch(at_most, wait_s)
+        else:
+            fetcher.listen(wait_s)
+        self._collector.pause()
+        if enough == 1:
+            fetcher.fetch(at_most, 0)
+        return len(fetcher.messages) >= enough
+
+    def _hand_over(self, count: int) -> list[Any]:
+        if self._callback_errors.kept is not None:
+            return []
+        gatekeeper = self._engine.gatekeeper
+        if gatekeeper is not None and not gatekeeper.is_sure:
+            self._ask(gatekeeper)
+        got = self._delivery.take(count)
+        if self._delivery.individual:
+            # The next call must come here again: individual messages are delivered before the ready ones.
+            self._interruption.request_maintenance()
+        return got
+
+    def reopen(self) -> None:
+        """After an interruption: open every partition again, from its store and its completed offsets."""
+        with self._mutex:
+            if self._interruption.happened:
+                self._unwritten.clear()
+                self._assignment.reopen_all()
+
+    # --- judging -------------------------------------------------------------------------------------------------
+
+    def _judge_first(self, batch: list[Any]) -> None:
+        """Judge the messages before the client's first event; if the event is first, handle it instead."""
+        is_event = map(is_not, map(Message.error, batch), repeat(None))
+        first = next(compress(range(len(batch)), is_event), len(batch))
+        if first == 0:
+            self._take_event(batch)
+            return
+        judged = self._classifier.classify(batch[:first] if first < len(batch) else batch)
+        if isinstance(judged.error, StoreError):
+            raise judged.error
+        self._since_maintenance += first
+        if self._since_maintenance > MAINTENANCE_RECORDS and self._unwritten:
+            # So a crash repeats no more records than that.
+            self._write_completed()
+        self._delivery.fill(judged)
+        for partition in self._engine.partitions.values():
+            if partition.due:
+                self._offer_due()
+                break
+        self._fetcher.rest(judged.rest + batch[first:])
+        if judged.doubted:
+            self._assignment.forget(judged.doubted)
+        if judged.error is not None:
+            self._callback_errors.keep(judged.error)
+
+    def _take_event(self, batch: list[Any]) -> None:
+        """Handle the event in front, or queue it for the application; keep it if a broker does not answer now."""
+        event = batch[0]
+        try:
+            absorbed = self._session.absorbs(event)
+        except KafkaException as error:
+            if not is_retriable(error):
+                raise
+            logger.warning("%s[%d]: %s; asking again", event.topic(), event.partition(), error)
+            self._session.answer_later(event)
+            absorbed = True
+        self._fetcher.rest(batch[1:])
+        if not absorbed:
+            self._delivery.offer_event(event)
+        else:
+            self._assignment.forget_if_it_recovers((event.topic(), event.partition()))
+        if event.error().code() == KafkaError._FATAL:  # noqa: SLF001 (that is its public name)
+            # The group has removed this member, and the client calls no callback. The next owner may need the stores.
+            self._assignment.lose([TopicPartition(*coordinates) for coordinates in self._session.assigned])
+
+    def _offer_due(self) -> None:
+        """Queue messages of earlier batches that gates let through since."""
+        for partition in self._engine.partitions.values():
+            if partition.due:
+                self._delivery.offer(
+                    place for place in partition.take_due() if place.chunk.states[place.row] == INDIVIDUAL
+                )
+                self._interruption.request_maintenance()
+
+    def _tick_gates(self) -> None:
+        """Tell gates that wait for records the time, and whether their partition is read to its end."""
+        fetcher = self._fetcher
+        for coordinates, assigned in self._session.assigned.items():
+            partition = assigned.engine_partition
+            if partition is not None and partition.waits:
+                position = partition.flight.position
+                if not fetcher.is_behind(coordinates):
+                    # The client's own position is behind aborted records and markers of transactions, too.
+                    position = max(position, self._client.reads_at(*coordinates))
+                self._log_ends.tick(assigned, partition, position, dry=fetcher.ran_dry)
+        self._offer_due()
+
+    # --- maintenance ---------------------------------------------------------------------------------------------
+
+    def _maintain(self) -> None:
+        """Write completed records; then recovery, commits, and flushes."""
+        self._since_maintenance = 0
+        self._write_completed()
+        self._engine.trim()
+        if self._engine.gatekeeper is not None:
+            self._ask(self._engine.gatekeeper)
+        if self._assignment.noted_seeks:
+            self._assignment.do_noted_seeks()
+        session = self._session
+        recovers = session.recovering
+        if recovers:
+            # A step of a recovery allocates thousands of messages, too.
+            self._collector.pause()
+            self._fetcher.note_stops()
+        for coordinates in session.work():
+            self._assignment.forget_if_it_recovers(coordinates)
+        if session.reading.moved:
+            self._fetcher.drop_moved()
+        if session.put_off and (events := session.due_events()):
+            self._fetcher.put_first(events)
+        if session.waking:
+            session.wake()
+        now = time.monotonic()
+        self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else MAINTENANCE_S)
+        self._interruption.schedule_maintenance(min(now + MAINTENANCE_S, session.next_commit_at))
+
+    def _ask(self, gatekeeper: Gatekeeper) -> None:
+        """Have the gatekeeper renew its hold, and queue the messages that it lets through now."""
+        gatekeeper.keep(self._delivery.take_back)
+        gatekeeper.retry([partition for partition in self._engine.partitions.values() if partition.started])
+        self._offer_due()
+
+    def _write_completed(self) -> None:
+        """Write the records that a call for messages, or `store_offsets`, has completed."""
+        if self._unwritten:
+            unwritten, self._unwritten = self._unwritten, {}
+            self._write(unwritten.values())
+        if self._delivery.completed_by is CompletedBy.COMMIT:
+            open_ = self._engine.partitions.values()
+            self._write(partition for partition in open_ if partition.started and partition.flight.unwritten)
+
+    def _write(self, partitions: Iterable[Partition]) -> None:
+        """Write completed records, unless ``durability="commit"`` leaves them to the next commit."""
+        for partition in partitions:
+            if self._durability != "commit" or partition.flight.unwritten >= MOST_UNWRITTEN:
+                partition.persist()
+
+    # --- messages one by one -------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def guarded_step(self, *, defers_store_errors: bool = False) -> Iterator[None]:
+        """Keep other threads out; an exception inside is an interruption (see `dedup_sdk._kafka.guards`).
+
+        ``defers_store_errors``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
+        """
+        with self._mutex:
+            self._lock.check_open()
+            try:
+                yield
+            except KafkaException:
+                raise
+            except BaseException as error:
+                self._interruption.note()
+                if not (defers_store_errors and isinstance(error, StoreCorruptError | StoreUnavailableError)):
+                    raise
+
+    def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
+        """Complete messages, and write each partition's marks; ``dead_lettered``: count them as dead-lettered."""
+        with self.guarded_step(defers_store_errors=True):
+            ended: dict[int, tuple[Partition, list[int]]] = {}
+            for message in messages:
+                partition = self._taken_out(message)
+                if partition is not None:
+                    ended.setdefault(id(partition), (partition, []))[1].append(message.offset())
+            for partition, offsets in ended.values():
+                freed = partition.complete(offsets, dead_lettered=dead_lettered)
+                self._write([partition])
+                if freed:
+                    self._delivery.offer(freed)
+                    self._interruption.request_maintenance()
+
+    def release(self, message: Any) -> None:
+        """Release a message: it is delivered again before new ones."""
+        with self.guarded_step():
+            if message.error() is None and self._delivery.waits(message):
+                self._engine.counters.stale += 1
+                return
+            partition = self._taken_out(message)
+            if partition is not None:
+                self._delivery.offer(partition.release([message.offset()]))
+                self._interruption.request_maintenance()
+
+    def take_out(self, message: Any) -> None:
+        """Exclude a message from implicit completion: it ends by `complete` or `release`."""
+        with self.guarded_step():
+            self._taken_out(message)
+
+    def release_quietly(self, message: Any) -> list[Any]:
+        """Release a message without queueing it; return it, or nothing if it is not in flight. With the lock."""
+        partition = self._taken_out(message)
+        places = [] if partition is None else partition.release([message.offset()])
+        return [place.chunk.items[place.row] for place in places]
+
+    def holds(self, message: Any) -> bool:
+        """See `DedupConsumer.holds`."""
+        with self._mutex:
+            found = None if self._lock.closed or message.error() is not None else self.in_flight(message)
+            if found is None:
+                return False
+            partition, place = found
+            gatekeeper = self._engine.gatekeeper
+            if gatekeeper is None or gatekeeper.holds(partition, place):
+                return True
+            self._delivery.take_out(message)
+            self._interruption.request_maintenance()
+            return False
+
+    def in_flight(self, message: Any) -> tuple[Partition, RecordRef] | None:
+        """Return the partition and the record of a message in flight, None if it is not. With the lock."""
+        partition = self._delivery.partition_of(message.topic(), message.partition())
+        place = self._delivery.in_flight(message)
+        return None if partition is None or place is None else (partition, place)
+
+    def is_delivered(self, message: Any) -> bool:
+        """Whether a message that `messages` returned is to be handled still. With the lock.
+
+        Not if its partition was revoked or moved since. In mode ``observe`` also a completed one is, which is shown
+        all the same.
+        """
+        if self._classifier.observing:
+            return self._delivery.partition_of(message.topic(), message.partition()) is not None
+        return self.in_flight(message) is not None
+
+    def _taken_out(self, message: Any) -> Partition | None:
+        """Exclude a message from implicit completion, and return its partition.
+
+        None, and counted as stale, for an event, and for a partition that is not assigned any more.
+        """
+        partition = None
+        if message.error() is None and self._session.gave(message):
+            self._delivery.take_out(message)
+            partition = self._delivery.partition_of(message.topic(), message.partition())
+        self._engine.counters.stale += partition is None
+        return partition
+
+    def complete_below(self, below: dict[Coordinates, int] | None, *, write: bool = True) -> None:
+        """Complete delivered messages below these offsets; None: all that a commit completes without naming them."""
+        if self._interruption.happened:
+            return
+        delivery = self._delivery
+        if delivery.completed_by is CompletedBy.COMMIT:
+            if below is None and self._only_stored:
+                return
+            for coordinates in list(self._session.assigned if below is None else below):
+                partition = delivery.partition_of(*coordinates)
+                if partition is not None:
+                    delivery.finish_below(partition, None if below is None else below[coordinates])
+                    if write:
+                        partition.persist()
+        elif below is not None:
+            for (topic, number), end in below.items():
+                self._write(delivery.finish_up_to(topic, number, end - 1))
+        elif delivery.completed_by is CompletedBy.NEXT_CALL:
+            self._write(delivery.finish().values())
+
+    def store_below(self, below: dict[Coordinates, int]) -> None:
+        """Complete delivered messages below these offsets, as `DedupConsumer.store_offsets` does."""
+        by_commit = self._delivery.completed_by is CompletedBy.COMMIT
+        self.complete_below(below, write=self._durability == "record" or not by_commit)
+
+    def verdict(self, message: Any) -> Verdict | None:
+        """See `DedupConsumer.verdict`."""
+        if message.error() is not None:
+            return None
+        with self._mutex:
+            place = self._delivery.place(message)
+            partition = self._delivery.partition_of(message.topic(), message.partition())
+            if place is None and partition is not None:
+                place = partition.flight.place(message.offset())
+            return None if place is None else place.chunk.verdict(place.row)
+
+    # --- worker sessions -----------------------------------------------------------------------------------------
+
+    def exclusive(self) -> RLock:
+        """Return the consumer's lock: while a thread holds it, no other one changes what is in flight."""
+        return self._mutex
+
+    def begin_explicit(self, listener: Handlers) -> None:
+        """Have messages end by `complete` only, until `end_explicit`.
+
+        Messages of earlier calls are completed, if asking for more does so. ``listener`` is notified when partitions
+        are revoked or lost.
+        """
+        with self._mutex:
+            if self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                self.complete_below(None)
+            self._delivery.begin_explicit()
+            self._assignment.attach(listener)
+
+    def end_explicit(self) -> None:
+        """Have messages end as ``completion`` says again. Harmless when repeated."""
+        with self._mutex:
+            self._delivery.end_explicit()
+            self._assignment.attach(None)
+
+    def deliver_again(self, messages: Iterable[Any]) -> None:
+        """Queue delivered messages, by offset, before all others; the client may fetch again."""
+        with self._mutex:
+            self.fetch_again()
+            self._delivery.put_back(sorted(messages, key=_offset))
+            self._interruption.request_maintenance()
+
+    # --- while no message is asked for ---------------------------------------------------------------------------
+
+    def heartbeat(self) -> None:
+        """Do maintenance and serve the client, without delivering a message."""
+        self._interruption.run_step(self._look_after)
+        self._callback_errors.raise_kept()
+
+    def _look_after(self) -> None:
+        if self._interruption.happened:
+            self.reopen()
+        with self._mutex:
+            self._unwritten.update(self._delivery.finish())
+            self._maintain()
+            if len(self._fetcher.messages) >= _MOST_FETCHED or self._holds_back:
+                self._holds_back = True
+                self._assignment.hold_back(hold=True)
+        self._fetcher.listen(0)
+
+    def fetch_again(self) -> None:
+        """Have the client fetch again if `heartbeat` had to pause it."""
+        if self._holds_back:
+            with self._mutex:
+                self._holds_back = False
+                self._assignment.hold_back(hold=False)
+
+
+class IdleClock:
+    """Counts how long a loop has had no message; the limit is ``limit_s`` seconds (None: no limit).
+
+    Only time in which a message could have come counts: not before the first assignment, and not while partitions
+    recover. A group that assigns nothing for `JOINING_S` counts as silent, so that a loop ends if no broker answers.
+    """
+
+    def __init__(self, session: Session, limit_s: float | None) -> None:
+        self._session = session
+        self._limit_s = limit_s
+        self._began_s = self._heard_s = time.monotonic()
+
+    def heard(self) -> None:
+        """Start again: a message came, or is being handled."""
+        self._heard_s = time.monotonic()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the limit is reached; ask after every call that brought no message."""
+        if self._limit_s is None:
+            return False
+        now_s = time.monotonic()
+        session = self._session
+        if session.recovering or (not session.has_assignment and now_s < self._began_s + JOINING_S):
+            self._heard_s = now_s
+        return now_s > self._heard_s + self._limit_s

@@ -1,0 +1,697 @@
+"""The assigned partitions of a consumer, from assignment to revocation or loss, and their work between polls.
+
+Invariants:
+
+- All code runs on the polling thread, or with the consumer's lock.
+- No rebalance callback waits for a recovery.
+- An error without a waiting caller is kept in ``callback_errors``, and `poll` raises it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import attrgetter
+from threading import RLock
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka.assignment import (
+    NOT_YET_DELIVERING,
+    RECOVERING,
+    Assigned,
+    Coordinates,
+    LogChange,
+    Pause,
+    Reading,
+    Start,
+    Starts,
+    State,
+    hindrances_of,
+    needs_leader,
+    note_uncompleted,
+    set_back,
+)
+from dedup_sdk._kafka.client import ANSWER_S, Client
+from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.commits import Commits
+from dedup_sdk._kafka.guards import CallbackErrors
+from dedup_sdk._kafka.reader import diverged_at
+from dedup_sdk._kafka.recovery import Backoff, Recovery, RecoveryLoop
+from dedup_sdk._kafka.settings import ClientSettings
+from dedup_sdk._kafka.topic_watch import TopicWatch
+from dedup_sdk._kafka.window_check import WindowCheck
+from dedup_sdk._observe import PartitionEvent
+from dedup_sdk.errors import DedupError
+
+logger = logging.getLogger("dedup_sdk")
+
+TAKE_S = 1.0
+"""Seconds for requests about start offsets inside a rebalance; the recoveries do the remaining ones later."""
+WRITE_AGAIN_S = 1.0
+"""Seconds between two attempts to write marks that a full disk refused."""
+MOST_WAITING = 100_000
+"""Records of a partition that may be in memory behind one that is not completed; above that it is paused."""
+PATIENCE_S: Final = 10.0
+"""Seconds that a leaving member waits for a rebalance, at most, and not longer than the revoke deadline."""
+_ANSWER_S: Final = 1.0
+_POLL_S: Final = 0.05
+
+_REBALANCING: Final = frozenset({
+    KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH,
+})  # fmt: skip
+"""Errors of a commit by a member that must rejoin the group first."""
+
+_MAX_OFFSET: Final = 2**63 - 1
+_coordinates: Callable[[TopicPartition], Coordinates] = attrgetter("topic", "partition")
+_state, _is_fetched = attrgetter("state"), attrgetter("is_fetched")
+
+
+class Session:
+    """The assigned partitions by coordinates, and the parts that recover, commit and read them."""
+
+    def __init__(
+        self,
+        engine: Deduplicator,
+        client: Client,
+        settings: ClientSettings,
+        chosen: Recovery,
+        callback_errors: CallbackErrors,
+    ) -> None:
+        self.engine = engine
+        self.assigned: dict[Coordinates, Assigned] = {}
+        self.commits = Commits(self.assigned, client, only_hidden=settings.only_user_commits)
+        self.reading = Reading(self.assigned, client)
+        self.log = RebalanceLog(engine)
+        self.has_assignment = False
+        """Whether the group or the user ever made an assignment, be it an empty one."""
+        self._commits_stopped = False
+        """Whether the client is closing: it answers no requests any more, and nothing is committed."""
+        self._client = client
+        self._settings = settings
+        self._chosen = chosen
+        self._starts = Starts(client, settings.reset)
+        self._backoff = Backoff(client.requests, client.readers)
+        self._window_check = WindowCheck(engine, client, settings)
+        self._begun: list[Assigned] = []
+        """Partitions that became active, and whose windows are not checked yet."""
+        self._topic_watch = TopicWatch(client)
+        self._recoveries = RecoveryLoop(
+            self.assigned, engine, client, settings, chosen, callback_errors=callback_errors, starts=self._starts,
+            backoff=self._backoff, commits=self.commits,
+        )  # fmt: skip
+        self.next_commit_at = time.monotonic() + settings.commit_interval_s
+        """When (monotonic seconds) the next commit is due."""
+        self.hurried = False
+        """Whether a recovery can make progress at once, so that the poll must not wait."""
+        self.put_off: dict[Coordinates, Any] = {}
+        """Client events that need an answer of their partition's leader, which was not available."""
+        self._completed_by_user = not settings.completes_on_next_call
+        self._write_again_at = 0.0
+        self.waking: list[TopicPartition] = []
+        """Active partitions that the client does not fetch yet; `wake` makes it fetch them."""
+
+    @property
+    def of_group(self) -> set[Coordinates]:
+        """The partitions that the group assigned."""
+        return {coordinates for coordinates, assigned in self.assigned.items() if not assigned.by_hand}
+
+    @property
+    def recovering(self) -> bool:
+        """Whether some partition does not deliver yet, but will."""
+        return any(map(RECOVERING.__contains__, map(_state, self.assigned.values())))
+
+    # --- assigning and moving ----------------------------------------------------------------------------------------
+
+    def take(
+        self, partitions: list[TopicPartition], *, incremental: bool | None = None, by_hand: bool = False
+    ) -> None:
+        """Assign partitions in the client, paused, at their start offsets; `work` recovers them afterwards.
+
+        ``by_hand``: see `Assigned`.
+        """
+        self._client.forget_topic_ids()
+        starts: list[Start | None] = [None] * len(partitions)
+        try:
+            self._find_starts(partitions, starts)
+        except (KafkaException, DedupError) as error:
+            self._backoff.note_silence()
+            logger.warning("the group's offsets are not known yet (%s); the request is repeated", error)
+        finally:
+            # Also when interrupted: the client would assign them itself, and their messages would be dropped for ever.
+            at = [
+                TopicPartition(p.topic, p.partition, s.offset if s else 0)
+                for p, s in zip(partitions, starts, strict=True)
+            ]
+            self._client.assign(at, incremental=incremental)
+            self.has_assignment = True
+            for tp, start, placed in zip(partitions, starts, at, strict=True):
+                assigned = Assigned(
+                    tp.topic,
+                    tp.partition,
+                    wanted=tp.offset,
+                    reads_from=placed.offset,
+                    by_hand=by_hand,
+                    taken_at=time.monotonic(),
+                )
+                if start is not None:
+                    assigned.starts_at(start)
+                self.assigned[tp.topic, tp.partition] = assigned
+        self.log.assigned(partitions)
+
+    def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
+        """Fill in the starts that brokers give within `TAKE_S`: a rebalance waits for this call."""
+        if not partitions:
+            return
+        until = 0.0 if self._backoff.is_active else time.monotonic() + TAKE_S
+        committed_offsets = self._client.committed(partitions, ANSWER_S)
+        for row, tp in enumerate(partitions):
+            committed = committed_offsets[tp.topic, tp.partition]
+            if time.monotonic() < until or not needs_leader(tp, committed):
+                try:
+                    starts[row] = self._starts.start(tp, committed)
+                except KafkaException as error:
+                    until = 0.0
+                    self._backoff.note_silence()
+                    # No warning: a slow broker answers the repeated request, or else the recovery warns.
+                    logger.info(
+                        "%s[%d]: the start offset is not known yet (%s); the recovery repeats the request",
+                        tp.topic, tp.partition, error,
+                    )  # fmt: skip
+
+    def resolve(self, wanted: TopicPartition) -> int:
+        """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
+        return self._starts.resolve(wanted)
+
+    def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
+        """Restart a partition at another offset, by the user's seek or because the log no longer has its offset."""
+        assigned = self.assigned[topic, partition]
+        known = self._history(assigned)
+        metadata = None
+        if known is not None:
+            history, high = known
+            if offset == high:
+                metadata = history
+            if offset < high:
+                metadata = set_back(history, offset)
+                if log_changed:
+                    metadata = replace(metadata, low=offset, complete=False)
+        # As in the plain client, a seek commits nothing. Later progress is committed, also below the committed offset.
+        # Only a new group must commit where it begins: else its store would look as if it belonged to another group.
+        new = assigned.start is not None and assigned.start.new and assigned.recovers
+        start = Start(
+            offset=offset,
+            metadata=metadata,
+            new=new,
+            must_commit_first=log_changed or new,
+        )
+        self._begin_again(assigned, start, moved_to=offset)
+        if not log_changed:
+            self.commits.hand_on(assigned, self.assigned[topic, partition])
+
+    def _history(self, assigned: Assigned) -> tuple[CommitMetadata, int] | None:
+        """Return the range processed without a gap: its metadata (with ``low``) and the offset after its end."""
+        if assigned.engine_partition is not None:
+            high = assigned.engine_partition.flight.high
+            return assigned.metadata(assigned.engine_partition, high), high
+        start = assigned.start
+        if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
+            return None
+        return start.metadata, start.offset
+
+    def _begin_again(
+        self, assigned: Assigned, start: Start | None, *, moved_to: int = _MAX_OFFSET, write: bool = True
+    ) -> None:
+        self._client.pause(assigned.topic, assigned.partition)
+        self._detach(assigned)
+        self.assigned[assigned.coordinates] = Assigned(
+            assigned.topic,
+            assigned.partition,
+            start,
+            wanted=assigned.wanted,
+            by_hand=assigned.by_hand,
+            taken_at=time.monotonic(),
+            pauses=assigned.pauses & {Pause.USER},
+            stopped=assigned.stopped,
+            commits=assigned.commits.moved(moved_to),
+            failed_at=assigned.failed_at,
+        )
+        self._close(assigned, write=write and assigned.engine_partition is not None)
+
+    # --- after an interruption --------------------------------------------------------------------------------------
+
+    def reconcile(self, actual: Iterable[Coordinates]) -> None:
+        """Make ``assigned`` match the client's assignment after a rebalance that was interrupted half way."""
+        ours, theirs = set(self.assigned), set(actual)
+        self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
+        if theirs <= ours:
+            return
+        incremental = self._settings.incremental
+        by_hand = bool(self.assigned) and not self.of_group
+        if incremental:
+            missing = [TopicPartition(*coordinates) for coordinates in theirs - ours]
+            self._client.unassign(missing)
+        else:
+            self.lose([TopicPartition(*coordinates) for coordinates in ours & theirs])
+            missing = [TopicPartition(*coordinates) for coordinates in theirs]
+        self.take(missing, incremental=incremental, by_hand=by_hand)
+
+    def reopen_all(self) -> None:
+        """Drop the records in flight and restart every partition from its watermark: its state may be half-changed.
+
+        A partition that failed a second time without progress in between enters `State.FAILED`; the others go on.
+        """
+        self.commits.await_nothing()
+        for assigned in list(self.assigned.values()):
+            if assigned.state is State.FAILED:
+                continue
+            partition, known = assigned.engine_partition, self._history(assigned)
+            start = (
+                assigned.start
+                if partition is None or known is None
+                else self._start_to_reopen(assigned, known)
+            )
+            self._begin_again(assigned, start, write=False)
+            if partition is not None and partition.has_failed and start is not None:
+                self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
+
+    def _start_to_reopen(self, assigned: Assigned, known: tuple[CommitMetadata, int]) -> Start:
+        history, high = known
+        # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
+        history = replace(history, done=assigned.completed_above)
+        start = assigned.start
+        if assigned.engine_partition is not None:
+            # Records that were not read yet must still be compared with the marks.
+            high = assigned.engine_partition.committable
+            acknowledged = assigned.engine_partition.flight.committed
+        elif start is not None:
+            acknowledged = start.acknowledged if start.reopened else start.offset
+        else:
+            acknowledged = None
+        return Start(offset=high, metadata=history, reopened=True, acknowledged=acknowledged)
+
+    def refetch(self, partitions: Iterable[Coordinates]) -> None:
+        """Seek these partitions back to their positions, the next offsets to judge."""
+        for coordinates in partitions:
+            if coordinates in self.assigned:
+                self.reading.again(self.assigned[coordinates])
+
+    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
+        """Write, commit and close revoked partitions.
+
+        All of it takes place within the revoke deadline, or the group would remove this member. Work that does not fit
+        is abandoned: the next owner gets records again that were neither written nor committed. Partitions that are
+        lost already are closed as by `lose`.
+        """
+        until = time.monotonic() + self._settings.revoke_deadline_s
+        known = self._assigned_of(partitions)
+        owned = [assigned for assigned in known if assigned.state is not State.LOST]
+        self._close_lost([assigned for assigned in known if assigned.state is State.LOST])
+        for assigned in owned:
+            assigned.enter(State.REVOKING)
+        try:
+            # A closing client answers no requests: a commit could block. Owned partitions were given back before.
+            if not self._commits_stopped:
+                if self._settings.only_user_commits:
+                    self.commits.send_pending(asynchronous=False, until=until)
+                self.commits.completed(owned, asynchronous=False, until=until)
+        except (KafkaException, DedupError) as error:
+            logger.warning(
+                "commit on revoke failed (%s): the next owner gets uncommitted records again", error
+            )
+        self.engine.counters.left_out += sum(map(_count_left_out, owned))
+        for assigned in owned:
+            in_time = time.monotonic() < until
+            if not in_time:
+                logger.warning(
+                    "%s[%d]: abandoned after the revoke deadline of %.1f s; unwritten records are delivered again",
+                    assigned.topic, assigned.partition, self._settings.revoke_deadline_s,
+                )  # fmt: skip
+            self._close_or_warn(assigned, write=in_time)
+        if owned:
+            self.log.gone("revoked", owned)
+
+    def commit_no_more(self) -> None:
+        """Stop all commits, because the client is closing."""
+        self._commits_stopped = True
+
+    def mark_lost(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        """Fence lost partitions: they write no marks and commit nothing from now on; return them."""
+        mine = self._assigned_of(partitions)
+        for assigned in mine:
+            if assigned.state is not State.LOST:
+                assigned.enter(State.LOST)
+        return mine
+
+    def lose(self, partitions: Iterable[TopicPartition]) -> None:
+        """Close lost partitions without writing or committing: other members may own them already."""
+        self._close_lost(self.mark_lost(partitions))
+
+    def _close_lost(self, lost: list[Assigned]) -> None:
+        for assigned in lost:
+            self._close_or_warn(assigned, write=False)
+        if lost:
+            self.log.gone("lost", lost)
+
+    def _assigned_of(self, partitions: Iterable[TopicPartition]) -> list[Assigned]:
+        found = (self.assigned.get((tp.topic, tp.partition)) for tp in partitions)
+        return [assigned for assigned in found if assigned is not None]
+
+    def _close_or_warn(self, assigned: Assigned, *, write: bool) -> None:
+        self._detach(assigned)
+        try:
+            self._close(assigned, write=write)
+        except DedupError as error:
+            logger.warning(
+                "%s[%d]: closing failed (%s); unwritten records are delivered again",
+                assigned.topic, assigned.partition, error,
+            )  # fmt: skip
+
+    def _detach(self, assigned: Assigned) -> None:
+        if assigned.recovery is not None:
+            assigned.recovery.close()
+        self._backoff.forget(assigned.topic, assigned.partition)
+        self.put_off.pop(assigned.coordinates, None)
+        self.assigned.pop(assigned.coordinates, None)
+
+    def _close(self, assigned: Assigned, *, write: bool) -> None:
+        """Close an `Assigned`: objects that still refer to it can no longer write or commit."""
+        if not write and assigned.state is not State.LOST:
+            assigned.enter(State.LOST)
+        elif assigned.state not in (State.REVOKING, State.LOST):
+            assigned.enter(State.REVOKING)
+        try:
+            close = self.engine.close if write else self.engine.lose
+            close(assigned.topic, assigned.partition)
+        finally:
+            assigned.enter(State.CLOSED)
+
+    # --- client events -----------------------------------------------------------------------------------------------
+
+    def absorbs(self, event: Any) -> bool:
+        """Apply ``auto.offset.reset`` where the log does not have the requested offset.
+
+        Return whether the event is handled; the application gets any other event.
+        """
+        coordinates = event.topic(), event.partition()
+        assigned = self.assigned.get(coordinates)
+        if assigned is None or event.error().code() != KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            return False
+        assigned.note_stop()
+        if assigned.state is State.ACTIVE and self._read_again_if_truncated(
+            assigned, diverged_at(event.error().str())
+        ):
+            return True
+        if self._settings.reset == "error":
+            return False
+        if assigned.recovers:
+            return True
+        offset = self._client.edge(*coordinates, self._settings.reset)
+        detail = f"{event.error().str()}; auto.offset.reset={self._settings.reset}"
+        self.engine.tell(PartitionEvent("offset-out-of-range", *coordinates, offset, detail))
+        self.move(*coordinates, offset, log_changed=True)
+        return True
+
+    def answer_later(self, event: Any) -> None:
+        """Keep a client event until its partition's leader may answer again; the other partitions go on."""
+        assigned = self.assigned.get((event.topic(), event.partition()))
+        if assigned is not None:
+            self._backoff.failed(assigned)
+            self.put_off[assigned.coordinates] = event
+
+    def due_events(self) -> list[Any]:
+        """Return and remove the kept events that may be handled now."""
+        now = time.monotonic()
+        waiting = [self.assigned[coordinates] for coordinates in self.put_off]
+        due = [each for each in waiting if each.ask_at <= now and self._backoff.may_begin(each)]
+        return [self.put_off.pop(each.coordinates) for each in due]
+
+    def doubt(
+        self, topic: str, partition: int, same_until: int | None = None, contradicted_at: int | None = None
+    ) -> None:
+        """Recover an active partition again: its log differs from the one in which its records were completed.
+
+        ``same_until`` and ``contradicted_at``: see `LogChange`.
+        """
+        assigned = self.assigned[topic, partition]
+        known = self._history(assigned)
+        if known is not None:
+            # A recreated topic has the same leader epochs: by them the broker takes its log for the old one.
+            self._client.forget_topic_ids()
+            start = self._start_to_reopen(assigned, known)
+            self._begin_again(assigned, replace(start, log_change=LogChange(same_until, contradicted_at)))
+
+    def _topics_made_anew(self) -> list[Coordinates]:
+        """Recover the partitions of topics that were deleted and recreated, from their beginning; return them."""
+        # A running recovery checks the topic ID itself.
+        delivering = [each for each in self.assigned.values() if each.state is State.ACTIVE]
+        changed = self._topic_watch.look(delivering)
+        for assigned in changed:
+            self.doubt(assigned.topic, assigned.partition)
+        return [assigned.coordinates for assigned in changed]
+
+    def _read_again_if_truncated(self, assigned: Assigned, same_until: int | None) -> bool:
+        """Recover again where the log has other records than the completed ones, or ends below them.
+
+        Return whether it does; ``auto.offset.reset`` would skip the records that replaced them. ``same_until``: see
+        `LogChange`.
+        """
+        known = self._history(assigned)
+        if known is None:
+            return False
+        if same_until is None and known[1] <= self._client.log_end(assigned.topic, assigned.partition):
+            return False
+        self.doubt(assigned.topic, assigned.partition, same_until)
+        return True
+
+    def note_pause(self, partitions: Iterable[Coordinates], *, paused: bool) -> None:
+        """Record a pause or resume by the user, which the end of a recovery must not undo."""
+        for coordinates in partitions:
+            if coordinates in self.assigned:
+                assigned = self.assigned[coordinates]
+                (assigned.pause if paused else assigned.lift)(Pause.USER)
+
+    def resumable(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return the partitions that may deliver now."""
+        held_up = {c for c, assigned in self.assigned.items() if not assigned.is_fetched}
+        return [tp for tp in partitions if (tp.topic, tp.partition) not in held_up]
+
+    def gave(self, message: Any) -> bool:
+        """Whether a message was delivered since the last assignment of its partition.
+
+        A handler that outlived a rebalance, or its consumer, must not complete the record that is in flight now at the
+        same offset.
+        """
+        assigned = self.assigned.get((message.topic(), message.partition()))
+        if assigned is None or assigned.engine_partition is None or not assigned.engine_partition.started:
+            return assigned is not None
+        place = assigned.engine_partition.flight.place(message.offset())
+        return place is None or place.chunk.items[place.row] is message
+
+    # --- a poll ------------------------------------------------------------------------------------------------------
+
+    def work(self) -> list[Coordinates]:
+        """Do the work that is due, for about 50 ms at most: recoveries, commits, pauses because of a backlog.
+
+        Return the partitions that are recovered again because their topic was recreated.
+        """
+        if begun := self._recoveries.work():
+            self._begin_to_deliver(begun)
+        elif self._begun or self._window_check.asked:
+            # Not in the call in which a partition becomes active: its first message must not wait for this.
+            self._window_check.look(self._begun)
+            self._begun.clear()
+        self.hurried = self._recoveries.hurried
+        now = time.monotonic()
+        if self.engine.disk_full and now >= self._write_again_at:
+            self.engine.write_again()
+            self._write_again_at = time.monotonic() + WRITE_AGAIN_S
+        for assigned in self.assigned.values():
+            if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
+                self._throttle(assigned, assigned.engine_partition)
+        try:
+            if self.commits.pending:
+                self.commits.send_pending()
+            if now >= self.next_commit_at:
+                self.next_commit_at = now + self._settings.commit_interval_s
+                self.commits.completed(self.assigned.values(), asynchronous=True)
+        except KafkaException as error:
+            logger.warning("commit failed (%s); it is repeated with the next commit", error)
+        return self._topics_made_anew() if now >= self._topic_watch.due_at else []
+
+    def _begin_to_deliver(self, finished: list[Assigned]) -> None:
+        """Activate partitions whose recovery has ended."""
+        fetching = any(map(_is_fetched, self.assigned.values()))
+        for assigned in finished:
+            start = assigned.start
+            if start is None:
+                raise AssertionError(f"{assigned.topic}[{assigned.partition}] recovered without a start")
+            assigned.enter(State.ACTIVE)
+            epoch = start.leader_epoch
+            if start.offset != assigned.reads_from or assigned.stopped or epoch is not None:
+                # With the epoch the client has the broker check that the log still has the records before the offset.
+                self.reading.begin(assigned, start.offset, epoch)
+            if assigned.is_fetched:
+                self._client.resume(assigned.topic, assigned.partition)
+            if not fetching:
+                self.wake_soon(assigned.topic, assigned.partition)
+        behind = [each for each in self.assigned.values() if each.state in NOT_YET_DELIVERING]
+        self.log.ready(finished, behind)
+        self._begun += finished
+
+    def wake_soon(self, topic: str, partition: int) -> None:
+        """Have the next `wake` include a partition."""
+        self.waking.append(TopicPartition(topic, partition))
+
+    def wake(self) -> None:
+        """Make the client fetch at once from partitions that became active."""
+        waking, self.waking = self.waking, []
+        self._client.wake(waking)
+
+    def _throttle(self, assigned: Assigned, partition: Partition) -> None:
+        """Pause a partition with a backlog, a full disk, or a gate that lets nothing through; resume it afterwards."""
+        flight, pauses = partition.flight, assigned.pauses
+        if self._completed_by_user:
+            note_uncompleted(assigned, flight, MOST_WAITING)
+        full = partition.writer.disk_full and self._chosen.on_full_disk == "pause"
+        if full != (Pause.DISK in pauses):
+            self._pause_while(assigned, Pause.DISK, full)
+        waits_elsewhere = partition.stands_still
+        if waits_elsewhere != (Pause.ELSEWHERE in pauses):
+            self._pause_while(assigned, Pause.ELSEWHERE, waits_elsewhere)
+        if Pause.BACKLOG in pauses:
+            if flight.kept <= MOST_WAITING // 2 or partition.needs_more:
+                self._pause_while(assigned, Pause.BACKLOG, False)
+        elif (
+            flight.position - flight.high > MOST_WAITING
+            and not partition.needs_more
+            and flight.kept > MOST_WAITING
+        ):
+            self._pause_while(assigned, Pause.BACKLOG, True)
+            logger.warning(
+                "%s[%d]: paused: %d records wait for the one at offset %d; it resumes when that one is completed "
+                "(does a handler hang?)",
+                assigned.topic, assigned.partition, flight.kept, flight.high,
+            )  # fmt: skip
+
+    def _pause_while(self, assigned: Assigned, why: Pause, applies: bool) -> None:  # noqa: FBT001 (a state)
+        if applies and assigned.pause(why):
+            self._client.pause(assigned.topic, assigned.partition)
+        elif not applies and assigned.lift(why):
+            self._client.resume(assigned.topic, assigned.partition)
+
+
+def _count_left_out(assigned: Assigned) -> int:
+    """Return how many completed offsets do not fit into the commit of a partition."""
+    partition = assigned.engine_partition
+    return (
+        0
+        if partition is None or not partition.started
+        else assigned.left_out(partition, partition.committable)
+    )
+
+
+def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: float) -> None:
+    """Commit completed records before leaving the group, if necessary after the current rebalance.
+
+    All partitions are paused first: nothing is delivered from here on. A commit refused for a reason other than a
+    rebalance is not repeated here; the revocation commits again.
+
+    A closing client does not rejoin its group, and during a cooperative rebalance the group accepts commits only from
+    members that have rejoined. So the client is polled through the rebalance until the commit is accepted. The
+    commit on revoke alone came too late in two of three such cases, and its records were handled twice.
+    """
+    until = time.monotonic() + min(PATIENCE_S, patience_s)
+    with lock:
+        for assigned in session.assigned.values():
+            client.pause(assigned.topic, assigned.partition)
+    while not _try_commit(session, lock, until) and time.monotonic() < until:
+        # Polling makes the client rejoin the group and run the rebalance callbacks.
+        client.listen(_POLL_S)
+
+
+def _try_commit(session: Session, lock: RLock, until: float) -> bool:
+    """Try to commit once; return False where a retry can succeed."""
+    with lock:
+        answer_by = min(until, time.monotonic() + _ANSWER_S)
+        try:
+            session.commits.completed(session.assigned.values(), asynchronous=False, until=answer_by)
+        except KafkaException as error:
+            if error.args[0].code() in _REBALANCING:
+                return False
+            logger.info("commit before leaving failed (%s)", error)
+        except DedupError as error:
+            logger.info("commit before leaving failed (%s)", error)
+    return True
+
+
+class RebalanceLog:
+    """Writes the log lines of rebalances with the verdicts in between; builds no text while level INFO is off."""
+
+    def __init__(self, engine: Deduplicator) -> None:
+        self._engine = engine
+        self._counted: Counter[str] = Counter()
+
+    def assigned(self, partitions: list[TopicPartition]) -> None:
+        """Log partitions that were assigned; each delivers when its recovery has ended."""
+        if logger.isEnabledFor(logging.INFO):
+            names = _summarise(sorted(map(_coordinates, partitions)))
+            self._write("assigned", len(partitions), ", ".join(names))
+
+    def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
+        """Log partitions that became active, and those that still recover (``behind``)."""
+        if not logger.isEnabledFor(logging.INFO):
+            return
+        line = "ready %d partitions: %s"
+        arguments = [len(partitions), "; ".join(map(self._describe, partitions))]
+        if behind:
+            line += "; %d still recover: %s"
+            arguments += [len(behind), "; ".join(map(self._describe, behind))]
+        logger.info(line, *arguments)
+
+    def gone(self, how: str, partitions: list[Assigned]) -> None:
+        """Log partitions that were closed; ``how`` is "revoked" or "lost"."""
+        if logger.isEnabledFor(logging.INFO):
+            self._write(how, len(partitions), "; ".join(map(self._describe, partitions)))
+
+    def _write(self, event: str, count: int, names: str) -> None:
+        counted = Counter(self._engine.counters.as_dict())
+        since = dict(counted - self._counted)
+        self._counted = counted
+        logger.info(
+            "%s %d partitions: %s; verdicts since the last rebalance: %s", event, count, names or "-", since or "none"
+        )  # fmt: skip
+
+    def _describe(self, assigned: Assigned) -> str:
+        name = f"{assigned.topic}[{assigned.partition}]"
+        if assigned.start is not None:
+            name += f"@{assigned.start.offset}"
+        notes = [assigned.note] if assigned.note else []
+        notes += hindrances_of(assigned, self._engine)
+        if assigned.engine_partition is None:
+            notes.append("not up to date")
+        else:
+            notes.append(f"{assigned.seconds:.2f} s")
+        return f"{name} ({', '.join(notes)})"
+
+
+def _summarise(partitions: list[Coordinates]) -> list[str]:
+    """Return sorted partitions as one text per topic, with ranges: ``orders[0-63]``, ``pairs[1,3-4]``."""
+    texts: dict[str, list[str]] = {}
+    first, last = "", -2
+    for topic, number in partitions:
+        known = texts.setdefault(topic, [])
+        if known and number == last + 1:
+            known[-1] = f"{first}-{number}"
+        else:
+            first = str(number)
+            known.append(first)
+        last = number
+    return [f"{topic}[{','.join(known)}]" for topic, known in texts.items()]

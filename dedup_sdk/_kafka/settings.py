@@ -1,0 +1,344 @@
+"""The client's configuration: the values that the consumer needs, refuses and overrides.
+
+Always set here, because a guarantee depends on it:
+
+- ``enable.auto.commit=false`` and ``enable.auto.offset.store=false``: the consumer itself commits, only completed
+  prefixes, and with metadata.
+- ``auto.offset.reset=error``: the consumer itself applies the user's policy, so that it detects every jump.
+
+Set here unless the user gives a value:
+
+- ``fetch.queue.backoff.ms=1``: with librdkafka's default of 1,000 a fast consumer waits; this is five times as fast.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final, Literal
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk._checks import seconds, shown
+from dedup_sdk.errors import ConfigurationError
+
+Reset = Literal["earliest", "latest", "error"]
+OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
+
+_RESETS: Mapping[str, Reset] = {
+    "smallest": "earliest", "earliest": "earliest", "beginning": "earliest", "largest": "latest", "latest": "latest",
+    "end": "latest", "error": "error", "none": "error",
+}  # fmt: skip
+_CLIENT_ARGUMENTS: Final = frozenset({
+    "debug", "enabled_events", "error_cb", "log_cb", "log_level", "logger", "oauth_cb", "on_commit", "opaque",
+    "rebalance_cb", "stats_cb", "throttle_cb",
+})  # fmt: skip
+"""The client's settings whose names have no dot."""
+DESERIALIZE: Final = (
+    "call the deserializer in the loop, e.g. deserializer(message.value(), SerializationContext(message.topic(), "
+    "MessageField.VALUE)), so that hidden records are never deserialized"
+)
+"""The remedy where somebody asks for a consumer that deserializes."""
+_MOVED: Final = {
+    "dead_letters": "run(dead_letters=...)",
+    "history": "recovery=Recovery(history=...)",
+    "on_full_disk": "recovery=Recovery(on_full_disk=...)",
+    "recent_marks": "store=RocksStore('var/dedup', recent_marks=...)",
+    "recovery_timeout": "recovery=Recovery(timeout=...)",
+    "snapshot": "recovery=Recovery(snapshot=...)",
+}
+"""Arguments of earlier versions -> their new place."""
+_ALIKE: Final = 0.7
+"""Minimum similarity (`difflib`) of a name that an error message suggests."""
+_WELL_KNOWN: Final = (
+    "auto.commit.interval.ms", "auto.offset.reset", "bootstrap.servers", "client.id", "client.rack",
+    "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "fetch.max.bytes", "fetch.min.bytes",
+    "fetch.wait.max.ms", "group.id", "group.instance.id", "group.protocol", "heartbeat.interval.ms", "isolation.level",
+    "key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "partition.assignment.strategy",
+    "sasl.mechanism", "sasl.mechanisms", "sasl.password", "sasl.username", "security.protocol", "session.timeout.ms",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "value.deserializer",
+)  # fmt: skip
+"""The client's settings that users give most: an error suggests them."""
+_UNKNOWN_PROPERTY: Final = re.compile(r'No such configuration property: "([^"]*)"')
+ASK_S = 10.0
+"""Default timeout of a request to a broker, in seconds."""
+_DEFAULT_COMMIT_INTERVAL_MS = 5_000
+_DEFAULT_POLL_INTERVAL_MS = 300_000
+_DEFAULT_SESSION_TIMEOUT_MS = 45_000
+
+
+Membership = Literal["classic", "consumer", "static"]
+"""How a member belongs to its group: by protocol, or static, with an instance ID that outlives the process."""
+
+
+def membership_of(client: Mapping[str, Any]) -> Membership:
+    """Return the kind of group membership of a client with this configuration."""
+    if client.get("group.instance.id"):
+        return "static"
+    return "consumer" if str(client.get("group.protocol", "")).lower() == "consumer" else "classic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """The values read from the client's configuration; ``client`` is passed to librdkafka, passwords included."""
+
+    client: dict[str, Any] = field(repr=False)
+    group: str
+    isolation: str
+    reset: Reset
+    commit_interval_s: float
+    """Seconds between commits; infinity without an interval."""
+    revoke_deadline_s: float
+    """Maximum seconds for handing over partitions; by default a fifth of ``max.poll.interval.ms``."""
+    silence_s: float
+    """Seconds of silence after which the group removes a member, by the longer of its two limits."""
+    session_s: float
+    """Session timeout in seconds: after it the group removes a member whose process stands still."""
+    only_user_commits: bool
+    """Whether only the application's `commit` commits delivered messages, also at a revocation.
+
+    Hidden records after them are committed by the consumer."""
+    only_stored: bool
+    """Whether the application marks messages as handled by `store_offsets` or by the offsets of `commit`.
+
+    A `commit` without arguments then includes no others."""
+    incremental: bool
+    """Whether rebalances are incremental (cooperative assignors and KIP-848)."""
+    membership: Membership
+    on_commit: OnCommit | None
+
+    @property
+    def completes_on_next_call(self) -> bool:
+        """Whether the next call may complete delivered messages: not if the application marks them by offsets."""
+        return not (self.only_user_commits or self.only_stored)
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ConfigurationError(f"{name}={value!r}: give true or false")
+    return text in ("true", "1")
+
+
+def _milliseconds(config: Mapping[str, Any], name: str, default: int) -> float:
+    value = config.get(name, default)
+    try:
+        milliseconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        milliseconds = math.nan
+    if not math.isfinite(milliseconds):
+        raise ConfigurationError(f"{name}={value!r}: give a number of milliseconds, e.g. {default}")
+    return milliseconds
+
+
+def refuse_unwritable(config: Mapping[Any, Any]) -> None:
+    """Raise `ConfigurationError` for values that would make the client abort the process.
+
+    These are a blank group, and text that cannot be encoded in UTF-8.
+    """
+    for name, value in config.items():
+        if isinstance(name, str) and not _is_writable(name):
+            raise ConfigurationError(f"the setting name {name!r} is not valid UTF-8; write it again")
+        if isinstance(value, str) and not _is_writable(value):
+            # Without the value: it may be a password.
+            raise ConfigurationError(f"{name}: its value is not valid UTF-8; write it again")
+    group = str(config["group.id"])
+    if not group.strip() or "\0" in group:
+        raise ConfigurationError(
+            f"group.id={group!r} is not valid; give a name that is not blank and has no NUL"
+        )
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` for an unknown keyword argument; the message suggests the intended one.
+
+    ``ours``: the arguments of the consumer. ``elsewhere``: names of other settings -> where they are given. The
+    client's own settings have dots and are accepted.
+    """
+    for name in arguments:
+        if "." in name or name in _CLIENT_ARGUMENTS:
+            continue
+        if name in _MOVED:
+            raise ConfigurationError(f"{name}= moved; write {_MOVED[name]}")
+        dotted = name.replace("_", ".")
+        if name in elsewhere:
+            meant = f"write {elsewhere[name]}"
+        elif close := get_close_matches(name, ours, n=1, cutoff=_ALIKE):
+            meant = f"did you mean {close[0]}=?"
+        elif close := get_close_matches(name, elsewhere, n=1, cutoff=_ALIKE):
+            meant = f"did you mean {close[0]}=, as in {elsewhere[close[0]]}?"
+        elif dotted in _WELL_KNOWN:
+            meant = dotted_advice(name)
+        else:
+            meant = (
+                f"DedupConsumer takes {', '.join(sorted(ours))}, and the client's settings, which have dots"
+            )
+        raise ConfigurationError(f"unknown argument {name}=; {meant}")
+
+
+def dotted_advice(name: str) -> str:
+    """Return the next step for a client's setting whose name has underscores."""
+    return f"client settings have dots; put {name.replace('_', '.')!r} into the configuration"
+
+
+def refuse_no_broker(client: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for a configuration that names no broker: its client would wait in silence."""
+    servers = client.get("bootstrap.servers") or client.get("metadata.broker.list")
+    if servers is not None and not isinstance(servers, str):
+        raise ConfigurationError(
+            f"bootstrap.servers={shown(servers)}: give text, e.g. 'localhost:9092', with commas between several"
+        )
+    if not servers and not client.get("test.mock.num.brokers"):
+        raise ConfigurationError(
+            "bootstrap.servers is missing; add the address of a broker, e.g. 'bootstrap.servers': 'localhost:9092'"
+        )
+
+
+@contextmanager
+def unknown_settings_explained() -> Iterator[None]:
+    """Raise the client's refusal of an unknown setting again, with the next step."""
+    try:
+        yield
+    except KafkaException as error:
+        cause = error.args[0]
+        unknown = _UNKNOWN_PROPERTY.search(cause.str()) if isinstance(cause, KafkaError) else None
+        if unknown is None:
+            raise
+        close = get_close_matches(unknown[1].replace("_", "."), _WELL_KNOWN, n=1, cutoff=_ALIKE)
+        advice = f"did you mean {close[0]}?" if close else "its settings are in librdkafka's CONFIGURATION.md"
+        raise KafkaException(KafkaError(cause.code(), f"{cause.str()}; {advice}")) from None
+
+
+def _check_names(client: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for the names of another client's settings, or without a group."""
+    for name in ("group_id", "bootstrap_servers"):
+        if name in client:
+            raise ConfigurationError(f"unknown setting {name}: {dotted_advice(name)}")
+    group = client.get("group.id")
+    if group is None or group == "":
+        raise ConfigurationError(
+            "group.id is missing, and the key store belongs to a group; add it, e.g. 'group.id': 'billing'"
+        )
+    if not isinstance(group, str | int):
+        raise ConfigurationError(f"group.id={shown(group)}: give text, e.g. 'billing'")
+
+
+def client_settings(
+    config: Mapping[str, Any], more: Mapping[str, Any] | None = None, *, revoke_deadline: float | None = None
+) -> ClientSettings:
+    """Read and complete a ``confluent_kafka.Consumer`` configuration; raise `ConfigurationError` if it is not valid.
+
+    ``more`` are settings given as keyword arguments; they take precedence over ``config``, as in the plain client.
+    ``revoke_deadline``: seconds, in place of the default.
+    """
+    if not isinstance(config, Mapping):
+        raise ConfigurationError(
+            # Without the value: it may contain a password.
+            f"the configuration is of type {type(config).__name__}; give the dictionary that confluent_kafka.Consumer "
+            "takes"
+        )
+    client = {**config, **(more or {})}
+    nested = client.get("default.topic.config")
+    if isinstance(nested, Mapping):
+        client.pop("default.topic.config")
+        client = {**nested, **client}
+    _check_names(client)
+    refuse_unwritable(client)
+    for name in ("key.deserializer", "value.deserializer"):
+        if name in client:
+            raise ConfigurationError(f"{name} is a setting of DeserializingConsumer alone: {DESERIALIZE}")
+    auto_store = _flag(client, "enable.auto.offset.store")
+    if auto_store:
+        raise ConfigurationError(
+            "enable.auto.offset.store=true commits records before they are handled, which loses messages; leave it out"
+        )
+    auto_commit = _flag(client, "enable.auto.commit")
+    if auto_commit and auto_store is None:
+        raise ConfigurationError(
+            "enable.auto.commit=true lets the client commit without metadata and past unfinished records; leave it out "
+            "(then completed records are committed on auto.commit.interval.ms), or set false and call commit(), or add "
+            "enable.auto.offset.store=false and call store_offsets()"
+        )
+    reset = _RESETS.get(str(client.get("auto.offset.reset", "latest")))
+    if reset is None:
+        raise ConfigurationError(
+            f"auto.offset.reset={client['auto.offset.reset']!r}: choose earliest, latest or error"
+        )
+    strategy = str(client.get("partition.assignment.strategy", ""))
+    on_commit = client.pop("on_commit", None)
+    if on_commit is not None and not callable(on_commit):
+        raise ConfigurationError(
+            f"on_commit={on_commit!r} is not callable: give a function (error, partitions)"
+        )
+    client |= {"enable.auto.commit": False, "enable.auto.offset.store": False, "auto.offset.reset": "error"}
+    client.setdefault("fetch.queue.backoff.ms", 1)
+    interval_ms = _milliseconds(client, "auto.commit.interval.ms", _DEFAULT_COMMIT_INTERVAL_MS)
+    poll_interval_ms = _milliseconds(client, "max.poll.interval.ms", _DEFAULT_POLL_INTERVAL_MS)
+    session_ms = _milliseconds(client, "session.timeout.ms", _DEFAULT_SESSION_TIMEOUT_MS)
+    return ClientSettings(
+        client=client,
+        group=str(client["group.id"]),
+        isolation=str(client.get("isolation.level", "read_committed")),
+        reset=reset,
+        commit_interval_s=float("inf") if interval_ms <= 0 else interval_ms / 1000,
+        revoke_deadline_s=(
+            poll_interval_ms / 5_000
+            if revoke_deadline is None
+            else seconds("revoke_deadline", revoke_deadline)
+        ),
+        silence_s=max(poll_interval_ms, session_ms) / 1_000,
+        session_s=session_ms / 1_000,
+        only_user_commits=auto_commit is False,
+        only_stored=auto_store is False,
+        membership=membership_of(client),
+        incremental="cooperative" in strategy or str(client.get("group.protocol", "")).lower() == "consumer",
+        on_commit=on_commit,
+    )
+
+
+_GROUP_SETTINGS = (
+    "group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy",
+    "session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type", "max.poll.interval.ms",
+)  # fmt: skip
+_CALLBACKS = ("stats_cb", "throttle_cb", "on_commit", "statistics.interval.ms")
+
+
+def reader_settings(settings: ClientSettings) -> dict[str, Any]:
+    """Return the configuration of a reader outside the group, for the same topics at the same isolation level.
+
+    It keeps the group's name, because access rights may depend on it, and never commits.
+    """
+    reader = {k: v for k, v in settings.client.items() if k not in _GROUP_SETTINGS and k not in _CALLBACKS}
+    return {
+        **reader,
+        "enable.partition.eof": True,
+        "queued.max.messages.kbytes": 16_384,
+        "fetch.wait.max.ms": 10,
+        "allow.auto.create.topics": False,
+    }
+
+
+_ADMIN_PREFIXES = (
+    "bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id",
+    "client.dns", "broker.address", "oauth", "log_level", "logger",
+)  # fmt: skip
+
+
+def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that are needed to connect to the cluster."""
+    return {k: v for k, v in client.items() if k.startswith(_ADMIN_PREFIXES)}

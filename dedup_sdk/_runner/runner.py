@@ -1,0 +1,312 @@
+"""The loop of `DedupConsumer.run`: hands messages to worker threads, and completes, dead-letters or releases them.
+
+Only the polling thread changes the state of the run; workers only call the handler. So a rebalance callback, which
+runs on the polling thread with the consumer's lock, can still complete handled messages, and no worker ever waits for
+it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from functools import partial
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from dedup_sdk._kafka.worker_session import WorkerSession
+from dedup_sdk._runner.dead_letters import DeadLetter, DeadLetterProducer
+from dedup_sdk._runner.settings import RunSettings
+from dedup_sdk._runner.tasks import Coordinates, Task, Tasks
+from dedup_sdk._runner.workers import Workers
+from dedup_sdk.errors import DeadLetterError
+
+logger = logging.getLogger("dedup_sdk")
+
+WAIT_S = 0.2
+"""Seconds that the loop waits for a message while no task is in flight."""
+POLL_S = 0.02
+"""Poll interval in seconds: for messages while handlers run, and for handlers while a partition is revoked."""
+
+_SAME_TOPIC = KafkaError(
+    KafkaError._INVALID_ARG,  # noqa: SLF001 (public)
+    "the message is already in the dead-letter topic",
+)
+
+
+class LetterReport(NamedTuple):
+    """A task with the delivery report of its dead letter; ``error`` is None when it was delivered."""
+
+    task: Task
+    error: KafkaError | None
+
+
+class Runner:
+    """One run over a `WorkerSession`. Its state changes only in ``session.exclusive()``.
+
+    ``failure`` is the error that ends the run. ``letters`` sends dead letters; None if failures are not
+    dead-lettered.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        session: WorkerSession,
+        *,
+        group: str,
+        letters: DeadLetterProducer | None,
+    ) -> None:
+        self.failure: BaseException | None = None
+        self._settings, self._session, self._counters = settings, session, session.counters
+        self._group, self._letters = group, letters
+        self._tasks = Tasks(settings.order)
+        self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
+        self._reports: dict[Task, KafkaError | None] = {}
+        """Delivery reports of dead letters, by task: None, or the error of a letter that was not delivered."""
+        self._stopped = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the worker threads and the producer; messages still in flight are abandoned."""
+        idle = not self._tasks
+        self._workers.close()
+        if idle:
+            self._workers.join(timeout_s=1.0)
+        if self._letters is not None:
+            self._letters.close()
+
+    def run(self) -> None:
+        """Handle messages until `stop`, an error, or ``idle_timeout``; then wait for the running handlers."""
+        try:
+            self._serve()
+        except BaseException:
+            self._drain_after_error()
+            raise
+        self._drain(None if self.failure is None else self._session.deadline_s)
+
+    def stop(self) -> None:
+        """Begin no further message. You may call this from any thread, or from a signal handler."""
+        self._stopped = True
+        self._workers.halt()
+
+    def has(self, message: Message) -> bool:
+        """Whether a message is in flight."""
+        return any(task.message is message for task in self._tasks.of())
+
+    # --- the loop ------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        session = self._session
+        while not self._stopped and self.failure is None:
+            self._process_outcomes(0)
+            if len(self._tasks) >= self._settings.max_in_flight:
+                if not self._process_outcomes(POLL_S):
+                    session.keep_alive()
+                continue
+            message = session.poll(0 if self._tasks else WAIT_S)
+            if message is not None:
+                with session.exclusive():
+                    self._accept(message)
+            elif session.is_idle(busy=bool(self._tasks)):
+                return
+            elif self._tasks:
+                self._process_outcomes(POLL_S)
+
+    def _accept(self, message: Message) -> None:
+        if not self._session.is_delivered(message):
+            # Its partition was revoked or moved after the message left the delivery queue.
+            return
+        task = Task(message)
+        if self._tasks.add(task):
+            self._workers.put(task)
+
+    def _drain(self, timeout_s: float | None) -> None:
+        """Wait for running handlers, at most ``timeout_s``; have the other messages delivered again, in order."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        self._workers.halt()
+        try:
+            self._withdraw()
+            while self._tasks and (until is None or time.monotonic() < until):
+                self._process_outcomes(POLL_S)
+                self._withdraw()
+                self._session.keep_alive()
+        finally:
+            with self._session.exclusive():
+                for task in self._abandon(None):
+                    self._give_back(task)
+                self._session.deliver_again()
+
+    def _drain_after_error(self) -> None:
+        """Drain after an error; a second error is logged, so that it does not hide the first."""
+        try:
+            self._drain(self._session.deadline_s)
+        except Exception:
+            logger.exception(
+                "waiting for the running handlers failed; the messages in flight are delivered again"
+            )
+
+    def _withdraw(self) -> None:
+        with self._session.exclusive():
+            self._session.keep_back(task.message for task in self._tasks.withdraw())
+
+    # --- outcomes of messages ------------------------------------------------------------------------------------
+
+    def _process_outcomes(self, timeout_s: float) -> bool:
+        """Process finished tasks and delivery reports; wait for one up to ``timeout_s``. True if there was any."""
+        finished = self._finished(timeout_s)
+        if not finished and not self._letter_reports():
+            return False
+        with self._session.ending():
+            done = []
+            for task in finished:
+                if not self._workers.acknowledge(task) or task not in self._tasks:
+                    # Removed while this thread waited for the lock: its message is delivered again.
+                    continue
+                self._counters.retried += max(0, task.attempts - 1)
+                if task.error is not None:
+                    self._handle_failure(task, task.error)
+                    continue
+                self._remove(task)
+                done.append(task.message)
+            self._session.complete(done)
+            for task, error in self._letter_reports():
+                if error is None:
+                    self._remove(task)
+                    self._session.complete([task.message], dead_lettered=True)
+                else:
+                    self._fail(_undeliverable(task, error))
+                    self._give_back(task)
+        return True
+
+    def _finished(self, timeout_s: float) -> list[Task]:
+        """Return the finished tasks of this run, after at most ``timeout_s`` seconds; abandoned tasks are dropped."""
+        finished: list[Task] = []
+        for task in self._workers.finished(timeout_s):
+            if task in self._tasks:
+                finished.append(task)
+                continue
+            if task.error is not None and self._settings.is_final(task.error):
+                self._fail(task.error)
+            self._workers.acknowledge(task)
+        return finished
+
+    def _remove(self, task: Task) -> None:
+        """Remove a task, and start the next one of its key queue."""
+        following = self._tasks.remove(task)
+        self._reports.pop(task, None)
+        # After a failure the next message with the same key must not overtake the failed one.
+        if following is not None and self.failure is None:
+            self._workers.put(following)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the run with an error; the first error wins."""
+        self.failure = self.failure or error
+
+    def _give_back(self, task: Task) -> None:
+        """Remove a task and release its message, which is delivered again after the run."""
+        if task in self._tasks:
+            self._remove(task)
+        self._session.give_back(task.message)
+
+    def _handle_failure(self, task: Task, error: BaseException) -> None:
+        """Handle an error after the last retry: end the run, or send a dead letter, as ``on_error`` says."""
+        if self._settings.is_final(error):
+            self._fail(error)
+            self._give_back(task)
+            return
+        known = self._session.in_flight(task.message)
+        if known is None:
+            self._remove(task)
+            self._counters.stale += 1
+            return
+        attempt, digest = known
+        letter = DeadLetter.of(
+            task.message, error, group=self._group, attempts=attempt - 1 + task.attempts, digest=digest
+        )
+        logger.warning(
+            "%s[%d]@%d: the handler failed (attempts: %d), sending a dead letter: %s",
+            letter.topic, letter.partition, letter.offset, letter.attempts, letter.error_type,
+        )  # fmt: skip
+        self._send_letter(task, letter)
+
+    # --- dead letters --------------------------------------------------------------------------------------------
+
+    def _send_letter(self, task: Task, letter: DeadLetter) -> None:
+        """Send a dead letter; the task stays in flight until its delivery report was processed."""
+        if self._letters is None:
+            raise AssertionError("a run without a dead-letter topic tried to send a dead letter")
+        if letter.topic == self._letters.topic:
+            # Else the letter would be read from this topic, and fail again, for ever.
+            self._reports[task] = _SAME_TOPIC
+            return
+        try:
+            self._letters.send(task.message, letter, partial(self._report, task))
+        except KafkaException as error:
+            self._report(task, error.args[0])
+
+    def _report(self, task: Task, error: KafkaError | None) -> None:
+        self._reports[task] = error
+
+    def _letter_reports(self) -> list[LetterReport]:
+        """Return the delivery reports of tasks in flight; reports of removed tasks are dropped."""
+        if self._letters is not None:
+            self._letters.poll()
+        for task in [task for task in self._reports if task not in self._tasks]:
+            del self._reports[task]
+        return [LetterReport(task, error) for task, error in self._reports.items()]
+
+    # --- revoked and lost partitions -----------------------------------------------------------------------------
+
+    def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
+        """Process the outcomes in partitions that are revoked, and abandon their other tasks; call with the lock held.
+
+        ``waits``: wait for running handlers, at most ``deadline_s``.
+        """
+        revoked = set(partitions)
+        self._tasks.withdraw(revoked)
+        # A handler that caused the revocation would wait for itself.
+        waits = waits and not self._workers.is_this_thread
+        until = time.monotonic() + (self._session.deadline_s if waits else 0)
+        while self._tasks.of(revoked):
+            self._process_outcomes(0)
+            self._tasks.withdraw(revoked)
+            if not self._tasks.of(revoked) or time.monotonic() >= until:
+                break
+            # A rebalance callback holds the lock; a handler may need it, e.g. for `verdict`. So wait without it.
+            self._session.wait(POLL_S)
+        self._abandon(revoked)
+
+    def lose(self, partitions: Collection[Coordinates] | None) -> None:
+        """Abandon the tasks of lost partitions (None: of all) without a write; call with the lock held."""
+        self._tasks.withdraw(partitions)
+        self._abandon(partitions)
+
+    def _abandon(self, partitions: Collection[Coordinates] | None) -> list[Task]:
+        """Remove and count the tasks in flight; their messages are delivered again, even if a handler succeeds."""
+        abandoned = self._tasks.of(partitions)
+        for task in abandoned:
+            task.abandon()
+        for task in reversed(abandoned):
+            self._tasks.remove(task)
+        for task in abandoned:
+            self._counters.abandoned += 1
+            logger.warning(
+                "%s[%d]@%d: stopped waiting for its handler or dead letter; the message is delivered again",
+                *task.coordinates,
+                task.offset,
+            )
+        return abandoned
+
+
+def _undeliverable(task: Task, error: KafkaError) -> DeadLetterError:
+    topic, partition = task.coordinates
+    return DeadLetterError(
+        f"the dead letter of {topic}[{partition}]@{task.offset} was not delivered: {error}; the message is delivered "
+        "again: check that the dead-letter topic accepts it (max.message.bytes, access rights), then start again"
+    )

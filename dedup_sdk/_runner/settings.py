@@ -1,0 +1,165 @@
+"""The settings of a run: handler, retries, error policy, workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from confluent_kafka import Message
+
+from dedup_sdk._checks import choice, seconds, shown, text, unfit_arguments, whole
+from dedup_sdk._runner.tasks import Order, Task
+from dedup_sdk.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from stamina import Attempt
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+MOST_WORKERS = 10_000
+"""Upper limit of worker threads; a process usually cannot start more."""
+
+Handler = Callable[[Message], object]
+Failures = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
+OnError = Literal["raise", "retry", "dead-letter"]
+
+
+def is_topic(name: str) -> bool:
+    """Whether a broker takes this as the name of a topic."""
+    return _TOPIC.fullmatch(name) is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retries:
+    """How often, and after which pauses, a handler is called again for a message.
+
+    ``attempts``: maximum number of calls, the first included; None: no limit. ``on``: the retriable errors, or a
+    function that decides. The pauses grow from ``wait_initial`` to ``wait_max`` seconds, twice as long each time,
+    with jitter.
+    """
+
+    attempts: int | None
+    on: Failures
+    wait_initial: float
+    wait_max: float
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None:
+            whole("attempts", self.attempts, advice="give at least 1, or None for no limit")
+        failures: tuple[Any, ...] = self.on if isinstance(self.on, tuple) else (self.on,)
+        is_function = callable(self.on) and not isinstance(self.on, type)
+        if not is_function and not (
+            failures and all(isinstance(each, type) and issubclass(each, Exception) for each in failures)
+        ):
+            raise ConfigurationError(
+                f"retry_on={shown(self.on)}: give an error class, a tuple of them, e.g. (OSError, TimeoutError), or a "
+                "function that returns whether to retry an error"
+            )
+        if seconds("wait_initial", self.wait_initial) > seconds("wait_max", self.wait_max):
+            raise ConfigurationError(
+                f"wait_initial={self.wait_initial!r}, wait_max={self.wait_max!r}: give seconds, wait_initial not above "
+                "wait_max"
+            )
+        if self.attempts != 1 and find_spec("stamina") is None:
+            raise ConfigurationError(
+                "retries need the package stamina, which is not installed: pip install 'dedup-sdk[retry]'"
+            )
+
+    def is_retriable(self, error: Exception) -> bool:
+        """Whether to call the handler again after this error."""
+        on = self.on
+        return isinstance(error, on) if isinstance(on, type | tuple) else bool(on(error))
+
+    def after(self, task: Task) -> Iterator[Attempt]:
+        """Yield a task's attempts, with pauses between them; the first stands for the call that has failed.
+
+        The error of the last attempt is raised.
+        """
+        # Only after a failure: an attempt of stamina costs ten times as much as a plain function call.
+        import stamina
+
+        def begins_again(error: Exception) -> bool:
+            return self.is_retriable(error) and task.back_off()
+
+        return iter(
+            stamina.retry_context(
+                on=begins_again,
+                attempts=self.attempts,
+                timeout=None,
+                wait_initial=self.wait_initial,
+                wait_max=self.wait_max,
+                wait_jitter=self.wait_initial,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The settings of a run; raises `ConfigurationError` with a one-line message."""
+
+    handler: Handler
+    on_error: OnError
+    dead_letters: str | None
+    """The dead-letter topic; None: the default."""
+    workers: int
+    order: Order
+    retries: Retries
+    max_in_flight: int
+
+    def __post_init__(self) -> None:
+        choice("on_error", self.on_error, ("raise", "retry", "dead-letter"))
+        self._check_dead_letters()
+        choice("order", self.order, ("key", "none"))
+        whole(
+            "workers",
+            self.workers,
+            most=MOST_WORKERS,
+            advice=f"give a number of threads from 1 to {MOST_WORKERS:,}",
+        )
+        whole(
+            "max_in_flight", self.max_in_flight, least=self.workers,
+            advice=f"some of the {self.workers} workers would be idle; give at least {self.workers}",
+        )  # fmt: skip
+        self._check_handler()
+
+    def _check_handler(self) -> None:
+        given = f"handler={shown(self.handler)}"
+        if not callable(self.handler):
+            raise ConfigurationError(f"{given}: give a function of a message, e.g. run(handle)")
+        called = type(self.handler).__call__
+        if any(
+            tells(each)
+            for tells in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
+            for each in (self.handler, called)
+        ):
+            raise ConfigurationError(
+                f"{given} is async, or has yield: a message would count as handled before its code has run; give a "
+                "plain function, which may call asyncio.run()"
+            )
+        unfit = unfit_arguments(self.handler, 1)
+        if unfit is not None:
+            raise ConfigurationError(
+                f"{given} cannot be called with one message, as its arguments are {unfit}; give a function of a message"
+            )
+
+    def _check_dead_letters(self) -> None:
+        if self.dead_letters is None:
+            return
+        text("dead_letters", self.dead_letters)
+        if not is_topic(self.dead_letters):
+            raise ConfigurationError(
+                f"dead_letters={self.dead_letters!r} is not a topic's name; give 1 to 249 letters, digits, dots, "
+                "hyphens and underscores, or leave it out for the default"
+            )
+        if self.on_error != "dead-letter":
+            raise ConfigurationError(
+                f"dead_letters={self.dead_letters!r} is not used with on_error={self.on_error!r}; "
+                "choose on_error='dead-letter', or leave it out"
+            )
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether a handler's error, after its retries, ends the run."""
+        return self.on_error != "dead-letter" or not isinstance(error, Exception)

@@ -1,0 +1,131 @@
+"""Worker threads that call a handler, and call it again when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Thread, current_thread
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Final
+
+from dedup_sdk._runner.settings import Handler, Retries
+from dedup_sdk._runner.tasks import Task
+
+_MISSING = object()
+_NOT_RUN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+"""Results of a handler whose code has not run."""
+
+
+class Workers:
+    """A fixed number of threads that run tasks; end them with `close`.
+
+    ``ends_all`` returns whether no further task may begin after a handler's last error.
+    """
+
+    def __init__(
+        self, handler: Handler, count: int, retries: Retries, ends_all: Callable[[BaseException], bool]
+    ) -> None:
+        self._handler = handler
+        self._ends_all = ends_all
+        self._halted = False
+        self._retries = retries
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        # A dictionary, not a queue: an exception of a signal in the polling thread could lose a popped task. Finished
+        # tasks stay here until they are acknowledged, and a restarted `finished` returns them again.
+        self._finished: dict[Task, None] = {}
+        self._wakeup: SimpleQueue[None] = SimpleQueue()
+        # Daemon threads: a handler that never returns must not keep the process alive.
+        self._threads = [
+            Thread(target=self._work, name=f"dedup-worker-{number}", daemon=True)
+            for number in range(1, count + 1)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, task: Task) -> None:
+        """Queue a task: a worker thread calls its handler."""
+        self._tasks.put(task)
+
+    def halt(self) -> None:
+        """Let no further task begin; waiting tasks can be withdrawn."""
+        self._halted = True
+
+    def finished(self, timeout_s: float) -> list[Task]:
+        """Return the finished tasks that are not acknowledged, in the order in which they finished.
+
+        Waits for one for at most ``timeout_s`` seconds, sometimes less.
+        """
+        try:
+            if timeout_s > 0 and not self._finished:
+                self._wakeup.get(timeout=timeout_s)
+            while True:
+                self._wakeup.get_nowait()
+        except Empty:
+            return list(self._finished)
+
+    def acknowledge(self, task: Task) -> bool:
+        """Record that the outcome of a finished task was processed; False if it was recorded before."""
+        return self._finished.pop(task, _MISSING) is None
+
+    def close(self) -> None:
+        """End the threads, each after the handler that it is running."""
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    @property
+    def is_this_thread(self) -> bool:
+        """Whether the calling thread is a worker, so that the caller is a handler."""
+        return current_thread() in self._threads
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the threads to end, at most ``timeout_s`` seconds for each."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            if not self._halted:
+                self._call(task)
+            # Else the message stays in memory until the next task.
+            del task
+
+    def _call(self, task: Task) -> None:
+        try:
+            self._handle(task)
+        except BaseException as error:  # noqa: BLE001 (the polling thread handles it)
+            if self._ends_all(error):
+                self.halt()
+            counts = task.end(error)
+        else:
+            counts = task.end()
+        if counts:
+            # A withdrawn task is not reported: after an interruption it may still be among the tasks in flight.
+            self._finished[task] = None
+            self._wakeup.put(None)
+
+    def _handle(self, task: Task) -> None:
+        try:
+            if task.begin():
+                self._run(task)
+        except Exception as error:
+            if self._retries.attempts == 1 or not self._retries.is_retriable(error):
+                raise
+            self._handle_again(task, error)
+
+    def _run(self, task: Task) -> None:
+        result = self._handler(task.message)
+        if isinstance(result, _NOT_RUN):
+            if not isinstance(result, AsyncGeneratorType):
+                result.close()
+            raise TypeError(
+                f"the handler returned a {type(result).__name__}, whose code has not run: give a plain function, which "
+                "may call asyncio.run()"
+            )
+
+    def _handle_again(self, task: Task, first: Exception) -> None:
+        for attempt in self._retries.after(task):
+            with attempt:
+                if attempt.num == 1:
+                    raise first
+                if task.begin():
+                    self._run(task)

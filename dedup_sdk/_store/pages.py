@@ -1,0 +1,596 @@
+"""The byte layouts of marks and progress: pages (in generations, snapshots and the journal) and journal steps.
+
+A *page* is a group of marks encoded as one value. In a sorted file it is one RocksDB value, and its marks
+ascend by digest (unsigned bytes: the order of RocksDB, and of binaries in Spark). Its key is:
+
+    extent   uint32 big-endian   number of the sorted file within its generation, 0 in a snapshot
+    rank     uint32 big-endian   the first 4 bytes of its first digest
+
+No two pages of an extent share a rank: a page ends only where the first 4 bytes change. So the ranks of the
+pages, which `filter_words` stores, select the page that has a digest if it is stored. In the journal a step
+has one page, with its marks in the order of their completion. Layout, little-endian:
+
+    count      uint32   n
+    flags      uint8    1: numbers  2: payloads
+    widths     3 x uint8   size in bytes of an offset, a timestamp and a number, 0 to 8
+    least      3 x int64   the least offset, timestamp and number, 0 where there are none
+    marks      n x (digest 16 bytes, offset, timestamp, number, each minus the least, unsigned)
+    sizes      n x uint32, only with flag 2: bytes of each payload, 0 where there is none
+    payloads   the bytes of all payloads, only with flag 2
+
+RocksDB protects blocks of pages by a checksum; a journal step has its own. RocksDB's writer is called once
+per page, which keeps it cheap: sorting 200,000 marks and writing them uncompressed takes some 0.5 µs of CPU
+per mark. The file has 23 bytes per mark; one key per mark would make it 44.
+
+A *step* is one journal record: the progress, and the marks that were completed with it. Layout,
+little-endian:
+
+    magic        2 bytes  "DJ"
+    format       uint8    10
+    flags        uint8    2: committed  4: since_ms  8: since_number  16: the done ranges are a delta
+                          (`dedup_sdk._marks.latest`)  32: leader epoch  128: witness
+                          A field without its flag is 0 and means None.
+    done         uint32   d
+    era          uint32   e bytes
+    page         uint32   p bytes
+    low, high, committed, since_ms, accepted, since_number, newest_ms, floor_number, dropped_to      9 x int64
+    epoch        int64
+    witness      int64 offset, int64 timestamp, 8 bytes check
+    done ranges  d x (int64 start, int64 end)
+    era          e bytes of UTF-8
+    marks        p bytes  one page, its marks in the order of their completion
+    checksum     uint32   CRC-32 (zlib) of everything before it
+
+A step is one value, so that it is one put, in one atomic write with its progress. RocksDB's ``write()``
+holds the interpreter's lock; one put per mark would block all threads.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate, groupby, pairwise, starmap
+from operator import sub
+from typing import Final, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dedup_sdk._marks import (
+    DIGEST_BYTES,
+    NO_MARKS,
+    Int64s,
+    Marks,
+    Progress,
+    Witness,
+    cut_marks,
+    join_marks,
+    select_marks,
+)
+from dedup_sdk.errors import StoreCorruptError, StoreError
+
+Uint64s = NDArray[np.uint64]
+
+PAGE_MARKS: Final = 64
+PAGE_BYTES: Final = 8192
+"""Maximum size of the payloads of a page; with larger payloads a page has fewer marks."""
+MAX_PAYLOAD_BYTES: Final = 2**31
+
+_LAYOUT: Final = struct.Struct("<4B3q")
+_COUNT_BYTES: Final = 4
+_HEAD_BYTES: Final = _COUNT_BYTES + _LAYOUT.size
+_KEY: Final = struct.Struct(">II")
+_SIZE: Final = np.dtype("<u4")
+_WORD: Final = np.dtype("<u8")
+_BIG_ENDIAN_U64: Final = np.dtype(">u8")
+_RANKS: Final = np.dtype(">u4")
+_NUMBERS, _PAYLOADS = 1, 2
+_KINDS: Final = frozenset({0, _NUMBERS, _PAYLOADS})
+_RANK_BYTES: Final = 4
+_WORD_BYTES: Final = 8
+_NO_TIME: Final = np.iinfo(np.int64).min
+
+
+class Page(NamedTuple):
+    """An encoded page, its rank, and its number of marks."""
+
+    rank: int
+    value: bytes
+    marks: int
+
+
+FoundMark = tuple[int, int, int, bytes]
+"""Offset, timestamp (ms), acceptance number and payload of a mark; 0 and b"" where it has none of the last two.
+
+A plain tuple, because a look-up creates many.
+"""
+
+
+class _Layout:
+    """The decoded head of a page, without its count."""
+
+    __slots__ = (
+        "flags", "least", "number_at", "offset", "offset_mask", "stride", "time", "time_at", "time_mask", "widths",
+    )  # fmt: skip
+
+    def __init__(self, head: bytes) -> None:
+        self.flags, *rest = _LAYOUT.unpack(head)
+        self.widths, self.least = rest[:3], rest[3:]
+        if max(self.widths) > _WORD_BYTES or self.flags not in _KINDS:
+            message = f"a page has invalid flags {self.flags} or widths {self.widths}; rebuild the store"
+            raise StoreCorruptError(message)
+        self.stride = DIGEST_BYTES + sum(self.widths)
+        self.offset, self.time, _ = self.least
+        # In bits after the digest.
+        self.time_at, self.number_at = 8 * self.widths[0], 8 * (self.widths[0] + self.widths[1])
+        self.offset_mask, self.time_mask = (1 << self.time_at) - 1, (1 << 8 * self.widths[1]) - 1
+
+
+_layout: Final = lru_cache(maxsize=1024)(_Layout)
+
+
+def page_key(extent: int, rank: int) -> bytes:
+    """Return the key of the page of an extent with this rank; other ranks sort between existing keys."""
+    return _KEY.pack(extent, rank)
+
+
+def rank_of(digest: bytes) -> int:
+    """Return the rank of a digest: its first 4 bytes as a number."""
+    return int.from_bytes(digest[:_RANK_BYTES], "big")
+
+
+def digest_ranks(digests: bytes) -> NDArray[np.uint32]:
+    """Return the rank of each of ``n`` digests, shape ``(n,)``, big-endian."""
+    return np.frombuffer(digests, _RANKS)[:: DIGEST_BYTES // _RANK_BYTES]
+
+
+def check_payloads(marks: Marks) -> None:
+    """Raise `StoreError` for payloads that cannot be stored: larger than 2 GiB, or on marks with numbers.
+
+    Also when the number of payloads differs from the number of marks.
+    """
+    if marks.payloads is None:
+        return
+    if len(marks.payloads) != marks.count:
+        message = (
+            f"marks have {marks.count} offsets and {len(marks.payloads)} payloads: give columns of one length"
+        )
+        raise StoreError(message)
+    if not marks.bear_payloads:
+        return
+    if marks.numbers is not None:
+        message = "marks have numbers and payloads: a store with a count window keeps no payload"
+        raise StoreError(message)
+    largest = int(marks.payload_sizes.max())
+    if largest > MAX_PAYLOAD_BYTES:
+        message = f"a payload of {largest} bytes cannot be stored: give {MAX_PAYLOAD_BYTES} bytes at most"
+        raise StoreError(message)
+
+
+def encode_page(marks: Marks) -> bytes:
+    """Return marks, in any order, as one page.
+
+    Raises `StoreError` when the columns differ in length, and as `check_payloads` does.
+    """
+    (page,) = _encode(marks, [0, marks.count])
+    return page
+
+
+def encode_pages(marks: Marks) -> list[Page]:
+    """Return marks, ascending by digest, as the pages of a sorted file; raises `StoreError` as `encode_page` does."""
+    if not marks.count:
+        return []
+    bounds = _page_bounds(marks)
+    ranks = digest_ranks(marks.digests)[bounds[:-1]].tolist()
+    return list(map(Page, ranks, _encode(marks, bounds), map(sub, bounds[1:], bounds)))
+
+
+def decode_page(page: bytes) -> Marks:
+    """Return the marks of a page, in its order.
+
+    Raises `StoreCorruptError` when the bytes are inconsistent.
+    """
+    if len(page) < _HEAD_BYTES:
+        raise _corrupt(page, f"a page has at least {_HEAD_BYTES} bytes")
+    return _decode_alike(_layout(page[_COUNT_BYTES:_HEAD_BYTES]), [page])
+
+
+def decode_pages(pages: Sequence[bytes]) -> Marks:
+    """Return the marks of all pages, concatenated; raises `StoreCorruptError` as `decode_page` does."""
+    if pages and min(map(len, pages)) < _HEAD_BYTES:
+        raise _corrupt(min(pages, key=len), f"a page has at least {_HEAD_BYTES} bytes")
+    return join_marks([_decode_alike(_layout(head), list(some)) for head, some in groupby(pages, _head)])
+
+
+def _head(page: bytes) -> bytes:
+    return page[_COUNT_BYTES:_HEAD_BYTES]
+
+
+def marks_in_page(page: bytes) -> int:
+    """Return the number of marks in a page, by its head."""
+    return int.from_bytes(page[:_COUNT_BYTES], "little")
+
+
+def _decode_alike(layout: _Layout, pages: list[bytes]) -> Marks:
+    """Return the marks of pages with the same layout."""
+    bodies, payloads = [], []
+    for page in pages:
+        end = _HEAD_BYTES + layout.stride * int.from_bytes(page[:_COUNT_BYTES], "little")
+        bodies.append(page[_HEAD_BYTES:end])
+        if layout.flags & _PAYLOADS:
+            payloads += _payloads(page, end)
+        elif len(page) != end:
+            raise _corrupt(page, f"its head requires {end} bytes")
+    table = np.frombuffer(b"".join(bodies), np.uint8).reshape(-1, layout.stride)
+    (first, second, third), (offset, time, number) = layout.widths, layout.least
+    times_at, numbers_at = DIGEST_BYTES + first, DIGEST_BYTES + first + second
+    return Marks(
+        table[:, :DIGEST_BYTES].tobytes(),
+        _column(table[:, DIGEST_BYTES:times_at], offset),
+        _column(table[:, times_at:numbers_at], time),
+        _column(table[:, numbers_at : numbers_at + third], number) if layout.flags & _NUMBERS else None,
+        payloads if layout.flags & _PAYLOADS else None,
+    )
+
+
+def _payloads(page: bytes, sizes_at: int) -> list[bytes]:
+    count = marks_in_page(page)
+    end = sizes_at + _SIZE.itemsize * count
+    sizes: list[int] = np.frombuffer(page, _SIZE, count, sizes_at).tolist() if len(page) >= end else []
+    if len(page) != end + sum(sizes):
+        raise _corrupt(page, f"its head requires {end + sum(sizes)} bytes")
+    return [page[start:stop] for start, stop in pairwise(accumulate(sizes, initial=end))]
+
+
+def decode_items(items: Sequence[tuple[bytes, bytes]]) -> Marks:
+    """Return the marks of keys and pages of a sorted file, concatenated.
+
+    Raises `StoreCorruptError` as `decode_page` does, and when a page is stored under a key where look-ups
+    would not find it.
+    """
+    for key, page in items:
+        if len(key) != _KEY.size or key[_RANK_BYTES:] != page[_HEAD_BYTES : _HEAD_BYTES + _RANK_BYTES]:
+            message = (
+                f"a page of {len(page)} bytes is stored under key {key.hex()}, not under the rank of its first digest; "
+                "rebuild the store"
+            )
+            raise StoreCorruptError(message)
+    return decode_pages([page for _, page in items])
+
+
+def find_in_pages(
+    pages: Iterable[bytes | None],
+    digests: Iterable[bytes],
+    positions: Iterable[int],
+    found: dict[int, FoundMark],
+) -> None:
+    """Search each digest in the page beside it, and store its mark in ``found`` under its position.
+
+    A later mark replaces an earlier one. Raises `StoreCorruptError` when a page is truncated.
+    """
+    read, rest = int.from_bytes, slice(_COUNT_BYTES, _HEAD_BYTES)
+    head = bytes(_LAYOUT.size)
+    layout = _layout(head)
+    for page, digest, position in zip(pages, digests, positions, strict=True):
+        if page is None:
+            continue
+        place = page.find(digest, _HEAD_BYTES)
+        if place < 0:
+            continue
+        # Adjacent pages mostly have the same head.
+        if page[rest] != head:
+            head = page[rest]
+            layout = _layout(head)
+        end = place + layout.stride
+        if layout.flags or (place - _HEAD_BYTES) % layout.stride or end > len(page):
+            mark = _find(page, digest, layout)
+            if mark is not None:
+                found[position] = mark
+            continue
+        packed = read(page[place + DIGEST_BYTES : end], "little")
+        found[position] = (
+            layout.offset + (packed & layout.offset_mask),
+            layout.time + (packed >> layout.time_at),
+            0,
+            b"",
+        )
+
+
+def find_in_page(page: bytes, digest: bytes) -> FoundMark | None:
+    """Return the mark of a digest, None when the page has none; raises `StoreCorruptError` as `find_in_pages` does."""
+    if len(page) < _HEAD_BYTES:
+        raise _corrupt(page, f"a page has at least {_HEAD_BYTES} bytes")
+    return _find(page, digest, _layout(_head(page)))
+
+
+def _find(page: bytes, digest: bytes, layout: _Layout) -> FoundMark | None:
+    stride, count = layout.stride, marks_in_page(page)
+    end = _HEAD_BYTES + stride * count
+    if len(page) < end:
+        raise _corrupt(page, f"its head requires {end} bytes")
+    place = page.find(digest, _HEAD_BYTES, end)
+    # A digest must be at the start of a mark: skip byte matches across marks.
+    while place >= 0 and (place - _HEAD_BYTES) % stride:
+        place = page.find(digest, place + 1, end)
+    if place < 0:
+        return None
+    packed = int.from_bytes(page[place + DIGEST_BYTES : place + stride], "little")
+    offset, time, number = layout.least
+    return (
+        offset + (packed & layout.offset_mask),
+        time + (packed >> layout.time_at & layout.time_mask),
+        number + (packed >> layout.number_at),
+        _payloads(page, end)[(place - _HEAD_BYTES) // stride] if layout.flags & _PAYLOADS else b"",
+    )
+
+
+def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
+    """Return the pages between consecutive bounds; all have the same widths and least values."""
+    _check_columns(marks)
+    count, numbers = marks.count, marks.numbers
+    payloads = marks.payloads if marks.bear_payloads else None
+    columns: list[tuple[bytes | Uint64s, int]] = [(marks.digests, DIGEST_BYTES)]
+    least, widths = [0, 0, 0], [0, 0, 0]
+    for index, column in enumerate((marks.offsets, marks.timestamps, numbers)):
+        if column is None or not count:
+            continue
+        least[index] = int(column.min())
+        above = column.astype(np.uint64) - np.uint64(least[index] % 2**64)
+        widths[index] = (int(above.max()).bit_length() + 7) // 8
+        columns.append((above.astype(_WORD, copy=False), widths[index]))
+    body, stride = _interleaved(columns, count), DIGEST_BYTES + sum(widths)
+    flags = (_NUMBERS if numbers is not None else 0) | (_PAYLOADS if payloads is not None else 0)
+    head = _LAYOUT.pack(flags, *widths, *least)
+    pages = []
+    for start, end in pairwise(bounds):
+        page = (end - start).to_bytes(_COUNT_BYTES, "little") + head + body[stride * start : stride * end]
+        if payloads is not None:
+            some = cut_marks(marks, start, end)
+            page = b"".join((page, some.payload_sizes.astype(_SIZE).tobytes(), some.payloads_joined))
+        pages.append(page)
+    return pages
+
+
+def _interleaved(columns: Sequence[tuple[bytes | Uint64s, int]], count: int) -> bytes:
+    """Return ``count`` rows: row *i* has the first ``width`` bytes of item *i* of each column ``(items, width)``.
+
+    Items of ``bytes`` have ``width`` bytes each, those of an array 8 bytes.
+    """
+    stride = sum(width for _, width in columns)
+    rows, at = np.empty(stride * count, np.uint8), 0
+    for column, width in columns:
+        if width:
+            # Opaque items are copied whole; rows of single bytes take twice as long.
+            size = width if isinstance(column, bytes) else _WORD_BYTES
+            cells = np.ndarray(count, f"V{width}", rows, at, (stride,))
+            cells[:] = np.ndarray(count, f"V{width}", column, 0, (size,))
+        at += width
+    return rows.tobytes()
+
+
+def _check_columns(marks: Marks) -> None:
+    count, numbers = marks.count, marks.numbers
+    if len(marks.digests) != DIGEST_BYTES * count or len(marks.timestamps) != count:
+        message = (
+            f"marks have {len(marks.digests)} digest bytes, {count} offsets and {len(marks.timestamps)} timestamps: "
+            "give columns of one length"
+        )
+        raise StoreError(message)
+    if numbers is not None and len(numbers) != count:
+        message = f"marks have {count} offsets and {len(numbers)} numbers: give columns of one length"
+        raise StoreError(message)
+    check_payloads(marks)
+
+
+def _page_bounds(marks: Marks) -> list[int]:
+    """Return the indexes where the pages of ascending marks begin, and the end of the last one."""
+    count, ranks = marks.count, digest_ranks(marks.digests).astype(np.uint32)
+    alike = ranks[1:] == ranks[:-1]
+    changes = np.append(np.flatnonzero(~alike) + 1, count)
+    bounds, start = list[int](), 0
+    if marks.bear_payloads:
+        ends = np.cumsum(marks.payload_sizes)
+        while start < count:
+            bounds.append(start)
+            before = int(ends[start - 1]) if start else 0
+            by_bytes = int(np.searchsorted(ends, before + PAGE_BYTES)) + 1
+            wanted = min(start + PAGE_MARKS, max(by_bytes, start + 1), count)
+            start = int(changes[np.searchsorted(changes, wanted)])
+    else:
+        # Only marks that must not begin a page, because they have the rank of the one before them, are visited.
+        for tied in (np.flatnonzero(alike) + 1).tolist():
+            if tied > start and (tied - start) % PAGE_MARKS == 0:
+                bounds += range(start, tied, PAGE_MARKS)
+                start = int(changes[np.searchsorted(changes, tied)])
+        bounds += range(start, count, PAGE_MARKS)
+    return [*bounds, count]
+
+
+def _column(rows: NDArray[np.uint8], least: int) -> Int64s:
+    words = np.zeros((len(rows), _WORD_BYTES), np.uint8)
+    words[:, : rows.shape[1]] = rows
+    above = words.view(_WORD).ravel().astype(np.uint64, copy=False)
+    return (above + np.uint64(least % 2**64)).view(np.int64)
+
+
+def _corrupt(page: bytes, why: str) -> StoreCorruptError:
+    return StoreCorruptError(f"a page of {len(page)} bytes cannot be read: {why}; rebuild the store")
+
+
+def digest_words(digests: bytes) -> tuple[Uint64s, Uint64s]:
+    """Return the high and the low words of ``n`` digests (``16 * n`` bytes), each of shape ``(n,)``.
+
+    Raises ValueError when ``digests`` is not a whole number of digests.
+    """
+    if len(digests) % DIGEST_BYTES:
+        message = f"{len(digests)} bytes are not a whole number of {DIGEST_BYTES}-byte digests"
+        raise ValueError(message)
+    words = np.frombuffer(digests, dtype=_BIG_ENDIAN_U64).reshape(-1, 2)
+    return words[:, 0].astype(np.uint64), words[:, 1].astype(np.uint64)
+
+
+def newest_per_digest(marks: Marks) -> Marks:
+    """Return ``marks`` ascending by digest (unsigned bytes), of each digest only the mark with the highest offset.
+
+    Of marks with the same digest and offset, the one with the earliest timestamp stays, because it expires
+    first; any timestamp precedes none. So the result does not depend on the order of the input. Of marks
+    with the same timestamp, too, the last one stays.
+    """
+    return _last_per_digest(marks, marks.timestamps)
+
+
+def last_given_per_digest(marks: Marks) -> Marks:
+    """Like `newest_per_digest`, but of marks with the same digest and offset the last one in the input stays."""
+    return _last_per_digest(marks, None)
+
+
+def _last_per_digest(marks: Marks, timestamps: NDArray[np.int64] | None) -> Marks:
+    if not marks.count:
+        return marks
+    high, low = digest_words(marks.digests)
+    order = digest_order(high, low, marks.offsets, timestamps)
+    high, low = high[order], low[order]
+    last = np.ones(len(order), dtype=np.bool_)
+    np.logical_or(high[1:] != high[:-1], low[1:] != low[:-1], out=last[:-1])
+    return select_marks(marks, order[last])
+
+
+def digest_order(
+    high: Uint64s,
+    low: Uint64s,
+    offsets: NDArray[np.int64],
+    timestamps: NDArray[np.int64] | None = None,
+) -> NDArray[np.intp]:
+    """Return the order in which rows, of shape ``(n,)``, ascend by digest (its words), then by offset.
+
+    With ``timestamps`` (ms), rows of one offset are ordered from none (below 0) over the latest to the
+    earliest.
+    """
+    order: NDArray[np.intp] = np.argsort(high)
+    ranked = high[order]
+    equal_next = ranked[1:] == ranked[:-1]
+    if not equal_next.any():
+        return order
+    # One 8-byte sort is several times cheaper than a sort by three columns, and ties are few.
+    tied = np.zeros(len(order), dtype=np.bool_)
+    tied[1:] = equal_next
+    tied[:-1] |= equal_next
+    among = np.sort(order[tied])
+    keys = [offsets[among], low[among], high[among]]
+    if timestamps is not None:
+        times = timestamps[among]
+        keys.insert(0, np.where(times < 0, _NO_TIME, -times))
+    order[tied] = among[np.lexsort(keys)]
+    return order
+
+
+_STEP_MAGIC: Final = b"DJ"
+STEP_FORMAT: Final = 10
+
+_STEP: Final = struct.Struct("<2sBBIII10q2q8s")
+_RANGE: Final = struct.Struct("<qq")
+_CRC: Final = struct.Struct("<I")
+_COMMITTED, _SINCE_MS, _SINCE_NUMBER, _DELTA, _EPOCH, _WITNESS = 2, 4, 8, 16, 32, 128
+_EMPTY_PAGE: Final = encode_page(NO_MARKS)
+"""Many steps have no marks, e.g. those of a commit or of the start of a partition."""
+_FLAGS: Final = _COMMITTED | _SINCE_MS | _SINCE_NUMBER | _DELTA | _EPOCH | _WITNESS
+
+
+def encode_step(progress: Progress, marks: Marks) -> bytes:
+    """Return the journal record of one step.
+
+    Raises `StoreError` when a number does not fit in 64 bits, and as `encode_page` does.
+    """
+    page = encode_page(marks) if marks.digests or len(marks.offsets) else _EMPTY_PAGE
+    era, witness = progress.era.encode(), progress.witness
+    flags = (
+        (_COMMITTED if progress.committed is not None else 0)
+        | (_SINCE_MS if progress.since_ms is not None else 0)
+        | (_SINCE_NUMBER if progress.since_number is not None else 0)
+        | (_DELTA if progress.delta else 0)
+        | (_EPOCH if progress.epoch is not None else 0)
+        | (_WITNESS if witness is not None else 0)
+    )
+    seen = (
+        (0, 0, b"")
+        if witness is None
+        else (witness.offset, witness.timestamp_ms, bytes.fromhex(witness.check))
+    )
+    try:
+        parts = [
+            _STEP.pack(
+                _STEP_MAGIC, STEP_FORMAT, flags, len(progress.done), len(era), len(page),
+                progress.low, progress.high, progress.committed or 0, progress.since_ms or 0, progress.accepted,
+                progress.since_number or 0, progress.newest_ms, progress.floor_number, progress.dropped_to,
+                progress.epoch or 0, *seen,
+            ),
+            *starmap(_RANGE.pack, progress.done),
+            era,
+            page,
+        ]  # fmt: skip
+    except struct.error as error:
+        message = f"progress {progress} cannot be stored: {error}"
+        raise StoreError(message) from error
+    body = b"".join(parts)
+    return body + _CRC.pack(crc32(body))
+
+
+def decode_step(record: bytes) -> tuple[Progress, Marks]:
+    """Return the arguments of `encode_step`.
+
+    Raises `StoreCorruptError` when the bytes are foreign, truncated, too long or changed, or have another
+    format.
+    """
+    if len(record) < _STEP.size + _CRC.size or record[:2] != _STEP_MAGIC:
+        raise _corrupt_step(record, "it has no header")
+    _, version, flags, done_count, era_size, page_size, *words = _STEP.unpack_from(record)
+    if version != STEP_FORMAT:
+        raise _corrupt_step(record, f"its format is {version}, this version reads {STEP_FORMAT}")
+    era_at = _STEP.size + done_count * _RANGE.size
+    page_at = era_at + era_size
+    expected = page_at + page_size + _CRC.size
+    if len(record) != expected or flags & ~_FLAGS:
+        raise _corrupt_step(record, f"its header (flags {flags}) requires {expected} bytes")
+    if crc32(memoryview(record)[: -_CRC.size]) != _CRC.unpack_from(record, expected - _CRC.size)[0]:
+        raise _corrupt_step(record, "its checksum differs")
+    (
+        low,
+        high,
+        committed,
+        since_ms,
+        accepted,
+        since_number,
+        newest_ms,
+        floor,
+        dropped_to,
+        epoch,
+        offset,
+        timestamp_ms,
+        check,
+    ) = words
+    progress = Progress(
+        low=low,
+        high=high,
+        done=tuple(_RANGE.iter_unpack(record[_STEP.size : era_at])),
+        committed=committed if flags & _COMMITTED else None,
+        era=record[era_at:page_at].decode(),
+        since_ms=since_ms if flags & _SINCE_MS else None,
+        accepted=accepted,
+        since_number=since_number if flags & _SINCE_NUMBER else None,
+        newest_ms=newest_ms,
+        epoch=epoch if flags & _EPOCH else None,
+        delta=bool(flags & _DELTA),
+        witness=Witness(offset, timestamp_ms, check.hex()) if flags & _WITNESS else None,
+        floor_number=floor,
+        dropped_to=dropped_to,
+    )
+    page = record[page_at : page_at + page_size]
+    return progress, NO_MARKS if page == _EMPTY_PAGE else decode_page(page)
+
+
+def _corrupt_step(record: bytes, why: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"a journal record of {len(record)} bytes cannot be read: {why}; rebuild the store"
+    )

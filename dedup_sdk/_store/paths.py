@@ -1,0 +1,297 @@
+"""Paths of stores: a partition's database is in ``<store>/<cluster>/<group>/<topic>/<partition>/``.
+
+Names are percent-encoded (UTF-8), so that no name can leave the store's folder. ``.`` and ``..`` become
+``%2E`` and ``%2E%2E``, an empty name becomes ``%``. A name of more than 255 bytes keeps its first 180,
+followed by ``%`` and 32 hexadecimal digits of its SHA-256. Folders with other names are ignored.
+
+Every folder is created with mode 0700. Files get mode 0600 when the store is opened, flushed and closed;
+files that RocksDB creates in between get it at the next of these moments.
+
+Temporary folders (`work_folder`) belong to one run and are removed at its end; the next run removes those
+of a killed one. A new snapshot (`new_snapshot`) appears complete, by one rename, or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import glob
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+from dedup_sdk._store.protocol import Identity
+from dedup_sdk.errors import ConfigurationError, SnapshotError, StoreUnavailableError
+
+_MAX_NAME_BYTES: Final = 255
+_PREFIX_BYTES: Final = 180
+MAX_PARTITIONS: Final = 2**31
+_CUT: Final = re.compile(r"[!-~]{180}%[0-9a-f]{32}")
+_DOTS: Final = {"": "%", ".": "%2E", "..": "%2E%2E"}
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+PRIVATE: Final = 0o700
+_WRONG_FOLDER: Final = frozenset({
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
+    errno.EPERM,
+})  # fmt: skip
+_PRIVATE_FILE: Final = 0o600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionFolder:
+    """A partition's database, as its path names it; `read_partition` returns the full identity stored inside."""
+
+    path: Path
+    cluster: str
+    group: str
+    topic: str
+    partition: int
+
+
+def escape(name: str) -> str:
+    """Return a file name for any text; different texts get different names.
+
+    Raises `ConfigurationError` for a lone surrogate, which UTF-8 cannot encode.
+    """
+    try:
+        escaped = _DOTS.get(name) or quote(name, safe="")
+    except UnicodeEncodeError:
+        message = f"the name {name!r} is not valid Unicode; use cluster, group and topic names that UTF-8 can encode"
+        raise ConfigurationError(message) from None
+    if len(escaped) <= _MAX_NAME_BYTES:
+        return escaped
+    return f"{escaped[:_PREFIX_BYTES]}%{sha256(name.encode()).hexdigest()[:32]}"
+
+
+def unescape(name: str) -> str:
+    """Return the text given to `escape`; for a shortened name, its decoded beginning and the digest."""
+    if name == "%":
+        return ""
+    text = unquote(name)
+    return unquote(name[:_PREFIX_BYTES]) + name[_PREFIX_BYTES:] if _is_cut(name, text) else text
+
+
+def why_unusable(path: str | Path) -> str | None:
+    """Return why RocksDB or the file system cannot use a path, None when they can."""
+    if "\0" in str(path):
+        return "has a NUL character"
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    return None
+
+
+def scheme_of_url(path: str | Path) -> str:
+    """Return the scheme of a URL, "" for a path; the `Path` of a URL, which lacks a slash, counts as one."""
+    found = _URL.match(str(path))
+    return "" if found is None else found[1]
+
+
+def checked_store_path(path: str | Path) -> Path:
+    """Return a store's path; raises `ConfigurationError` for a URL, and for a path that RocksDB cannot use."""
+    if scheme := scheme_of_url(path):
+        raise ConfigurationError(
+            f"store={scheme}://*** is a URL, and a key store must be a folder of this machine; give e.g. 'var/dedup'"
+        )
+    why = "is empty" if not str(path) else why_unusable(path)
+    if why:
+        message = f"store={str(path)!r} {why}; give e.g. 'var/dedup'"
+        raise ConfigurationError(message)
+    return Path(path)
+
+
+def partition_folder(root: Path, identity: Identity) -> Path:
+    """Return the folder of a partition's database."""
+    names = (identity.cluster, identity.group, identity.topic)
+    return root.joinpath(*map(escape, names), str(identity.partition))
+
+
+def make_private(root: Path, folder: Path) -> None:
+    """Create ``root``, ``folder`` below it, and every folder in between with mode 0700.
+
+    Raises `StoreUnavailableError` naming the folder when that fails.
+    """
+    try:
+        root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        for parent in reversed([folder, *folder.parents[: len(folder.relative_to(root).parts) - 1]]):
+            parent.mkdir(mode=PRIVATE, exist_ok=True)
+            parent.chmod(PRIVATE)
+    except OSError as error:
+        message = (
+            f"store folder {folder} cannot be created: {error.strerror}; check store= and its permissions"
+        )
+        raise StoreUnavailableError(message) from error
+
+
+def try_folder(root: Path) -> None:
+    """Create a store's folder, and a file in it for a moment.
+
+    Raises `ConfigurationError` if the path is wrong, or this user may not write there. A disk that is full or fails
+    raises nothing: a consumer waits for that.
+    """
+    try:
+        if root.is_file():
+            raise ConfigurationError(f"store={str(root)!r} is a file; give a folder, e.g. 'var/dedup'")
+        root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=root):
+            pass
+    except OSError as error:
+        if error.errno in _WRONG_FOLDER:
+            message = (
+                f"store={str(root)!r} cannot be written: {error.strerror}; check the path and its permissions"
+            )
+            raise ConfigurationError(message) from error
+
+
+def make_files_private(folder: Path) -> None:
+    """Remove group and other permissions from all files below ``folder``: RocksDB creates files by the umask."""
+    left: list[Path] = []
+    with suppress(FileNotFoundError):
+        left += folder.iterdir()
+    while left:
+        place = left.pop()
+        with suppress(FileNotFoundError):
+            mode = place.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                left += place.iterdir()
+            elif mode & 0o077 and not stat.S_ISLNK(mode):
+                place.chmod(_PRIVATE_FILE)
+
+
+def list_partitions(path: str | Path) -> list[PartitionFolder]:
+    """Return the partitions stored under a store's folder, ascending; none when it does not exist.
+
+    Raises `ConfigurationError` for a path that RocksDB cannot use.
+    """
+    return sorted(
+        _partitions(checked_store_path(path)),
+        key=lambda entry: (entry.cluster, entry.group, entry.topic, entry.partition),
+    )
+
+
+def _partitions(root: Path) -> Iterator[PartitionFolder]:
+    for current in root.glob("*/*/*/*/CURRENT"):
+        folder = current.parent
+        *names, number = folder.relative_to(root).parts
+        if _is_partition(number) and all(map(_is_ours, names)) and current.is_file():
+            cluster, group, topic = map(unescape, names)
+            yield PartitionFolder(
+                path=folder, cluster=cluster, group=group, topic=topic, partition=int(number)
+            )
+
+
+def _is_partition(name: str) -> bool:
+    # "00" would be a second name of partition 0.
+    return name.isascii() and name.isdecimal() and str(int(name)) == name and int(name) < MAX_PARTITIONS
+
+
+def _is_ours(name: str) -> bool:
+    """Whether `escape` returns this name for some text: two names must never mean the same text."""
+    if not name.isascii():
+        return False
+    text = "" if name == "%" else unquote(name)
+    return _is_cut(name, text) or escape(text) == name
+
+
+def _is_cut(name: str, text: str) -> bool:
+    return _CUT.fullmatch(name) is not None and escape(text) != name
+
+
+_ABANDONED_S: Final = 60
+"""A younger folder may have been created and not locked yet."""
+
+
+@contextmanager
+def work_folder(sibling: Path, purpose: str) -> Generator[Path, None, None]:
+    """Create a private folder next to ``sibling``, locked while it is in use; raises OSError if impossible.
+
+    The block may move it elsewhere.
+    """
+    prefix = f".{sibling.name}.{purpose}-"
+    sibling.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(sibling.parent, prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=sibling.parent))
+    descriptor = _locked(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for folder in parent.glob(f"{glob.escape(prefix)}*"):
+        try:
+            if time.time() - folder.stat().st_mtime < _ABANDONED_S:
+                continue
+            descriptor = _locked(folder)
+        except OSError:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder; the kernel releases the lock when this process ends. Raises OSError when it is locked already."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def new_snapshot(output: Path) -> Generator[Path, None, None]:
+    """Yield an empty private folder that becomes ``output`` when the block ends without an error.
+
+    Raises `ConfigurationError` for an invalid path, `SnapshotError` when something exists there already or
+    it cannot be written.
+    """
+    if scheme := scheme_of_url(output):
+        raise ConfigurationError(
+            f"output {scheme}://*** is a URL; make a folder, and copy it there with dedup snapshots copy"
+        )
+    if not output.name or output.name == ".." or (why := why_unusable(output)):
+        why = "names no new folder" if not output.name or output.name == ".." else why
+        raise ConfigurationError(f"output {str(output)!r} {why}; give e.g. 'snapshot'")
+    refuse_existing(output)
+    place = output.absolute()
+    with ExitStack() as stack:
+        try:
+            partial = stack.enter_context(work_folder(place, "making"))
+        except OSError as error:
+            raise SnapshotError(
+                f"{output} cannot be created: {error.strerror}; choose another path"
+            ) from None
+        yield partial
+        make_files_private(partial)
+        refuse_existing(output)
+        try:
+            partial.rename(place)
+        except OSError as error:
+            raise SnapshotError(
+                f"{output} cannot be created by rename: {error.strerror}; choose a folder that does not exist yet"
+            ) from None
+
+
+def refuse_existing(output: Path) -> None:
+    """Raise `SnapshotError` when something exists already at a snapshot's path."""
+    try:
+        used = output.is_symlink() or (output.exists() and (not output.is_dir() or any(output.iterdir())))
+    except OSError as error:
+        raise SnapshotError(f"{output} cannot be used: {error.strerror}; choose another path") from None
+    if used:
+        raise SnapshotError(f"{output} is not empty: a snapshot is never overwritten; choose another path")
