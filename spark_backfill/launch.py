@@ -105,7 +105,7 @@ def command(
     Raises:
         BackfillError: pyspark is not installed.
     """
-    home = _spark_home()
+    home = spark_home()
     coordinates = connector() if packages is None else packages
     settings = {
         "spark.jars.ivy": str(ivy),
@@ -160,7 +160,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYTHONPATH": imports,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_HOME": str(_spark_home()),
+        "SPARK_HOME": str(spark_home()),
         "SPARK_SUBMIT_OPTS": options,
         # Workers elsewhere have to find the driver.
         **({"SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", _LOOPBACK)} if _is_local() else {}),
@@ -277,7 +277,8 @@ def _is_local() -> bool:
     return master.startswith("local")
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
+    """Return the folder of the installed pyspark; raises `BackfillError` without one."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise _no_spark()

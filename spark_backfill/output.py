@@ -28,7 +28,7 @@ from spark_backfill.slots import SlotPlan
 REPORT_NAME: Final = "report.json"
 _LOCK: Final = "lock"
 _REPLACED: Final = "replaced"
-_MOUNTS: Final = Path("/proc/self/mountinfo")
+MOUNTS: Final = Path("/proc/self/mountinfo")
 _PLACE_FIELD: Final = 4
 
 
@@ -67,7 +67,7 @@ def _is_mount(output: Path) -> bool:
     if os.path.ismount(output):
         return True
     try:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
     # The fifth field is the place, with blanks as octal numbers.

@@ -203,7 +203,7 @@ def load_snapshot(
         for number in range(LOADS):
             if number:
                 say(f"{where} was started anew, and may have forgotten what it was told: all is loaded again")
-            loaded = _load(session.get(), shared, files, window_ms=window_ms, around=around)
+            loaded = load_files(session.get(), shared, files, window_ms=window_ms, around=around)
             after = patiently(shared.server.incarnation)
             if after == before:
                 return loaded
@@ -213,7 +213,7 @@ def load_snapshot(
     )
 
 
-def _load(
+def load_files(
     spark: SparkSession,
     shared: SharedOptions,
     files: Sequence[SharedFile],
@@ -221,6 +221,7 @@ def _load(
     window_ms: int,
     around: Callable[[Task], Task],
 ) -> int:
+    """Load the files in Spark's tasks, once; return how many marks were loaded."""
     tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
     loader = SharedLoader(shared=shared, tasks=tasks, window_ms=window_ms)
     loaded = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(around(loader), "loaded long").collect()

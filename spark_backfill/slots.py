@@ -23,7 +23,7 @@ from spark_backfill.offset_range import OffsetRange
 ROWS_PER_SLOT: Final = 2_000_000
 """A task sorts its slot in memory: some 100 bytes a row."""
 
-_WORTH_SPLITTING: Final = 100_000
+WORTH_SPLITTING: Final = 100_000
 _PREFIX_VALUES: Final = 65_536
 
 
@@ -89,7 +89,7 @@ def plan_slots(
     for offset_range in busy:
         ranges = 1
         rows = offset_range.rows + arriving
-        if split and rows > _WORTH_SPLITTING:
+        if split and rows > WORTH_SPLITTING:
             ranges = min(max(-(-rows // ROWS_PER_SLOT), least), _PREFIX_VALUES)
         slots += [Slot(offset_range.partition, number, ranges) for number in range(ranges)]
     return SlotPlan(tuple(slots))

@@ -59,7 +59,7 @@ def make_manifest(
         vouched=group is None,
         created_ms=created_ms,
         partitions=tuple(
-            _partition(
+            partition_manifest(
                 offset_range,
                 by_partition[offset_range.partition],
                 counted=window.count is not None,
@@ -84,7 +84,7 @@ def make_manifest(
     )
 
 
-def _partition(
+def partition_manifest(
     offset_range: OffsetRange,
     outcomes: Sequence[SlotOutcome],
     *,
@@ -94,6 +94,7 @@ def _partition(
     epoch: int | None = None,
     weakest_ms: int | None = None,
 ) -> PartitionManifest:
+    """Return what the manifest says of one partition; ``outcomes``: those of its slots, ascending."""
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
     newest_ms = _newest_ms(outcomes)
     forgotten_ms = max(

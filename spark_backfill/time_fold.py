@@ -9,7 +9,7 @@ import numpy as np
 from dedup_sdk._marks import NO_MARKS, Int64s, Marks, select_marks
 from dedup_sdk._store.pages import newest_per_digest
 
-_PENDING_ROWS: Final = 2_000_000
+PENDING_ROWS: Final = 2_000_000
 
 
 class Folded(NamedTuple):
@@ -38,7 +38,7 @@ class TimeFold:
         """Take ``n`` rows: ``16 * n`` bytes of digests, offsets and timestamps (ms) of shape ``(n,)``."""
         self._pending.append(Marks(digests, offsets, timestamps))
         self._pending_rows += len(offsets)
-        if self._pending_rows > max(_PENDING_ROWS, self._folded.count):
+        if self._pending_rows > max(PENDING_ROWS, self._folded.count):
             self._fold()
 
     def finish(self) -> Folded:

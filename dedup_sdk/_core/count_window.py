@@ -37,9 +37,9 @@ class CountWindow:
         self.floor = floor
         self.numbers: dict[bytes, int] = {}
         # Ascending. Those before the first are gone: one by one they would cost a move of all others each.
-        self._pending: list[int] = []
+        self.pending: list[int] = []
         self._first = 0
-        self._unnumbered: dict[bytes, int] = {}
+        self.unnumbered: dict[bytes, int] = {}
         # How many IDs that were accepted at the same offset come after one that has no number yet.
         self._behind: dict[tuple[bytes, int], int] = {}
         # Numbers above the watermark: offset, and the last number given there; and the last number below.
@@ -53,20 +53,20 @@ class CountWindow:
 
     def consider(self, offset: int) -> None:
         """Note a record that may take a number."""
-        if len(self._pending) == self._first or offset > self._pending[-1]:
-            self._pending.append(offset)
-        elif self._pending[bisect_left(self._pending, offset, self._first)] != offset:
-            insort(self._pending, offset, self._first)
+        if len(self.pending) == self._first or offset > self.pending[-1]:
+            self.pending.append(offset)
+        elif self.pending[bisect_left(self.pending, offset, self._first)] != offset:
+            insort(self.pending, offset, self._first)
 
     def offer(self, digest: bytes, offset: int) -> None:
         """Note that a record takes a number if it is completed."""
         self.consider(offset)
-        self._unnumbered[digest] = offset
+        self.unnumbered[digest] = offset
 
     def consider_all(self, offset: int, count: int) -> None:
         """Note that so many IDs may take numbers at one offset."""
-        at = bisect_right(self._pending, offset, self._first)
-        self._pending[at:at] = [offset] * count
+        at = bisect_right(self.pending, offset, self._first)
+        self.pending[at:at] = [offset] * count
 
     def offer_all(self, digests: Sequence[bytes], offset: int) -> None:
         """Note that these considered IDs take numbers at one offset, in this order, if they are completed."""
@@ -81,16 +81,16 @@ class CountWindow:
 
     def _drop(self, offset: int, count: int = 1) -> bool:
         """Let records at an offset, so many, be undecided no more; False where none is."""
-        at = bisect_left(self._pending, offset, self._first)
-        if at == len(self._pending) or self._pending[at] != offset:
+        at = bisect_left(self.pending, offset, self._first)
+        if at == len(self.pending) or self.pending[at] != offset:
             return False
         if at > self._first:
-            del self._pending[at : at + count]
+            del self.pending[at : at + count]
             return True
         self._first += count
-        left = len(self._pending) - self._first
+        left = len(self.pending) - self._first
         if not left or self._first > max(_MOST_GONE, left):
-            del self._pending[: self._first]
+            del self.pending[: self._first]
             self._first = 0
         return True
 
@@ -102,8 +102,8 @@ class CountWindow:
     def _give(self, digest: bytes, offset: int) -> None:
         self.given += 1
         self.numbers[digest] = self.given
-        if self._unnumbered.get(digest) == offset:
-            del self._unnumbered[digest]
+        if self.unnumbered.get(digest) == offset:
+            del self.unnumbered[digest]
 
     def number_all(self, digests: Sequence[bytes], offset: int) -> None:
         """Give the next numbers to the IDs accepted at an offset: everything that is judged before has ended."""
@@ -147,10 +147,10 @@ class CountWindow:
         ``number`` is the mark's own, 0 if unknown. The answer is exact, or on the same side of ``size`` as the exact
         one.
         """
-        start = self._unnumbered.get(digest)
-        before = bisect_left(self._pending, offset, self._first)
+        start = self.unnumbered.get(digest)
+        before = bisect_left(self.pending, offset, self._first)
         if start is not None:
-            most = before - bisect_right(self._pending, start, self._first)
+            most = before - bisect_right(self.pending, start, self._first)
             most += self._behind.get((digest, start), 0)
             return most if most < self.size else None
         if self.floor and number <= self.floor:

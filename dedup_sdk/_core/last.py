@@ -73,7 +73,7 @@ class LastMemory:
         self.sources = Sources(rule, keys, self.flight, self.reach)
         self.fallback_ids = FallbackIds()
         self._fallback = fallback
-        self._judge = LastJudge(self.flight, self.reach, self.sources, self.fallback_ids, fallback)
+        self.last_judge = LastJudge(self.flight, self.reach, self.sources, self.fallback_ids, fallback)
         self.flight.watch(passing=self._pass)
         looked_up, sources = _parted(recent)
         self.fallback_ids.restore(looked_up)
@@ -154,7 +154,7 @@ class LastMemory:
 
     def judge(self, chunk: Chunk, known: Compared) -> None:
         """See `Memory`."""
-        self._judge.judge_all(chunk, known)
+        self.last_judge.judge_all(chunk, known)
 
     def contradiction(
         self,
@@ -224,7 +224,7 @@ class LastMemory:
     def _settle(self, leader: int) -> list[RecordRef]:
         """Judge the records that waited on one that has ended; return those that wait on no other."""
         settled: list[RecordRef] = []
-        judge, seen = self._judge, self._judge.sighting(leader)
+        judge, seen = self.last_judge, self.last_judge.sighting(leader)
         for place, token in self.flight.take_waiters(leader):
             chunk, row = place
             source = notes_of(chunk).source_of(row)

@@ -35,7 +35,7 @@ _JOINT: Final = b":"
 _HEAD: Final = "last?"
 _NO_OTHER: Final = bytes(DIGEST_BYTES)
 _SAFE: Final = ":/(),"
-_MOST_SOURCES_KNOWN: Final = 2**14
+MOST_SOURCES_KNOWN: Final = 2**14
 """So many take some 3 MB; of many more one is no quicker found in memory than made."""
 _WORTH_KNOWING: Final = 8
 
@@ -92,9 +92,9 @@ class SourceDigests:
             return False
         for row, digest in zip(rows, cast("list[bytes]", digests), strict=True):
             found[row] = self._known.setdefault(names[row], digest)
-        if len(self._known) > _MOST_SOURCES_KNOWN:
+        if len(self._known) > MOST_SOURCES_KNOWN:
             # Where so many sources came before they came again there are too many of them.
-            self._pays = self._asked > _WORTH_KNOWING * _MOST_SOURCES_KNOWN
+            self._pays = self._asked > _WORTH_KNOWING * MOST_SOURCES_KNOWN
             self._known.clear()
             self._asked = 0
         return True

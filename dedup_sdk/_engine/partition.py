@@ -623,7 +623,7 @@ _LONG_AGO_MS = -(2**62)
 _JOURNAL_STEPS = 20_000
 """Steps after which a journal is flushed: all of them are read when the store opens."""
 _SHARE_OF_WINDOW = 8
-_WORTH_A_FILE = 50_000
+WORTH_A_FILE = 50_000
 """The fewest marks that are flushed because they span a share of the window: they leave the disk as one file."""
 _SLIM_BYTES = 64
 _PAYLOAD_BYTES = 50
@@ -666,7 +666,7 @@ class Writer:
         """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
-        self._unwritten: list[Marks] = []
+        self.unwritten_steps: list[Marks] = []
 
     @property
     def _state(self) -> PartitionState:
@@ -700,25 +700,25 @@ class Writer:
                 # Before the local write: an ID that is known here is never asked for elsewhere again.
                 gate.before_persist(step.marks)
             self.append(step.progress, step.marks)
-        elif self._unwritten and not self.disk_full:
+        elif self.unwritten_steps and not self.disk_full:
             self.append(self._state.progress, NO_MARKS)
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """Write a step; if the disk is full, keep it and write it later."""
         # A progress must not be written without its marks, so refused marks go with the next step.
-        self._unwritten.append(marks)
+        self.unwritten_steps.append(marks)
         self.unwritten_weight += weight_of(marks)
         if self.disk_full:
             return
-        if len(self._unwritten) > 1:
+        if len(self.unwritten_steps) > 1:
             # The progress of refused steps is missing in the store, too.
-            progress, marks = self._state.progress, join_marks(self._unwritten)
+            progress, marks = self._state.progress, join_marks(self.unwritten_steps)
         try:
             self.store.append(progress, marks)
         except StoreUnavailableError as error:
             self._note_disk_full(error)
             return
-        self._unwritten, self.unwritten_weight = [], 0
+        self.unwritten_steps, self.unwritten_weight = [], 0
         self._steps += 1
         self._note_journaled(marks)
 
@@ -741,7 +741,7 @@ class Writer:
         if not self.store.reopen():
             return False
         self.disk_full = False
-        self._unwritten.append(NO_MARKS)
+        self.unwritten_steps.append(NO_MARKS)
         self.persist()
         if not self.disk_full:
             self._told = False
@@ -751,7 +751,7 @@ class Writer:
     @property
     def unwritten(self) -> int:
         """How many marks are in memory only, because the disk is full."""
-        return sum(marks.count for marks in self._unwritten)
+        return sum(marks.count for marks in self.unwritten_steps)
 
     def forget_unwritten(self) -> None:
         """Drop the recent marks that a full disk refuses; coverage begins anew."""
@@ -761,7 +761,7 @@ class Writer:
         )  # fmt: skip
         self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)
         self._state.memory.forget_all()
-        self._unwritten, self.unwritten_weight = [NO_MARKS], 0
+        self.unwritten_steps, self.unwritten_weight = [NO_MARKS], 0
 
     @property
     def recent(self) -> int:
@@ -781,7 +781,7 @@ class Writer:
         """
         if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget:
             return True
-        return self._journaled >= min(_WORTH_A_FILE, budget) and self._spans_a_share()
+        return self._journaled >= min(WORTH_A_FILE, budget) and self._spans_a_share()
 
     def _spans_a_share(self) -> bool:
         window, count_window = self.window, self._state.memory.reach.count_window
@@ -801,7 +801,7 @@ class Writer:
     def _forget_steps(self) -> None:
         """Note that the journal is empty, and that no step waits to be written."""
         self._steps = self._journaled = self._journaled_weight = 0
-        self._unwritten, self.unwritten_weight = [], 0
+        self.unwritten_steps, self.unwritten_weight = [], 0
 
     @property
     def _completed_ms(self) -> int:

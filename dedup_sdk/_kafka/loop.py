@@ -53,7 +53,7 @@ JOINING_S = 60.0
 """Seconds that a group may take for its first assignment before `IdleClock` counts them as silence."""
 _RECOVERING_S = 0.02
 _ONE_DAY_S = 86_400.0
-_MOST_FETCHED = 1_000
+MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
 _TWO_POLLERS: Final = (
     "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
@@ -594,7 +594,7 @@ class FetchLoop:
         with self._mutex:
             self._unwritten.update(self._delivery.finish())
             self._maintain()
-            if len(self._fetcher.messages) >= _MOST_FETCHED or self._holds_back:
+            if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:
                 self._holds_back = True
                 self._assignment.hold_back(hold=True)
         self._fetcher.listen(0)

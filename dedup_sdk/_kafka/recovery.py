@@ -242,7 +242,7 @@ def recover(
     partition = yield from _open_store(recovery)
     start, done_epoch = yield from _validate_history(recovery, start, partition)
     while True:
-        plan = _plan(partition, start, client, chosen)
+        plan = start_plan(partition, start, client, chosen)
         cut: LogChange | None = None
         if plan.replay_to > plan.replay_from and start.log_change is None:
             # The log may have other records at the offsets to replay, which were never handled.
@@ -358,7 +358,7 @@ def _validate_history(
     """
     assigned = recovery.assigned
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
-        start = _discard_other_log(assigned, start, start.metadata, recovery.chosen)
+        start = discard_other_log(assigned, start, start.metadata, recovery.chosen)
     if start.rule not in (None, partition.terms.rule):
         start = _discard_other_rule(assigned, start, partition)
     if start.void is not None:
@@ -390,7 +390,7 @@ def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: P
     )
 
 
-def _discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata, chosen: Recovery) -> Start:
+def discard_other_log(assigned: Assigned, start: Start, metadata: CommitMetadata, chosen: Recovery) -> Start:
     """Discard a commit's text about another log: tools that copy groups translate the offsets, but not the texts."""
     if metadata.is_of_one_before(assigned.log):
         # Deleting a topic deletes its offsets: a consumer that had not noticed the deletion committed this one later.
@@ -489,7 +489,7 @@ def _find_log_cut(start: Start, partition: Partition, client: Client) -> Steps[L
 # --- the plan for steps 3 to 5 --------------------------------------------------------------------------------------
 
 
-def _plan(partition: Partition, start: Start, client: Client, chosen: Recovery) -> StartPlan:
+def start_plan(partition: Partition, start: Start, client: Client, chosen: Recovery) -> StartPlan:
     """Return how the partition starts, from the progress of its store and the group's commit."""
     stored = partition.loaded.progress if partition.loaded else None
     where = partition.topic, partition.partition
@@ -1058,7 +1058,7 @@ class RecoveryLoop:
                 break
             # Partitions that failed come last: a broker that does not answer must not delay the others.
             for assigned in sorted(runnable, key=_failures)[:AT_ONCE]:
-                self._step(assigned)
+                self.step(assigned)
                 if time.monotonic() >= until:
                     break
         finished = [each for each in self._assigned.values() if each.state is State.ANNOUNCING]
@@ -1072,7 +1072,7 @@ class RecoveryLoop:
         self._begin_by = 0.0
         return begun
 
-    def _step(self, assigned: Assigned) -> None:
+    def step(self, assigned: Assigned) -> None:
         """Run one step of a partition's recovery."""
         began = time.monotonic()
         try:

@@ -103,7 +103,7 @@ class Session:
         self._begun: list[Assigned] = []
         """Partitions that became active, and whose windows are not checked yet."""
         self._topic_watch = TopicWatch(client)
-        self._recoveries = RecoveryLoop(
+        self.recoveries = RecoveryLoop(
             self.assigned, engine, client, settings, chosen, callback_errors=callback_errors, starts=self._starts,
             backoff=self._backoff, commits=self.commits,
         )  # fmt: skip
@@ -114,7 +114,7 @@ class Session:
         self.put_off: dict[Coordinates, Any] = {}
         """Client events that need an answer of their partition's leader, which was not available."""
         self._completed_by_user = not settings.completes_on_next_call
-        self._write_again_at = 0.0
+        self.write_again_at = 0.0
         self.waking: list[TopicPartition] = []
         """Active partitions that the client does not fetch yet; `wake` makes it fetch them."""
 
@@ -502,17 +502,17 @@ class Session:
 
         Return the partitions that are recovered again because their topic was recreated.
         """
-        if begun := self._recoveries.work():
+        if begun := self.recoveries.work():
             self._begin_to_deliver(begun)
         elif self._begun or self._window_check.asked:
             # Not in the call in which a partition becomes active: its first message must not wait for this.
             self._window_check.look(self._begun)
             self._begun.clear()
-        self.hurried = self._recoveries.hurried
+        self.hurried = self.recoveries.hurried
         now = time.monotonic()
-        if self.engine.disk_full and now >= self._write_again_at:
+        if self.engine.disk_full and now >= self.write_again_at:
             self.engine.write_again()
-            self._write_again_at = time.monotonic() + WRITE_AGAIN_S
+            self.write_again_at = time.monotonic() + WRITE_AGAIN_S
         for assigned in self.assigned.values():
             if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
                 self._throttle(assigned, assigned.engine_partition)
@@ -642,7 +642,7 @@ class RebalanceLog:
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Log partitions that were assigned; each delivers when its recovery has ended."""
         if logger.isEnabledFor(logging.INFO):
-            names = _summarise(sorted(map(_coordinates, partitions)))
+            names = summarise(sorted(map(_coordinates, partitions)))
             self._write("assigned", len(partitions), ", ".join(names))
 
     def ready(self, partitions: list[Assigned], behind: list[Assigned]) -> None:
@@ -682,7 +682,7 @@ class RebalanceLog:
         return f"{name} ({', '.join(notes)})"
 
 
-def _summarise(partitions: list[Coordinates]) -> list[str]:
+def summarise(partitions: list[Coordinates]) -> list[str]:
     """Return sorted partitions as one text per topic, with ranges: ``orders[0-63]``, ``pairs[1,3-4]``."""
     texts: dict[str, list[str]] = {}
     first, last = "", -2

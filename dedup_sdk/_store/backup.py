@@ -39,8 +39,8 @@ from dedup_sdk.errors import (
     StoreLockedError,
 )
 
-_ATTEMPTS: Final = 100
-_PAUSE_S: Final = 0.02
+ATTEMPTS: Final = 100
+PAUSE_S: Final = 0.02
 _CURRENT: Final = "CURRENT"
 _MANIFEST: Final = re.compile(rb"MANIFEST-\d{1,20}")
 _NO_LINKS: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
@@ -53,9 +53,9 @@ def checkpoint(database: Path, folder: Path) -> None:
     database. Raises `StoreLockedError` when the database changed at every attempt, `StoreCorruptError` when
     it is damaged, OSError when it cannot be read.
     """
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
         folder.mkdir(mode=0o700)
         try:
             if _copy_files(database, folder):
@@ -64,7 +64,7 @@ def checkpoint(database: Path, folder: Path) -> None:
             if not (database / _CURRENT).exists():
                 raise
         shutil.rmtree(folder)
-    raise StoreLockedError(f"store {database} changed at each of {_ATTEMPTS} attempts to copy it; try again")
+    raise StoreLockedError(f"store {database} changed at each of {ATTEMPTS} attempts to copy it; try again")
 
 
 def _copy_files(database: Path, folder: Path) -> bool:
@@ -104,7 +104,7 @@ def _link(path: Path, target: Path) -> None:
         shutil.copyfile(path, target)
 
 
-_MARKS_PER_FILE: Final = 4_000_000
+MARKS_PER_FILE: Final = 4_000_000
 _EQUAL_FIELDS: Final = ("cluster", "group", "topic", "topic_id", "id_spec", "digest", "isolation")
 
 
@@ -188,7 +188,7 @@ def _write_files(pages: Iterator[Marks], target: Path) -> Iterator[SortedFile]:
         with SortedFileWriter(target / f"{number:05d}{SORTED_SUFFIX}") as writer:
             writer.add(first)
             held = first.count
-            while held < _MARKS_PER_FILE and (page := next(pages, None)) is not None:
+            while held < MARKS_PER_FILE and (page := next(pages, None)) is not None:
                 writer.add(page)
                 held += page.count
             yield writer.finish()

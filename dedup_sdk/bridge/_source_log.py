@@ -113,13 +113,13 @@ def start_position(
 
 _AGAIN_S: Final = 0.5
 """Seconds until a failed request is retried."""
-_MOCK: Final = "mockCluster"
+MOCK_CLUSTER: Final = "mockCluster"
 """The prefix of the IDs of librdkafka's mock clusters, which do not support topic IDs."""
 
 
 def has_topic_ids(cluster: str) -> bool:
     """Whether a cluster answers requests for topic IDs; it may have none all the same."""
-    return not cluster.startswith(_MOCK)
+    return not cluster.startswith(MOCK_CLUSTER)
 
 
 class TopicLogs:
@@ -176,7 +176,7 @@ class TopicLogs:
 
 
 _ASK_S: Final = 5.0
-_PAUSE_S: Final = 0.5
+PAUSE_S: Final = 0.5
 """Seconds between two requests: a broker may not know a topic yet, so that both answers must agree."""
 _NO_TOPIC: Final = "-"
 _IdPairs = dict[str, tuple[str, str]]
@@ -197,7 +197,7 @@ def differing_topic(
     found = _differing(ends, names)
     if not found:
         return None
-    time.sleep(_PAUSE_S)
+    time.sleep(PAUSE_S)
     again = _differing(ends, list(found))
     return next((name for name, seen in found.items() if again.get(name) == seen), None)
 

@@ -32,8 +32,10 @@ START_S: Final = 30.0
 _ATTEMPT_S: Final = 60.0
 """Seconds for one batch: a group removes a member that does not poll for long."""
 _STEP_S: Final = 0.5
-_CALL_S: Final = 5.0
-_OFFSETS_S: Final = 2.0
+CALL_S: Final = 5.0
+"""Seconds that a call of the target may take."""
+OFFSETS_S: Final = 2.0
+"""Seconds for adding the offsets of a batch to its transaction."""
 _LEAST_BATCH_BYTES: Final = 1_000
 _MOST_BATCH_BYTES: Final = 1_000_000
 _TRANSACTION_REFUSALS: Final = frozenset({
@@ -130,7 +132,7 @@ class Target:
 
     def cluster_id(self) -> str:
         """Return the cluster's ID; raises `KafkaException`."""
-        return self._metadata_client.list_topics(timeout=_CALL_S).cluster_id or ""
+        return self._metadata_client.list_topics(timeout=CALL_S).cluster_id or ""
 
     def open(self, transactions: Transactions) -> str:
         """Make the producer; with ``auto``, return why it has no transactions, else "".
@@ -195,15 +197,15 @@ class Target:
         # Once: during a rebalance the group refuses offsets, and waits for a member that would retry
         # instead of polling.
         if commit is not None and not call_with_timeout(
-            _OFFSETS_S + _STEP_S, self._send_offsets, self._producer, commit
+            OFFSETS_S + _STEP_S, self._send_offsets, self._producer, commit
         ):
             self._is_stuck = True
             raise BatchFailedError(KafkaError(_SILENT, "the group's coordinator does not answer"))
-        self._with_retries(lambda: self._producer.commit_transaction(_CALL_S), until)
+        self._with_retries(lambda: self._producer.commit_transaction(CALL_S), until)
 
     @staticmethod
     def _send_offsets(producer: Producer, commit: Commit) -> None:
-        producer.send_offsets_to_transaction(commit.offsets, commit.member, _OFFSETS_S)
+        producer.send_offsets_to_transaction(commit.offsets, commit.member, OFFSETS_S)
 
     def abort_batch(self, failed: BatchFailedError | RecordRefusedError) -> None:
         """Abort the transaction of a failed `write`.
@@ -218,7 +220,7 @@ class Target:
             )
         if self.is_transactional and not error.fatal() and not self._is_stuck:
             try:
-                self._producer.abort_transaction(_CALL_S)
+                self._producer.abort_transaction(CALL_S)
             except (KafkaException, SystemError):
                 pass  # during a commit, or fenced: the next producer of this ID ends the transaction
             else:
@@ -241,7 +243,7 @@ class Target:
         if self.is_transactional and self._producer is not self._metadata_client and not self._is_stuck:
             # Else readers of committed records would wait until it times out.
             with suppress(KafkaException, SystemError):
-                self._producer.abort_transaction(_CALL_S)
+                self._producer.abort_transaction(CALL_S)
         self._drop()
 
     def _make(self) -> None:
@@ -259,7 +261,7 @@ class Target:
         self._is_stuck = False
         if self.is_transactional:
             producer = self._producer
-            self._with_retries(lambda: producer.init_transactions(_CALL_S), time.monotonic() + START_S)
+            self._with_retries(lambda: producer.init_transactions(CALL_S), time.monotonic() + START_S)
 
     def _renew(self) -> None:
         self._drop()

@@ -182,7 +182,7 @@ class _Hash(Protocol):
 _Sha256 = Callable[[bytes], _Hash]
 
 
-def _builtin_sha256() -> _Sha256:
+def builtin_sha256() -> _Sha256:
     """Return the interpreter's own SHA-256 (``_sha2`` from Python 3.12, ``_sha256`` before), else hashlib's."""
     for module in ("_sha2", "_sha256"):
         try:
@@ -192,7 +192,7 @@ def _builtin_sha256() -> _Sha256:
     return hashlib.sha256
 
 
-_short_sha256 = _builtin_sha256()
+_short_sha256 = builtin_sha256()
 
 
 class Ids(NamedTuple):

@@ -134,10 +134,12 @@ log = logging.getLogger("dedup_sdk")
 
 OnRefused = Callable[[KafkaError, Any], object]
 _MOST_BATCH: Final = 5_000
-_MOST_READY: Final = 20_000
+MOST_READY: Final = 20_000
+"""The most messages in memory that the client has no room for; the others wait in the outbox."""
 _MOST_TAKEN: Final = 10_000
 """The most messages of a shared outbox in progress; new ones are found by excluding these."""
-_READ_ROWS: Final = 1_000
+READ_ROWS: Final = 1_000
+"""The most rows that are read from the outbox at once."""
 _REMOVE_AT: Final = 1_000
 _REMOVE_S: Final = 0.1
 _LOOK_S: Final = 0.5
@@ -397,7 +399,7 @@ class Pipeline:
         elif self._has_more:
             return
         else:
-            room = max(0, _MOST_READY - len(self._ready))
+            room = max(0, MOST_READY - len(self._ready))
             self._has_more = room < len(numbers)
         self._ready.extend(
             Stored(number, each.message) for number, each in zip(numbers[:room], queued, strict=False)
@@ -421,7 +423,7 @@ class Pipeline:
         self._report_refused()
         now = time.monotonic()
         # A number stays in its queue until its row is read.
-        due = [number for when, number in list(islice(self._retries, _READ_ROWS)) if when <= now]
+        due = [number for when, number in list(islice(self._retries, READ_ROWS)) if when <= now]
         if due:
             rows = self._outbox.read(sorted(due))
             if len(rows) < len(due):
@@ -432,13 +434,13 @@ class Pipeline:
         if self._ready:
             return
         if self._has_more:
-            rows = self._outbox.after(self._last_ready, _READ_ROWS)
-            self._has_more = len(rows) == _READ_ROWS
+            rows = self._outbox.after(self._last_ready, READ_ROWS)
+            self._has_more = len(rows) == READ_ROWS
             self._last_ready = rows[-1].id if rows else self._last_ready
             self._ready.extend(rows)
         elif self._outbox.shared and now >= self._look_at and len(self._under_way) < _MOST_TAKEN:
-            rows = self._outbox.fresh(sorted(self._under_way), _READ_ROWS)
-            self._look_at = now if len(rows) == _READ_ROWS else now + _LOOK_S
+            rows = self._outbox.fresh(sorted(self._under_way), READ_ROWS)
+            self._look_at = now if len(rows) == READ_ROWS else now + _LOOK_S
             self._take(rows)
 
     def _take(self, rows: Sequence[Stored]) -> None:

@@ -53,7 +53,8 @@ class ClaimGatekeeper:
         self._shared = shared
         self._clock = clock
         self._group = group
-        self._owned_keys: set[bytes] = set()
+        self.owned_keys: set[bytes] = set()
+        """The keys, in the shared store, of the IDs that this consumer owns."""
 
     def gate(
         self, topic: str, partition: int, window: Window, *, cluster: str, id_spec: str
@@ -174,7 +175,7 @@ class ClaimGatekeeper:
             gate = each.gate
             if answer is not None and answer.kind is ClaimKind.FRESH:
                 gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, answer.token, each.offset))
-                self._owned_keys.add(each.key)
+                self.owned_keys.add(each.key)
             if answer is not None and answer.kind is ClaimKind.DUPLICATE:
                 each.set_verdict(DUPLICATE, "shared", seen=(-1, answer.seen_ms))
                 duplicates.append(each)
@@ -201,7 +202,7 @@ class ClaimGatekeeper:
             self.acks.count("unasked")
             kind, reason = UNVERIFIED, "shared-outage"
             each.gate.own(digest_of(each.chunk, each.row), OwnedClaim(each.key, 0, each.offset))
-            self._owned_keys.add(each.key)
+            self.owned_keys.add(each.key)
         elif answer.kind is ClaimKind.FOREIGN:
             self.acks.count("foreign")
             kind, reason = UNVERIFIED, "shared-foreign"
@@ -241,7 +242,7 @@ class ClaimGatekeeper:
             pending = self.acks.pending.get(each.key)
             if pending is not None and abs(each.timestamp_ms - pending.timestamp_ms) <= each.gate.window_ms:
                 answers[row] = Claim(ClaimKind.DUPLICATE, seen_ms=pending.timestamp_ms)
-            elif each.key in self._owned_keys or each.key in claimed:
+            elif each.key in self.owned_keys or each.key in claimed:
                 answers[row] = Claim(ClaimKind.IN_FLIGHT, left_ms=self._shared.lease_ms)
             elif pending is None:
                 claimed.add(each.key)
@@ -281,7 +282,7 @@ class ClaimGatekeeper:
                     self.acks.enqueue(
                         owned.key, PendingAck(owned.token, clamp_timestamp(timestamp_ms), gate.window_ms)
                     )
-                    self._owned_keys.discard(owned.key)
+                    self.owned_keys.discard(owned.key)
                     gate.disown(digest)
             self.acks.send_pending()
 
@@ -290,7 +291,7 @@ class ClaimGatekeeper:
         with self.leases.lock:
             given = [gate.owned[digest] for digest in digests]
             # First: after an interruption here the partition still has the claims, and releases them when it leaves.
-            self._owned_keys.difference_update([each.key for each in given])
+            self.owned_keys.difference_update([each.key for each in given])
             for digest in digests:
                 gate.disown(digest)
             given = [each for each in given if each.token and not each.lost]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dedup_sdk.shared._protocol import Claim, ClaimKind
 
 
-class _Claimed(NamedTuple):
+class Claimed(NamedTuple):
     """A claim."""
 
     token: int
@@ -19,7 +19,7 @@ class _Claimed(NamedTuple):
     until_ms: float
 
 
-class _Completed(NamedTuple):
+class Completed(NamedTuple):
     """A mark, with the token of the claim that completed it."""
 
     token: int
@@ -34,7 +34,7 @@ class MemoryClaimStore:
         self._clock = clock
         self._lock = Lock()
         self._tokens = count(1)
-        self._entries: dict[bytes, _Claimed | _Completed] = {}
+        self._entries: dict[bytes, Claimed | Completed] = {}
 
     def claim(
         self, ids: Sequence[bytes], owner: str, lease_ms: int, *, timestamps_ms: Sequence[int], window_ms: int
@@ -43,16 +43,16 @@ class MemoryClaimStore:
         with self._lock:
             now_ms = self._now_ms()
             return [
-                self._claim(key, _Claimed(0, owner, now_ms + lease_ms), timestamp_ms, window_ms, now_ms)
+                self._claim(key, Claimed(0, owner, now_ms + lease_ms), timestamp_ms, window_ms, now_ms)
                 for key, timestamp_ms in zip(ids, timestamps_ms, strict=True)
             ]
 
-    def _claim(self, key: bytes, wanted: _Claimed, timestamp_ms: int, window_ms: int, now_ms: float) -> Claim:
+    def _claim(self, key: bytes, wanted: Claimed, timestamp_ms: int, window_ms: int, now_ms: float) -> Claim:
         entry = self._live(key, now_ms)
-        if isinstance(entry, _Claimed) and entry.owner != wanted.owner:
+        if isinstance(entry, Claimed) and entry.owner != wanted.owner:
             return Claim(ClaimKind.IN_FLIGHT, left_ms=max(1, round(entry.until_ms - now_ms)))
-        if isinstance(entry, _Completed) and abs(timestamp_ms - entry.seen_ms) <= window_ms:
-            self._entries[key] = _Completed(entry.token, max(entry.seen_ms, timestamp_ms), now_ms + window_ms)
+        if isinstance(entry, Completed) and abs(timestamp_ms - entry.seen_ms) <= window_ms:
+            self._entries[key] = Completed(entry.token, max(entry.seen_ms, timestamp_ms), now_ms + window_ms)
             return Claim(ClaimKind.DUPLICATE, seen_ms=entry.seen_ms)
         token = next(self._tokens)
         self._entries[key] = wanted._replace(token=token)
@@ -65,9 +65,9 @@ class MemoryClaimStore:
             kept = []
             for key, token in zip(ids, tokens, strict=True):
                 entry = self._live(key, now_ms)
-                ours = entry is None or (isinstance(entry, _Claimed) and entry.token == token)
+                ours = entry is None or (isinstance(entry, Claimed) and entry.token == token)
                 if ours:
-                    self._entries[key] = _Claimed(token, owner, now_ms + lease_ms)
+                    self._entries[key] = Claimed(token, owner, now_ms + lease_ms)
                 kept.append(ours)
             return kept
 
@@ -87,14 +87,14 @@ class MemoryClaimStore:
             for key, token, timestamp_ms in zip(ids, tokens, timestamps_ms, strict=True):
                 entry = self._live(key, now_ms)
                 ours = entry is None or entry.token == token
-                if isinstance(entry, _Claimed) and not token:
+                if isinstance(entry, Claimed) and not token:
                     ours = entry.owner == owner
-                if isinstance(entry, _Completed):
-                    self._entries[key] = _Completed(
+                if isinstance(entry, Completed):
+                    self._entries[key] = Completed(
                         entry.token, max(entry.seen_ms, timestamp_ms), now_ms + window_ms
                     )
                 elif ours:
-                    self._entries[key] = _Completed(token, timestamp_ms, now_ms + window_ms)
+                    self._entries[key] = Completed(token, timestamp_ms, now_ms + window_ms)
                 taken.append(ours)
             return taken
 
@@ -105,7 +105,7 @@ class MemoryClaimStore:
             given = []
             for key, token in zip(ids, tokens, strict=True):
                 entry = self._live(key, now_ms)
-                ours = isinstance(entry, _Claimed) and entry.token == token
+                ours = isinstance(entry, Claimed) and entry.token == token
                 if ours:
                     del self._entries[key]
                 given.append(ours)
@@ -117,10 +117,10 @@ class MemoryClaimStore:
             now_ms = self._now_ms()
             for key, timestamp_ms in zip(ids, timestamps_ms, strict=True):
                 entry = self._live(key, now_ms)
-                if not isinstance(entry, _Claimed):
-                    known = _Completed(0, timestamp_ms, 0.0) if entry is None else entry
+                if not isinstance(entry, Claimed):
+                    known = Completed(0, timestamp_ms, 0.0) if entry is None else entry
                     until_ms = max(known.until_ms, now_ms + window_ms)
-                    self._entries[key] = _Completed(known.token, max(known.seen_ms, timestamp_ms), until_ms)
+                    self._entries[key] = Completed(known.token, max(known.seen_ms, timestamp_ms), until_ms)
 
     def close(self) -> None:
         """See `ClaimStore`."""
@@ -128,7 +128,7 @@ class MemoryClaimStore:
     def _now_ms(self) -> float:
         return self._clock() * 1000
 
-    def _live(self, key: bytes, now_ms: float) -> _Claimed | _Completed | None:
+    def _live(self, key: bytes, now_ms: float) -> Claimed | Completed | None:
         entry = self._entries.get(key)
         if entry is not None and entry.until_ms <= now_ms:
             del self._entries[key]

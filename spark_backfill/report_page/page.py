@@ -20,7 +20,7 @@ MOST_PARTITIONS: Final = 64
 """So many partitions, those with the most duplicates, have a row each."""
 MOST_PRODUCERS: Final = 50
 
-_NEEDED: Final = ("jinja2", "matplotlib")
+NEEDED: Final = ("jinja2", "matplotlib")
 _EXAMPLES: Final = 10
 
 
@@ -30,7 +30,7 @@ def check_place(folder: Path) -> None:
     Raises:
         BackfillError: the extra ``[report]`` is not installed, or the folder cannot be written.
     """
-    for name in _NEEDED:
+    for name in NEEDED:
         if find_spec(name) is None:
             raise BackfillError(
                 f"a report needs {name}, which is not installed: pip install 'dedup-sdk[report]'"

@@ -229,7 +229,7 @@ def _empty_after_damage() -> None:
 
 def _forget_recent(writer: Writer) -> None:
     writer._state.memory.take_recent(writer._state.stream_time_ms, writer.store.find)
-    writer._unwritten = []
+    writer.unwritten_steps = []
 
 
 def _forget_what_was_refused() -> None:

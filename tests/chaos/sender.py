@@ -41,7 +41,7 @@ _TICK_S: Final = 0.02
 _RESEND_SHARE: Final = 0.08
 _RESEND_WITHIN_S: Final = 4.0
 _CONFIRM_S: Final = 180.0
-_SILENCE_S: Final = 15.0
+SILENCE_S: Final = 15.0
 _KEYS: Final = 40
 
 Recipe = Callable[[int, random.Random], Outgoing | list[Outgoing]]
@@ -192,7 +192,7 @@ class Sender:
 
     def _renew(self) -> None:
         """Take another client when this one has heard nothing for long: it may have forgotten every broker."""
-        if self._failed and time.monotonic() - self._heard > _SILENCE_S:
+        if self._failed and time.monotonic() - self._heard > SILENCE_S:
             # What it still has fails by then.
             self._producer.flush(_SETTINGS["message.timeout.ms"] / 1000 + 1)
             self._producer = Producer(self._config)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from dedup_sdk.testing import MockKafka, free_port
 from tests.chaos import sender as sending
@@ -18,14 +19,18 @@ _TOPIC = "t"
 
 def test_a_sender_whose_client_forgot_every_broker_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it could not send is sent all the same, once its client has heard nothing for long."""
-    monkeypatch.setattr(sending, "_SILENCE_S", 0.5)
-    monkeypatch.setitem(sending._SETTINGS, "message.timeout.ms", 1_000)
+    monkeypatch.setattr(sending, "SILENCE_S", 0.5)
+    made: list[Producer] = []
+
+    def deaf_at_first(config: dict[str, Any]) -> Producer:
+        place = {} if made else {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+        made.append(Producer({**config, "message.timeout.ms": 1_000, **place}))
+        return made[-1]
+
+    monkeypatch.setattr(sending, "Producer", deaf_at_first)
     with MockKafka() as kafka:
         kafka.create_topic(_TOPIC, partitions=1)
         sender = Sender(kafka.bootstrap, _TOPIC, partitions=1, per_second=50, seed=1)
-        sender._producer = Producer({
-            **sending._SETTINGS, "bootstrap.servers": f"127.0.0.1:{free_port()}",
-        })  # fmt: skip
         sender.start()
         until = time.monotonic() + PATIENCE_S
         while not sender.sent and time.monotonic() < until:
@@ -35,15 +40,23 @@ def test_a_sender_whose_client_forgot_every_broker_takes_another(monkeypatch: py
             b"id-%d" % number for number in range(sender.sent)
         }
         assert sender.sent > 0
+        assert len(made) > 1
 
 
 def test_a_watch_whose_client_forgot_every_broker_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is committed is known again, once its client has heard nothing for long."""
-    monkeypatch.setattr(watching, "_SILENCE_S", 0.5)
-    monkeypatch.setattr(watching, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(watching, "SILENCE_S", 0.5)
+    monkeypatch.setattr(watching, "ANSWER_S", 0.3)
+    made: list[Consumer] = []
+
+    def deaf_at_first(config: dict[str, Any]) -> Consumer:
+        place = {} if made else {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+        made.append(Consumer({**config, **place}))
+        return made[-1]
+
+    monkeypatch.setattr(watching, "Consumer", deaf_at_first)
     with MockKafka() as kafka:
         kafka.create_topic(_TOPIC, partitions=1)
-        deaf = CommitWatch(f"127.0.0.1:{free_port()}", "g", _TOPIC, 1)
-        deaf._config = {**deaf._config, "bootstrap.servers": kafka.bootstrap}
-        with deaf as watch:
+        with CommitWatch(kafka.bootstrap, "g", _TOPIC, 1) as watch:
             assert watch.patiently(PATIENCE_S) == {}
+        assert len(made) > 1

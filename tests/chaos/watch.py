@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.chaos.history import Sample
 
 _EVERY_S: Final = 0.1
-_ANSWER_S: Final = 2.0
-_SILENCE_S: Final = 15.0
+ANSWER_S: Final = 2.0
+SILENCE_S: Final = 15.0
 
 
 class CommitWatch:
@@ -43,7 +43,7 @@ class CommitWatch:
         with self._one:
             asked = [TopicPartition(self._topic, each) for each in range(self.partitions)]
             try:
-                answer = _heeded(self._client.committed(asked, timeout=_ANSWER_S))
+                answer = _heeded(self._client.committed(asked, timeout=ANSWER_S))
             except KafkaException:
                 self._renew()
                 raise
@@ -55,7 +55,7 @@ class CommitWatch:
 
     def _renew(self) -> None:
         """Take another client when this one has heard nothing for long: it may have forgotten every broker."""
-        if time.monotonic() - self._heard > _SILENCE_S:
+        if time.monotonic() - self._heard > SILENCE_S:
             self._client.close()
             self._client = Consumer(self._config)
             self._heard = time.monotonic()

@@ -55,7 +55,7 @@ _FAILING_SHARE = 0.03
 _ERROR = 3
 _LEAVING_SHARE = 0.5
 """How many of the interruptions end the consumer, so that another one is made."""
-_ON_ITS_WAY = frozenset({"_next", "poll", "__iter__", "_iterate"})
+_ON_ITS_WAY = frozenset({"poll", "__iter__", "_iterate"})
 _A_MOMENT_S = 0.001
 
 

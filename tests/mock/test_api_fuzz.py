@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from dedup_sdk._kafka import commits
+from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka.assignment import Assigned
 from dedup_sdk._kafka.delivery import Delivery
 from dedup_sdk._kafka.loop import FetchLoop
 from dedup_sdk.testing import MockKafka
@@ -81,15 +83,15 @@ def complete_when_handed_out(patch: pytest.MonkeyPatch) -> None:
 
 def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
     """The position is committed, done or not."""
-    completed = commits._completed_prefix
+    commit_of = Assigned.commit_of
 
-    def position(assigned: Any) -> Any:
-        offset = completed(assigned)
-        if offset is not None:
-            offset.offset = assigned.engine_partition.flight.position
-        return offset
+    def position(self: Assigned, partition: Partition, offset: int) -> TopicPartition:
+        commit = commit_of(self, partition, offset)
+        if offset == partition.committable:
+            commit.offset = partition.flight.position
+        return commit
 
-    patch.setattr(commits, "_completed_prefix", position)
+    patch.setattr(Assigned, "commit_of", position)
 
 
 def ignore_releases(patch: pytest.MonkeyPatch) -> None:
@@ -99,11 +101,12 @@ def ignore_releases(patch: pytest.MonkeyPatch) -> None:
 
 def hand_out_twice(patch: pytest.MonkeyPatch) -> None:
     """A message stays with the application, and comes again too."""
-    take = Delivery.take
+    take, given = Delivery.take, list[Any]()
 
     def take_twice(self: Delivery, count: int) -> list[Any]:
         out = take(self, count)
-        again = [m for m in out if m.error() is None and m not in self._individual_handed]
+        again = [m for m in out if m.error() is None and m not in given]
+        given.extend(again)
         self.individual.extend(m for m in again if self.take_out(m))
         return out
 

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk import Recovery
+from dedup_sdk import Recovery, RocksStore
 from dedup_sdk._store import rocks
 from dedup_sdk.errors import StoreUnavailableError
 from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
-from tests.support.disks import FullStore, SmallDisk, small_disk
+from tests.support.disks import FullPartition, FullStore, SmallDisk, small_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer
+    from dedup_sdk._marks import Found
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -69,12 +70,9 @@ def no_file_grows() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-class Failing:
-    """A column family of a database whose disk fails."""
-
-    def put(self, *_: object) -> None:
-        """Say what RocksDB says."""
-        raise Exception("IO error: While appending to file: 000012.log: Input/output error")  # noqa: TRY002 (as RocksDB's)
+def fail(*_: object) -> bytes:
+    """Raise what RocksDB raises where a disk fails."""
+    raise Exception("IO error: While appending to file: 000012.log: Input/output error")  # noqa: TRY002 (as RocksDB's)
 
 
 @pytest.mark.parametrize("going_on", [False, True], ids=["pause", "unverified"])
@@ -96,7 +94,8 @@ def test_a_disk_that_begins_to_fail(
     seen = values(poll_some(consumer, len(BEFORE)))
     seen += values(poll_quiet(consumer))
     with monkeypatch.context() as failing, caplog.at_level(logging.WARNING, "dedup_sdk"):
-        failing.setattr(consumer._engine.partitions["orders", 0].store, "_journal", Failing())
+        # The key of the journal's next entry is the first that a write needs.
+        failing.setattr(rocks, "sequence_key", fail)
         failing.setattr(rocks, "is_writable", lambda _: False)
         send(*DURING)
         if not going_on:
@@ -162,14 +161,17 @@ def test_a_store_folder_that_became_a_file(make: Make, send: Send, tmp_path: Pat
     assert values(poll_some(consumer, 1)) == ["b"]
 
 
-def test_a_process_that_may_open_no_more_files(make: Make, send: Send, tmp_path: Path) -> None:
+def test_a_process_that_may_open_no_more_files(
+    make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A partition that is assigned then waits, and its store is not left locked by the attempt."""
     with make("orders", store=tmp_path) as first:
         send("a")
         assert values(poll_some(first, 1)) == ["a"]
-    consumer = make(store=tmp_path)
+    store = RocksStore(tmp_path)
+    consumer = make(store=store)
     send("a", "b")
-    open_store = consumer._engine._store.open
+    open_store = store.open
     tries: list[bool] = []
 
     def refused(*given: object) -> object:
@@ -177,10 +179,10 @@ def test_a_process_that_may_open_no_more_files(make: Make, send: Send, tmp_path:
             tries.append(True)
             return open_store(*given)  # type: ignore[arg-type]
 
-    consumer._engine._store.open = refused  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(store, "open", refused)
     consumer.subscribe(["orders"])
     wait_for(consumer, lambda: len(tries) > 1 and waits(consumer)(), "the wait")
-    consumer._engine._store.open = open_store  # type: ignore[method-assign]
+    monkeypatch.undo()
     assert values(poll_some(consumer, 1)) == ["b"]
 
 
@@ -191,15 +193,14 @@ def test_a_store_that_cannot_be_read(make: Make, send: Send, monkeypatch: pytest
     send(*BEFORE)
     assert values(poll_some(consumer, len(BEFORE))) == BEFORE
     failing = [True]
-    held = consumer._engine.partitions["orders", 0].store
-    find = type(held).find
+    find = FullPartition.find
 
-    def refused(self: object, *given: object) -> object:
+    def refused(self: FullPartition, digests: bytes, count: int) -> Found:
         if failing[0]:
             raise StoreUnavailableError("input/output error")
-        return find(self, *given)  # type: ignore[arg-type]
+        return find(self, digests, count)
 
-    monkeypatch.setattr(type(held), "find", refused)
+    monkeypatch.setattr(FullPartition, "find", refused)
     send(*BEFORE, "after")
     assert values(poll_quiet(consumer)) == []
     failing[0] = False

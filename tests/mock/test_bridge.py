@@ -206,7 +206,7 @@ def test_two_clusters_with_one_id_are_told_apart_by_a_topic(
     produce(kafka.bootstrap, "orders", with_ids("a", "b"))
     monkeypatch.setattr(Source, "cluster_id", lambda _: "c")
     monkeypatch.setattr(Target, "cluster_id", lambda _: "c")
-    monkeypatch.setattr("dedup_sdk.bridge._source_log._MOCK", "c")
+    monkeypatch.setattr("dedup_sdk.bridge._source_log.MOCK_CLUSTER", "c")
     with pytest.raises(BridgeError, match=r"records would be copied in a loop"):
         copy_all(kafka.bootstrap, there.bootstrap)
     monkeypatch.setattr("dedup_sdk.bridge._bridge.has_topic_ids", lambda _: True)
@@ -308,7 +308,7 @@ def test_offsets_that_never_come_back_hold_nothing_up(
             super().send_offsets_to_transaction(*arguments)
 
     monkeypatch.setattr("dedup_sdk.bridge._target.Producer", Waiting)
-    monkeypatch.setattr("dedup_sdk.bridge._target._OFFSETS_S", 0.2)
+    monkeypatch.setattr("dedup_sdk.bridge._target.OFFSETS_S", 0.2)
     try:
         with Running(bridge(kafka.bootstrap, kafka.bootstrap, rename="copies")) as made:
             until(lambda: made.counters.copied == 20)
@@ -383,7 +383,7 @@ def test_a_bridge_is_stopped_while_its_target_is_away(kafka: MockKafka, there: M
 def test_an_end_that_does_not_answer_is_named(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, after a while."""
     monkeypatch.setattr("dedup_sdk.bridge._bridge.START_S", 0.1)
-    monkeypatch.setattr("dedup_sdk.bridge._target._CALL_S", 0.3)
+    monkeypatch.setattr("dedup_sdk.bridge._target.CALL_S", 0.3)
     with pytest.raises(BridgeError, match=r"^the target does not answer: "):
         copy_all(kafka.bootstrap, "127.0.0.1:9")
 

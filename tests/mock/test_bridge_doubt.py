@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
+from dedup_sdk.bridge import _source as source
 from dedup_sdk.bridge._source import Source
 from tests.support.bridging import Running, bridge, lying, until
 from tests.support.producing import Outgoing, produce
@@ -26,14 +27,14 @@ def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch
         doubted.extend([dict(firsts)] if firsts else [])
         recheck(self, firsts)
 
-    def going_back(self: Source, most: int) -> list[Any]:
-        while back:
-            self._consumer.seek(back.pop())
-        return read(self, most)
+    class GoingBack(Consumer):
+        def consume(self, *arguments: Any, **named: Any) -> list[Any]:
+            while back:
+                self.seek(back.pop())
+            return super().consume(*arguments, **named)
 
     back: list[TopicPartition] = []
-    read = Source.read
-    monkeypatch.setattr(Source, "read", going_back)
+    monkeypatch.setattr(source, "Consumer", GoingBack)
     monkeypatch.setattr(Source, "recheck", noting)
     with Running(bridge(kafka.bootstrap, kafka.bootstrap, "pairs", rename="copies")) as made:
         until(lambda: made.counters.copied == 20)

@@ -117,7 +117,7 @@ def test_a_callback_may_take_none(make: Make, send: Send, refuse: Callable[[Any,
     assert wait_for(consumer, lambda: asked == [ORDERS], "an assignment") == []
     assert consumer.assignment() == []
     assert consumer.poll(1) is None
-    assert consumer._session.assigned == {}
+    assert consumer.partition_statuses == []
 
     consumer.assign([ORDERS, PAIRS])
     send("q", topic="pairs")

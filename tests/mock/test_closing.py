@@ -15,9 +15,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dedup_sdk import MemoryStore
+from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.closing import close_client
+from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import committed, make_consumer
+from tests.support.consuming import committed, make_consumer, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +35,15 @@ QUICK = {
     "heartbeat.interval.ms": 100,
     "partition.assignment.strategy": "cooperative-sticky",
 }
+
+
+def is_closed(consumer: DedupConsumer) -> bool:
+    """Whether calls are refused because the consumer is closed."""
+    try:
+        consumer.position([])
+    except RuntimeError:
+        return True
+    return False
 
 
 def drop(held: list[DedupConsumer]) -> None:
@@ -248,47 +259,47 @@ def test_an_interrupted_close_may_be_repeated(
     consumer = make("orders")
     for _ in range(2):
         assert consumer.poll(PATIENCE_S) is not None
-    access, begin = consumer._access, consumer._access.begin_close
-    kept: list[BaseException] = []
+    begin, kept = ClientLock.begin_close, list[BaseException]()
 
-    def interrupted() -> bool:
-        begins = begin()
+    def interrupted(lock: ClientLock) -> bool:
+        begins = begin(lock)
         if len(kept) < times:
             raise KeyboardInterrupt
         return begins
 
-    monkeypatch.setattr(access, "begin_close", interrupted)
+    monkeypatch.setattr(ClientLock, "begin_close", interrupted)
     for _ in range(times):
         try:
             consumer.close()
         except KeyboardInterrupt as interruption:
             kept.append(interruption)
-        assert not access.closed
+        assert not is_closed(consumer)
     consumer.close()
-    assert access.closed
+    assert is_closed(consumer)
     assert committed(kafka.bootstrap, "g", "orders").offset == 1
 
 
 def test_a_second_close_waits_for_the_first(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """By another thread: when it returns, the consumer is closed."""
     consumer = make("orders")
-    inside, go_on = threading.Event(), threading.Event()
-    close = consumer._close
+    wait_for(consumer, lambda: bool(consumer.partition_statuses), "the partition")
+    closing, go_on = threading.Event(), threading.Event()
+    commit = AssignmentApi.commit_in_group
 
-    def slow() -> None:
-        inside.set()
+    def slow(assignment: AssignmentApi) -> None:
+        closing.set()
         go_on.wait(PATIENCE_S)
-        close()
+        commit(assignment)
 
-    monkeypatch.setattr(consumer, "_close", slow)
+    monkeypatch.setattr(AssignmentApi, "commit_in_group", slow)
     first = threading.Thread(target=consumer.close)
     first.start()
-    assert inside.wait(PATIENCE_S)
+    assert closing.wait(PATIENCE_S)
     closed: list[bool] = []
 
     def close_too() -> None:
         consumer.close()
-        closed.append(consumer._access.closed)
+        closed.append(is_closed(consumer))
 
     second = threading.Thread(target=close_too)
     second.start()

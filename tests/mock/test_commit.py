@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.loop import MAINTENANCE_S
+from tests.support import inside
 from tests.support.consuming import (
     PATIENCE_S,
     committed,
@@ -273,7 +276,7 @@ def test_a_crash_after_the_first_message_doubles_nothing_that_the_disk_knows(
 
 def crash(consumer: DedupConsumer) -> None:
     """Leave as a killed process does: nothing is written or committed."""
-    consumer._session.lose(consumer.assignment())
+    inside.lose_all(consumer)
     consumer.close()
 
 
@@ -331,15 +334,15 @@ def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
     send("a", "b", "c", "d")
     consumer = make("orders", config=BY_USER)
     poll_some(consumer, 2)
-    real = consumer._fetcher.listen
+    fetcher = inside.fetcher_of(consumer)
+    real = fetcher.listen
 
     def listen(wait_s: float) -> None:
         consumer.commit(asynchronous=False)
         real(wait_s)
 
-    monkeypatch.setattr(consumer._fetcher, "listen", listen)
-    consumer._loop._heard_at = 0.0
-    consumer._interruption.request_maintenance()
+    monkeypatch.setattr(fetcher, "listen", listen)
+    time.sleep(2 * MAINTENANCE_S)
 
     assert values(poll_some(consumer, 1)) == ["c"]
     assert offset_of(kafka) == 2

@@ -8,7 +8,8 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from dedup_sdk import VerdictKind
 from dedup_sdk._kafka import session
-from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, values
+from tests.support import inside
+from tests.support.consuming import PATIENCE_S, committed, lookup, poll_quiet, poll_some, progress, values
 
 if TYPE_CHECKING:
     from dedup_sdk.testing import MockKafka
@@ -46,9 +47,9 @@ def test_with_explicit_completion_asking_for_more_completes_nothing(make: Make, 
     consumer = make("orders", completion="explicit")
     first, *_ = poll_some(consumer, 3)
 
-    assert consumer._engine.next_offset("orders", 0) == 0
+    assert inside.next_offset(consumer) == 0
     consumer.complete(first)
-    assert consumer._engine.next_offset("orders", 0) == 1
+    assert inside.next_offset(consumer) == 1
     consumer.complete(first)
     assert consumer.counters.stale == 1
 
@@ -82,12 +83,12 @@ def test_once_completes_or_releases(make: Make, send: Send) -> None:
 
     with pytest.raises(HandlerError):
         fail()
-    assert consumer._engine.next_offset("orders", 0) == 0
+    assert inside.next_offset(consumer) == 0
     again = poll_some(consumer, 1)[0]
     assert again.offset() == 0
     with consumer.once(again) as same:
         assert same is again
-    assert consumer._engine.next_offset("orders", 0) == 1
+    assert inside.next_offset(consumer) == 1
     assert values(poll_some(consumer, 1)) == ["b"]
 
 
@@ -99,8 +100,8 @@ def test_inside_once_asking_for_more_does_not_complete(make: Make, send: Send) -
     with consumer.once(message):
         poll_some(consumer, 2)
         consumer.commit()
-        assert consumer._engine.next_offset("orders", 0) == 0
-    assert consumer._engine.next_offset("orders", 0) == 3
+        assert inside.next_offset(consumer) == 0
+    assert progress(consumer) == (3, 0)
 
 
 def test_a_twin_waits_for_the_message_in_flight(make: Make, send: Send) -> None:
@@ -117,7 +118,7 @@ def test_a_twin_waits_for_the_message_in_flight(make: Make, send: Send) -> None:
 
     assert consumer.counters.verdicts["duplicate"] == 2
     consumer.complete(second)
-    assert consumer._engine.next_offset("orders", 0) == 4
+    assert progress(consumer) == (4, 0)
     assert poll_quiet(consumer) == []
 
 
@@ -228,7 +229,9 @@ def test_too_many_in_flight_pause_the_partition(
             consumer.complete(message)
 
     assert len(rest) < 300
-    assert consumer._engine.partitions["orders", 0].flight.kept < 300
+    [status] = consumer.partition_statuses
+    assert status.position is not None
+    assert status.position < 300
     consumer.complete(first)
     while len(rest) < 399:
         rest += poll_some(consumer, 1)

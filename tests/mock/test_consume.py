@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Message, TopicPartition
 
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_some, values
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ def test_consume_waits_for_the_number_or_the_time(make: Make, send: Send) -> Non
     finally:
         trickling.join()
     send("d")
-    while not consumer._fetcher.messages:
-        consumer._fetcher.listen(0.1)
+    fetcher = inside.fetcher_of(consumer)
+    while not fetcher.messages:
+        fetcher.listen(0.1)
     assert values(consumer.consume(3, 0.5)) == ["d"]
 
 

@@ -9,7 +9,16 @@ import pytest
 from confluent_kafka import KafkaError, Producer, TopicPartition
 
 from dedup_sdk.testing import MockKafka
-from tests.support.consuming import committed, make_consumer, poll_quiet, poll_some, values, wait_for
+from tests.support import inside
+from tests.support.consuming import (
+    committed,
+    make_consumer,
+    poll_quiet,
+    poll_some,
+    progress,
+    values,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from dedup_sdk import MemoryStore
@@ -45,8 +54,8 @@ def test_what_is_handled_without_the_coordinator_counts_once(memory: MemoryStore
         kafka.set_broker_down(COORDINATOR)
         send(kafka, "c", "d", "c")
         assert values([*poll_some(consumer, 2), *poll_quiet(consumer)]) == ["c", "d"]
-        flight = consumer._engine.partitions["orders", 0].flight
-        assert (flight.high, flight.committed) == (5, 2)
+        assert progress(consumer) == (5, 0)
+        assert inside.partition_of(consumer).flight.committed == 2
         assert [status.state for status in consumer.partition_statuses] == ["active"]
 
         if put_out:

@@ -9,11 +9,13 @@ import pytest
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk._kafka import loop as fetch_loop
-from tests.support.consuming import poll_quiet, poll_some, values
+from dedup_sdk._store.memory import MemoryPartition
+from tests.support.consuming import poll_quiet, poll_some, progress, values
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dedup_sdk._marks import Marks, Progress
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -74,33 +76,46 @@ def test_a_kill_repeats_what_was_not_written(
         assert again[:-1] == repeated
 
 
-def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send) -> None:
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many marks each write of a store in memory brought."""
+    real, counts = MemoryPartition.append, list[int]()
+
+    def append(store: MemoryPartition, progress: Progress, marks: Marks) -> None:
+        real(store, progress, marks)
+        counts.append(marks.count)
+
+    monkeypatch.setattr(MemoryPartition, "append", append)
+    return counts
+
+
+def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send, written: list[int]) -> None:
     """Completed messages are in the store after a commit and not before; then they are what a restart knows."""
     send("a", "b", "c")
     consumer = make("orders", durability="commit", completion="explicit")
     for message in poll_some(consumer, 3):
         consumer.complete(message)
-    held = consumer._engine.partitions["orders", 0]
-    before = held.flight.unwritten
+    before = sum(written)
     consumer.commit(asynchronous=False)
 
-    assert (before, held.flight.unwritten) == (3, 0)
+    assert (before, sum(written)) == (0, 3)
 
 
-def test_with_commit_memory_is_bounded(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_commit_memory_is_bounded(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, written: list[int]
+) -> None:
     """What waits for a commit that does not come is written when it has become too much."""
     monkeypatch.setattr(fetch_loop, "MOST_UNWRITTEN", 10)
     send(*map(str, range(25)))
     consumer = make("orders", durability="commit", config={"auto.commit.interval.ms": 600_000})
-    held = None
-    most = 0
+    most, position = 0, None
     for _ in range(6):
         got: list[object] = []
         while len(got) < 5:
             got += consumer.consume(5 - len(got), 1)
-            held = held or consumer._engine.partitions["orders", 0]
-            most = max(most, held.flight.unwritten)
-        if held is not None and held.flight.position == 25:
+            position, in_flight = progress(consumer)
+            most = max(most, (position or 0) - in_flight - sum(written))
+        if position == 25:
             break
 
     assert 5 <= most < 10

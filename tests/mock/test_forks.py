@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.mock.conftest import QUICK_CLIENT
-from tests.support.consuming import make_consumer, poll_quiet, poll_some, values
+from tests.support.consuming import PATIENCE_S, make_consumer, poll_quiet, poll_some, values
 from tests.support.forking import HANGS_S, in_a_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dedup_sdk import DedupConsumer
+    from dedup_sdk import DedupConsumer, VerdictEvent
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -85,19 +85,21 @@ def test_a_child_is_refused_and_its_parent_goes_on(
 
 def test_a_child_waits_for_no_lock_of_its_parent(make: Make, send: Send) -> None:
     """Where another thread has the consumer's lock at the fork, nobody in the child ever gives it back."""
-    send("a")
-    consumer = make("orders", completion="explicit")
-    (message,) = poll_some(consumer, 1)
     held, over = threading.Event(), threading.Event()
 
-    def hold() -> None:
-        with consumer._access.lock:
+    def observe(event: VerdictEvent) -> None:
+        if event.offset == 1:
+            # An observer is called with the lock.
             held.set()
             over.wait()
 
-    holder = threading.Thread(target=hold)
+    send("a")
+    consumer = make("orders", completion="explicit", observers=[observe])
+    (message,) = poll_some(consumer, 1)
+    send("b")
+    holder = threading.Thread(target=poll_some, args=(consumer, 1))
     holder.start()
-    held.wait()
+    assert held.wait(PATIENCE_S)
 
     def work() -> str:
         passed = refused(consumer, message)

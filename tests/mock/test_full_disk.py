@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from dedup_sdk import DedupConsumer
     from dedup_sdk._marks import Marks, Progress
     from dedup_sdk._store.protocol import Identity
     from dedup_sdk._window import Window
@@ -33,6 +34,11 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield disk
 
 
+def waits(consumer: DedupConsumer) -> bool:
+    """Whether the partition waits for its store."""
+    return any("store" in status.hindrances for status in consumer.partition_statuses)
+
+
 def test_a_consumer_pauses_while_its_disk_is_full(
     make: Make, send: Send, kafka: MockKafka, disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -43,12 +49,12 @@ def test_a_consumer_pauses_while_its_disk_is_full(
     disk.fill()
     send(*DURING)
     with caplog.at_level(logging.WARNING):
-        seen += values(wait_for(consumer, lambda: consumer._engine.disk_full, "the disk to be full"))
+        seen += values(wait_for(consumer, lambda: waits(consumer), "the disk to be full"))
         seen += values(poll_quiet(consumer))
         assert len(seen) < len(BEFORE) + len(DURING)
         assert [status.hindrances for status in consumer.partition_statuses] == [("store",)]
         disk.make_room()
-        seen += values(wait_for(consumer, lambda: not consumer._engine.disk_full, "room"))
+        seen += values(wait_for(consumer, lambda: not waits(consumer), "room"))
     seen += values(poll_quiet(consumer, 1.0))
     assert seen == BEFORE + DURING
     said = [record.getMessage() for record in caplog.records]
@@ -70,9 +76,9 @@ def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> Non
     seen += values(poll_some(consumer, len(DURING)))
     seen += values(poll_quiet(consumer))
     assert seen == BEFORE + DURING
-    assert consumer._engine.disk_full
+    assert waits(consumer)
     disk.make_room()
-    seen += values(wait_for(consumer, lambda: not consumer._engine.disk_full, "room"))
+    seen += values(wait_for(consumer, lambda: not waits(consumer), "room"))
     consumer.close()
     send(*BEFORE, *DURING, "after")
     assert values(poll_quiet(make("orders", store=disk.path / "store"))) == ["after"]
@@ -84,9 +90,7 @@ def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: Smal
     disk.fill()
     consumer = make("orders", store=disk.path / "store")
     send("a", "b")
-    wait_for(
-        consumer, lambda: any(a.waits_for == "store" for a in consumer._session.assigned.values()), "the wait"
-    )
+    wait_for(consumer, lambda: waits(consumer), "the wait")
     assert consumer.poll(0.5) is None
     disk.make_room()
     assert values(poll_some(consumer, 2)) == ["a", "b"]
@@ -120,12 +124,11 @@ def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
         return held
 
     store.open = fills_up  # type: ignore[method-assign]
-    wait_for(second, lambda: second._engine.disk_full, "the disk to be full")
+    wait_for(second, lambda: waits(second), "the disk to be full")
     until = time.monotonic() + 1.5
     while time.monotonic() < until:
         assert second.poll(0.1) is None
-    (assigned,) = second._session.assigned.values()
-    assert assigned.engine_partition is None or assigned.pauses
+    assert waits(second)
     store.full = False
     assert values(poll_some(second, 1)) == ["new"]
     assert values(poll_quiet(second)) == []

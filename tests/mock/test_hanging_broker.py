@@ -111,21 +111,32 @@ def test_the_partitions_of_other_brokers_go_on(
     )
 
 
-def test_a_reader_that_has_met_no_broker_is_kept(two_brokers: MockKafka) -> None:
+def test_a_reader_that_has_met_no_broker_is_kept(
+    two_brokers: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was told nothing that could be wrong: the next question is its own, and is answered when the broker that it met first is back."""
     two_brokers.set_rtt(ANSWERED_MS, 2)
     # Of two addresses the client would take one by chance.
     of_the_hanging_one = two_brokers.bootstrap.split(",")[1]
     own = Readers(client_settings({"bootstrap.servers": of_the_hanging_one, "group.id": "g", "log_level": 0}))
+    made: list[Consumer] = []
+
+    class Counted(Consumer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(reader, "Consumer", Counted)
     own.timeout_s = ANSWERED_MS / 1000 / 8
-    with closing(TailReader(own, "orders", 0)) as first:
-        with pytest.raises(KafkaException, match="_ALL_BROKERS_DOWN"):
-            first.bounds()
-        met_nobody = first._consumer
+    with (
+        closing(TailReader(own, "orders", 0)) as first,
+        pytest.raises(KafkaException, match="_ALL_BROKERS_DOWN"),
+    ):
+        first.bounds()
     own.timeout_s = PATIENCE_S
     with closing(TailReader(own, "orders", 0)) as again:
-        assert again._consumer is met_nobody
         assert again.bounds() == (0, RECORDS)
+    assert len(made) == 1
     own.close()
 
 
@@ -291,12 +302,12 @@ def test_a_replay_waits_for_a_silent_broker_while_others_recover(
                 return []
             return super().consume(*arguments, **more)
 
-    def at_the_beginning(*_: object) -> Generator[None, None, int]:
+    def unknown(*_: object) -> Generator[None, None, None]:
         yield
-        return 0
 
     monkeypatch.setattr(reader, "Consumer", Silent)
-    monkeypatch.setattr(recovery, "_one_window_back", at_the_beginning)
+    # So the replay begins at the beginning.
+    monkeypatch.setattr(TailReader, "newest_before", unknown)
     consumer = make("pairs")
     assert values(poll_some(consumer, 1)) == ["new-1"]
     wait_for(consumer, lambda: "no record arrived from offset" in caplog.text, "the line in the log")

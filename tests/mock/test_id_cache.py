@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_adapters import artemis
 from dedup_sdk import ConfigurationError, Lookup, MissingIdError, Recovery, Window, Windows, header
-from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.consuming import poll_quiet, poll_some, replayed, values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def test_what_forgets_replays_nothing_and_doubts_nothing(
     with make("orders", dedup=cache(**settings), store=tmp_path / disk) as again:
         assert values(poll_quiet(again)) == ["a", "b"]
         assert counted(again) == {"fresh": 2}
-        assert again._session.assigned["orders", 0].replayed == 0
+        assert replayed(again) == 0
         assert all("uncovered" not in each.hindrances for each in again.partition_statuses)
 
 

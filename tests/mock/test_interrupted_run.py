@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dedup_sdk import MemoryStore
+from dedup_sdk._kafka.worker_session import WorkerSession
 from dedup_sdk._runner.runner import Runner
-from dedup_sdk._runner.tasks import Tasks
+from dedup_sdk._runner.tasks import Task, Tasks
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, run_all, values
 from tests.support.interrupting import Interrupted, InterruptedAt
 
@@ -27,18 +28,18 @@ def test_a_message_that_no_worker_has_taken_comes_again(
 ) -> None:
     """It was taken out of the queue, and is nobody's: whatever follows does not complete it."""
     send(*"abcdef")
-    real, calls, handled = Runner._accept, list[Any](), list[str]()
+    real, calls, handled = WorkerSession.is_delivered, list[Any](), list[str]()
 
-    def take(runner: Runner, message: Any) -> None:
+    def look(session: WorkerSession, message: Any) -> bool:
         calls.append(message)
         if len(calls) == 3:
             raise Interrupted
-        real(runner, message)
+        return real(session, message)
 
     def handle(message: Any) -> None:
         handled.append(values([message])[0])
 
-    monkeypatch.setattr(Runner, "_accept", take)
+    monkeypatch.setattr(WorkerSession, "is_delivered", look)
     with make("orders") as consumer:
         with pytest.raises(Interrupted):
             consumer.run(handle)
@@ -56,13 +57,14 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
     """The winding up is interrupted where they are in no queue."""
     send(*"abcdef")
     real, raised, handled = Tasks.withdraw, list[int](), list[str]()
-    take, taken, all_taken = Runner._accept, list[Any](), threading.Event()
+    add, taken, all_taken = Tasks.add, list[Task](), threading.Event()
 
-    def noted(runner: Runner, message: Any) -> None:
-        take(runner, message)
-        taken.append(message)
+    def noted(tasks: Tasks, task: Task) -> bool:
+        is_first = add(tasks, task)
+        taken.append(task)
         if len(taken) == 6:
             all_taken.set()
+        return is_first
 
     def withdraw(tasks: Tasks, partitions: Any = None) -> Any:
         withdrawn = real(tasks, partitions)
@@ -77,7 +79,7 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
             assert all_taken.wait(PATIENCE_S)
             consumer.stop()
 
-    monkeypatch.setattr(Runner, "_accept", noted)
+    monkeypatch.setattr(Tasks, "add", noted)
     monkeypatch.setattr(Tasks, "withdraw", withdraw)
     consumer = make("orders")
     with pytest.raises(Interrupted):
@@ -141,9 +143,10 @@ def test_an_interruption_at_the_end_of_a_run_leaves_a_consumer_that_works(
         def run(runner: Runner, at: InterruptedAt = interrupted) -> None:
             real(runner)
             at.__enter__()
-            frame = sys._getframe().f_back
+            here = inspect.currentframe()
+            frame = None if here is None else here.f_back
             while frame is not None and frame.f_code.co_filename.endswith("consumer.py"):
-                frame.f_trace, frame.f_trace_opcodes = at._stepped, True
+                frame.f_trace, frame.f_trace_opcodes = at.stepped, True
                 frame = frame.f_back
 
         topic = kafka.create_topic(f"ending-{place}")

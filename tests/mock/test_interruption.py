@@ -9,15 +9,18 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import StoreError
 from dedup_sdk._engine.partition import Partition
+from dedup_sdk._kafka import delivery
 from dedup_sdk._kafka import loop as fetch_loop
 from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.delivery import Fetcher
-from dedup_sdk._kafka.loop import Collector, FetchLoop
+from dedup_sdk._kafka.delivery import Delivery, Fetcher
+from dedup_sdk._kafka.guards import Interruption
+from dedup_sdk._kafka.loop import Collector
 from dedup_sdk._kafka.session import Session
-from dedup_sdk._runner.runner import Runner
+from dedup_sdk._kafka.worker_session import WorkerSession
 from dedup_sdk._runner.workers import Workers
 from dedup_sdk._store.memory import MemoryPartition
-from tests.support.consuming import committed, poll_quiet, poll_some, values, wait_for
+from tests.support import inside
+from tests.support.consuming import committed, poll_quiet, poll_some, progress, values, wait_for
 from tests.support.interrupting import Interrupted
 
 if TYPE_CHECKING:
@@ -62,7 +65,7 @@ def poll_through(consumer: Any, count: int, calls: int = 400) -> list[Any]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Fetcher, "fetch"), (Fetcher, "listen"), (FetchLoop, "_judge_first"), (FetchLoop, "_maintain"), (FetchLoop, "_hand_over"),
+        (Fetcher, "fetch"), (Fetcher, "listen"), (Fetcher, "rest"), (Interruption, "schedule_maintenance"), (Delivery, "take"),
         (Partition, "admit"), (Partition, "complete_chunk"), (Partition, "persist"),
     ],
 )  # fmt: skip
@@ -96,28 +99,36 @@ def wait_for_value(consumer: Any, value: str) -> list[Any]:
 
 
 def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
-    make: Make, send: Send
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The quickest way through poll too: a message that was taken and never returned comes again."""
+
+    class Interrupting(deque[Any]):
+        """A queue whose next message is taken out and lost, once this is wanted."""
+
+        wanted = False
+
+        def popleft(self) -> Any:
+            message = super().popleft()
+            if Interrupting.wanted:
+                Interrupting.wanted = False
+                raise Interrupted
+            return message
+
+    monkeypatch.setattr(delivery, "deque", Interrupting)
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 1)
-    while not consumer._ready:
+    while len(inside.ready(consumer)) < 2:
         got += poll_some(consumer, 1)
-
-    class Interrupting(deque[Any]):
-        """A queue whose next message is taken out and lost."""
-
-        def popleft(self) -> Any:
-            super().popleft()
-            raise Interrupted
-
-    consumer._interruption.maintenance_at = float("inf")
-    consumer._ready, real = Interrupting(consumer._ready), consumer._ready
-    real.popleft()
-    with pytest.raises(Interrupted):
+    # The next call does all other work, and the one after that has none.
+    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 600.0)
+    time.sleep(0.2)
+    got += poll_some(consumer, 1)
+    Interrupting.wanted = True
+    with pytest.raises(Interrupted) as raised:
         consumer.poll(0)
-    consumer._ready = real
+    assert [entry.name for entry in raised.traceback][-2:] == ["poll", "popleft"]
 
     # The last that was handed out is not completed, and comes again, too.
     again = list(map(str, range(len(got) - 1, 20)))
@@ -132,17 +143,17 @@ def test_an_interruption_of_the_last_step_costs_no_message(
     send(*map(str, range(20)))
     consumer = make("orders")
     got = poll_some(consumer, 5)
-    one_round = FetchLoop._round
+    take = Delivery.take
     raised: list[list[int]] = []
 
     def then_torn(self: Any, *arguments: Any) -> list[Any]:
-        found = one_round(self, *arguments)
+        found = take(self, *arguments)
         if found and not raised:
             raised.append(once_after(monkeypatch, owner, name, Interrupted()))
         return found
 
-    monkeypatch.setattr(FetchLoop, "_round", then_torn)
-    consumer._interruption.request_maintenance()
+    monkeypatch.setattr(Delivery, "take", then_torn)
+    time.sleep(2 * fetch_loop.MAINTENANCE_S)
     got += poll_through(consumer, 15)
     send("end")
     got += wait_for_value(consumer, "end")
@@ -231,8 +242,8 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
     def handle() -> None:
         with make("orders", config={"partition.assignment.strategy": protocol}) as consumer:
             poll_some(consumer, 3)
-            once_after(monkeypatch, FetchLoop, "_maintain", Interrupted())
-            consumer._interruption.request_maintenance()
+            once_after(monkeypatch, Interruption, "schedule_maintenance", Interrupted())
+            time.sleep(2 * fetch_loop.MAINTENANCE_S)
             consumer.poll(1)
 
     with pytest.raises(Interrupted):
@@ -245,7 +256,7 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
 
 
 @pytest.mark.parametrize(
-    ("owner", "on_error"), [(Workers, "raise"), (Runner, "raise"), (Runner, "dead-letter")]
+    ("owner", "on_error"), [(Workers, "raise"), (WorkerSession, "raise"), (WorkerSession, "dead-letter")]
 )
 def test_what_is_over_when_a_run_is_interrupted_is_completed(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, on_error: OnError
@@ -253,15 +264,18 @@ def test_what_is_over_when_a_run_is_interrupted_is_completed(
     """Ctrl-C between hearing of a handler's end (or of a dead letter) and noting it: `run` ends at once, and nothing comes again."""
     send("a")
     ended: list[float] = []
-    raised: list[int] = []
-    name = "finished" if owner is Workers else "_letter_reports" if on_error == "dead-letter" else "_finished"
-    real: Callable[..., list[Any]] = getattr(owner, name)
+    heard_of: list[int] = []
+    name = "finished" if owner is Workers else "ending"
+    # With a dead letter the first end is that of the handler, and the second one the letter's.
+    last = 2 if on_error == "dead-letter" else 1
+    real: Callable[..., Any] = getattr(owner, name)
 
-    def heard(*arguments: Any) -> list[Any]:
+    def heard(*arguments: Any) -> Any:
         found = real(*arguments)
-        if found and not raised:
-            raised.append(1)
-            raise Interrupted
+        if found and len(heard_of) < last:
+            heard_of.append(1)
+            if len(heard_of) == last:
+                raise Interrupted
         return found
 
     def handle(_: Any) -> None:
@@ -276,7 +290,7 @@ def test_what_is_over_when_a_run_is_interrupted_is_completed(
 
     assert time.monotonic() - ended[0] < 60
     assert consumer.counters.abandoned == 0
-    assert consumer._engine.next_offset("orders", 0) == 1
+    assert progress(consumer) == (1, 0)
     assert poll_quiet(consumer) == []
 
 
@@ -304,7 +318,7 @@ def test_an_interrupted_assignment_is_made_good(
     assert sorted(values(poll_through(consumer, 4))) == ["a", "a", "b", "b"]
     assert raised
     consumer.poll(0)
-    assert [consumer._engine.next_offset("pairs", partition) for partition in (0, 1)] == [2, 2]
+    assert [progress(consumer, "pairs", partition) for partition in (0, 1)] == [(2, 0)] * 2
 
 
 def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
@@ -333,13 +347,13 @@ def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
             break
     assert raised
     consumer.poll(0)
-    assert consumer._session.assigned == {}
+    assert consumer.partition_statuses == []
     consumer.subscribe(["orders"])
     assert values(poll_through(consumer, 3)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Fetcher, "listen"), (Fetcher, "fetch"), (FetchLoop, "_maintain")]
+    ("owner", "name"), [(Fetcher, "listen"), (Fetcher, "fetch"), (Interruption, "schedule_maintenance")]
 )
 def test_what_was_out_at_an_interruption_is_released(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
@@ -349,7 +363,7 @@ def test_what_was_out_at_an_interruption_is_released(
     consumer = make("orders", completion="explicit")
     before = poll_some(consumer, 2)
     raised = once_after(monkeypatch, owner, name, Interrupted())
-    consumer._interruption.request_maintenance()
+    time.sleep(2 * fetch_loop.MAINTENANCE_S)
     while not raised:
         assert poll_through(consumer, 1, calls=1) == []
     send("c")
@@ -359,10 +373,10 @@ def test_what_was_out_at_an_interruption_is_released(
     for message in before:
         consumer.complete(message)
     assert consumer.counters.stale == 2
-    assert consumer._engine.next_offset("orders", 0) == 0
+    assert inside.next_offset(consumer) == 0
     for message in again:
         consumer.complete(message)
-    assert consumer._engine.next_offset("orders", 0) == 3
+    assert progress(consumer) == (3, 0)
 
 
 @pytest.mark.parametrize(("count", "timeout", "error"), [(10**7, 0.0, ValueError), (1, "soon", TypeError)])
@@ -378,7 +392,7 @@ def test_a_wrong_argument_is_no_interruption(
     assert poll_quiet(consumer) == []
     for message in (first, second):
         consumer.complete(message)
-    assert consumer._engine.next_offset("orders", 0) == 2
+    assert progress(consumer) == (2, 0)
 
 
 def test_an_error_of_a_callback_is_no_interruption(make: Make, send: Send) -> None:
@@ -403,7 +417,7 @@ def test_an_error_of_a_callback_is_no_interruption(make: Make, send: Send) -> No
     for message in out:
         consumer.complete(message)
     assert consumer.counters.stale == 0
-    assert consumer._engine.next_offset("orders", 0) == 2
+    assert progress(consumer) == (2, 0)
 
 
 @pytest.mark.parametrize("step", ["admit", "complete_chunk"])

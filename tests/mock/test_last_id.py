@@ -97,7 +97,7 @@ def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_pat
     second = make("orders", dedup=last_id(), store=tmp_path / "two", recovery=Recovery(snapshot=snapshot))
     send("7", "2", "8", "9", "10")
     assert values(poll_quiet(second)) == ["8", "10"]
-    assert "snapshot of 1 marks" in second._session.assigned["orders", 0].note
+    assert "snapshot of 1 marks" in second.partition_statuses[0].detail
     assert counted(second) == {"fresh": 2, "duplicate": 3}
 
 
@@ -114,7 +114,7 @@ def test_a_snapshot_of_lookups_does_not_serve_a_last_id(make: Make, send: Send, 
     send("1", "2", "3")
     assert values(poll_quiet(second)) == ["1", "2", "3"]
     assert second.counters.verdicts["unverified"] == 3
-    assert "snapshot not taken" in second._session.assigned["orders", 0].note
+    assert "snapshot not taken" in second.partition_statuses[0].detail
 
 
 def test_who_seeks_back_gets_it_again(make: Make, send: Send) -> None:

@@ -8,7 +8,7 @@ from dedup_sdk import Recovery
 from dedup_sdk._cli.app import run
 from dedup_sdk._store.manifest import read_manifest
 from dedup_sdk._store.snapshot_copy import publish_snapshot
-from tests.support.consuming import poll_quiet, poll_some, values
+from tests.support.consuming import poll_quiet, poll_some, replayed, values
 from tests.support.s3 import s3_server
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def test_another_host_takes_over_from_a_snapshot_of_a_running_consumer(
     second = make("orders", store=tmp_path / "two", recovery=Recovery(snapshot=snapshot))
     send("a", "e", "f", "d", "b", "c")
     assert values(poll_quiet(second)) == ["f"]
-    taken = second._session.assigned["orders", 0]
-    assert "snapshot of 3 marks" in taken.note
-    assert taken.replayed == 7 - entry.high
+    [status] = second.partition_statuses
+    assert "snapshot of 3 marks" in status.detail
+    assert replayed(second) == 7 - entry.high
     assert second.counters.verdicts["unverified"] == 0
 
 
@@ -61,7 +61,7 @@ def test_a_store_restored_from_it_goes_on_where_the_group_is(make: Make, send: S
     second = make("orders", store=tmp_path / "two")
     send("a", "b", "c", "d")
     assert values(poll_quiet(second)) == ["d"]
-    assert second._session.assigned["orders", 0].replayed == 1
+    assert replayed(second) == 1
 
 
 def test_a_consumer_takes_a_snapshot_from_an_object_store(
@@ -83,7 +83,7 @@ def test_a_consumer_takes_a_snapshot_from_an_object_store(
         second = make("orders", store=tmp_path / "two", recovery=Recovery(snapshot="s3://bucket/snapshots"))
         send("a", "d", "c")
         assert values(poll_quiet(second)) == ["d"]
-        taken = second._session.assigned["orders", 0]
-        assert "snapshot of 3 marks" in taken.note
-        assert taken.replayed == 0
+        [status] = second.partition_statuses
+        assert "snapshot of 3 marks" in status.detail
+        assert replayed(second) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "snapshot", "two"]

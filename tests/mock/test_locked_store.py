@@ -15,18 +15,16 @@ import pytest
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._kafka.assignment import State
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.errors import StoreLockedError
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+from tests.support.consuming import PATIENCE_S, active, committed, poll_quiet, poll_some, values, wait_for
 from tests.support.events import Events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dedup_sdk import DedupConsumer
     from dedup_sdk._engine.partition import Partition
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
@@ -122,9 +120,3 @@ def test_others_do_not_wait_for_a_lock(make: Make, kafka: MockKafka, monkeypatch
     wait_for(consumer, lambda: active(consumer) == [2, 3], "those that nobody keeps open")
     locked.clear()
     wait_for(consumer, lambda: active(consumer) == [0, 1, 2, 3], "all of them")
-
-
-def active(consumer: DedupConsumer) -> list[int]:
-    """The partitions that deliver."""
-    assigned = consumer._session.assigned.values()
-    return sorted(each.partition for each in assigned if each.state is State.ACTIVE)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.support.consuming import PATIENCE_S, committed, numbers, poll_quiet, poll_some, values
+from dedup_sdk._kafka.recovery import RecoveryLoop
+from tests.support import inside
+from tests.support.consuming import PATIENCE_S, active, committed, numbers, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dedup_sdk import DedupConsumer
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
@@ -27,19 +26,9 @@ BY_COMMIT = {"enable.auto.commit": False}
 def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:
     """Poll at least so many messages, and until others are ready that the application has not seen."""
     got = poll_some(consumer, count)
-    while not consumer._ready:
+    while not inside.ready(consumer):
         got += poll_some(consumer, 1)
     return values(got)
-
-
-@contextmanager
-def in_a_callback_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
-    """As if another thread were in a rebalance callback: what is to be done is noted."""
-    consumer._access._client_thread, consumer._access._in_callback = -1, True
-    try:
-        yield
-    finally:
-        consumer._access._client_thread, consumer._access._in_callback = None, False
 
 
 def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int, *, partition: int = 0) -> None:
@@ -57,7 +46,7 @@ def listen_until(consumer: DedupConsumer, condition: Any) -> None:
     """Let the client work as the polls of a slow handler do, which is when messages lie about fetched and not judged."""
     until = monotonic() + PATIENCE_S
     while not condition():
-        consumer._fetcher.listen(0.1)
+        inside.fetcher_of(consumer).listen(0.1)
         assert monotonic() < until, "it did not come to that"
 
 
@@ -96,12 +85,12 @@ def test_of_two_seeks_the_later_counts(make: Make, send: Send) -> None:
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 3)
-    with in_a_callback_elsewhere(consumer):
+    with inside.busy_client(consumer, in_callback=True):
         consumer.seek(TopicPartition("orders", 0, 15))
     consumer.seek(TopicPartition("orders", 0, 5))
     assert values(poll_quiet(consumer)) == numbers(5, 20)
 
-    with in_a_callback_elsewhere(consumer):
+    with inside.busy_client(consumer, in_callback=True):
         consumer.seek(TopicPartition("orders", 0, 15))
         consumer.seek(TopicPartition("orders", 0, 10))
     assert values(poll_quiet(consumer)) == numbers(10, 20)
@@ -113,7 +102,7 @@ def test_an_assignment_counts_before_an_older_seek(make: Make, send: Send) -> No
     consumer = make()
     consumer.assign([TopicPartition("orders", 0, 0)])
     poll_some(consumer, 3)
-    with in_a_callback_elsewhere(consumer):
+    with inside.busy_client(consumer, in_callback=True):
         consumer.seek(TopicPartition("orders", 0, 15))
     consumer.assign([TopicPartition("orders", 0, 5)])
 
@@ -140,12 +129,14 @@ def stopped(make: Make, send: Send, kafka: MockKafka) -> DedupConsumer:
     consumer.assign([TopicPartition("orders", 0, 0)])
     poll_until_some_wait(consumer, 1)
     send(*numbers(10, 14))
-    listen_until(consumer, lambda: consumer._fetcher.messages)
+    listen_until(consumer, lambda: inside.fetcher_of(consumer).messages)
     # As long as the queue of the client is full it asks for nothing.
     Consumer.pause(consumer, [ORDERS])
     send_beyond_retention(kafka, "orders", 14, 110)
     Consumer.resume(consumer, [ORDERS])
-    listen_until(consumer, lambda: any(message.error() is not None for message in consumer._fetcher.messages))
+    listen_until(
+        consumer, lambda: any(message.error() is not None for message in inside.fetcher_of(consumer).messages)
+    )
     return consumer
 
 
@@ -182,22 +173,22 @@ def test_a_stopped_partition_can_be_paused(stopped: DedupConsumer) -> None:
 def test_an_interruption_does_not_forget_that_a_partition_stopped(stopped: DedupConsumer) -> None:
     """What an interrupted poll dropped of the client's news is found out again."""
     low = first_left(stopped)
-    stopped._interruption.note()
+    inside.interrupt(stopped)
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
 
 
 def test_a_stop_that_nobody_heard_of_is_found_out(stopped: DedupConsumer) -> None:
     """An interruption in the client's own call takes the news with it."""
     low = first_left(stopped)
-    stopped._fetcher.rest([])
-    stopped._interruption.note()
+    inside.fetcher_of(stopped).rest([])
+    inside.interrupt(stopped)
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
 
 
 def test_a_partition_can_be_moved_whose_stop_nobody_heard_of(stopped: DedupConsumer) -> None:
     """The news may still be on its way."""
     first_left(stopped)
-    stopped._fetcher.rest([])
+    inside.fetcher_of(stopped).rest([])
     stopped.seek(TopicPartition("orders", 0, 105))
     assert values(poll_quiet(stopped)) == numbers(105, 110)
 
@@ -216,7 +207,9 @@ def both_stopped(make: Make, send: Send, kafka: MockKafka, request: pytest.Fixtu
     for partition in range(2):
         send_beyond_retention(kafka, "pairs", 10, 110, partition=partition)
     Consumer.resume(consumer, PAIRS)
-    listen_until(consumer, lambda: {m.partition() for m in consumer._fetcher.messages if m.error()} == {0, 1})
+    listen_until(
+        consumer, lambda: {m.partition() for m in inside.fetcher_of(consumer).messages if m.error()} == {0, 1}
+    )
     return consumer
 
 
@@ -241,7 +234,9 @@ def test_a_partition_that_reads_again_counts_as_stopped_no_more(
     got = both_read_on(both_stopped) + values(poll_quiet(both_stopped))
     for partition in range(2):
         send(*numbers(110, 115), topic="pairs", partition=partition)
-    listen_until(both_stopped, lambda: {m.partition() for m in both_stopped._fetcher.messages} == {0, 1})
+    listen_until(
+        both_stopped, lambda: {m.partition() for m in inside.fetcher_of(both_stopped).messages} == {0, 1}
+    )
     both_stopped.pause(PAIRS)
     both_stopped.resume(PAIRS)
     got += values(poll_quiet(both_stopped))
@@ -258,15 +253,15 @@ def test_what_is_read_again_beside_a_stopped_partition_comes_once(
     Consumer.pause(consumer, [TopicPartition("pairs", 0)])
     send_beyond_retention(kafka, "pairs", 10, 110)
     Consumer.resume(consumer, [TopicPartition("pairs", 0)])
-    listen_until(consumer, lambda: consumer._fetcher.messages)
-    work = consumer._session._recoveries.work
+    listen_until(consumer, lambda: inside.fetcher_of(consumer).messages)
+    work = RecoveryLoop.work
 
-    def when_something_is_fetched() -> list[Any]:
-        begun = work()
-        return begun if consumer._fetcher.messages else []
+    def when_something_is_fetched(recoveries: RecoveryLoop) -> list[Any]:
+        begun = work(recoveries)
+        return begun if inside.fetcher_of(consumer).messages else []
 
     # A recovery takes as long as it takes.
-    monkeypatch.setattr(consumer._session._recoveries, "work", when_something_is_fetched)
+    monkeypatch.setattr(RecoveryLoop, "work", when_something_is_fetched)
     sent = [f"other-{number}" for number in range(40)]
     until = monotonic() + PATIENCE_S
     for each in sent:
@@ -275,7 +270,7 @@ def test_what_is_read_again_beside_a_stopped_partition_comes_once(
         if message is not None:
             got += values([message])
         sleep(0.12)
-    while consumer._session.recovering:
+    while len(active(consumer)) < 2:
         send(f"more-{len(sent)}", topic="pairs", partition=1)
         sent.append(f"more-{len(sent)}")
         got += values([each for each in [consumer.poll(0.2)] if each is not None])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -12,14 +14,12 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError
 from dedup_sdk._kafka import recovery
-from dedup_sdk._kafka.assignment import State
 from dedup_sdk._kafka.client import Client
-from dedup_sdk._kafka.session import Session
-from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
+from tests.support import inside
+from tests.support.consuming import PATIENCE_S, active, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
     from dedup_sdk import DedupConsumer
-    from dedup_sdk._kafka.assignment import Assigned
     from dedup_sdk.testing import MockKafka
     from tests.mock.conftest import Make, Send
 
@@ -59,9 +59,8 @@ def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafk
     send("a", "b")
     consumer = by_hand(make)
     message = poll_some(consumer, 1)[0]
-    held = consumer._engine.partitions.get(("orders", 0))
-    assert held is not None
-    consumer._session.lose([HERE])
+    held = inside.partition_of(consumer)
+    inside.lose_all(consumer)
 
     consumer.complete(message)
     assert held.complete([0]) == []
@@ -145,37 +144,27 @@ def test_a_deadline_is_a_length_of_time(make: Make, wrong: Any) -> None:
 
 
 def test_many_partitions_come_up_to_date_together(
-    make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
+    make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those of a rebalance begin to deliver in few groups, and only the first of these waits for an answer of their leaders."""
     kafka.create_topic("many", partitions=32)
     with make("many") as first:
         wait_for(first, lambda: len(active(first)) == 32, "all partitions of a new group")
     asked: list[int] = []
-    groups: list[int] = []
-    wake, activate = Client.wake, Session._begin_to_deliver
+    wake = Client.wake
 
     def counted_wake(client: Client, partitions: list[TopicPartition]) -> None:
         asked.append(len(partitions))
         wake(client, partitions)
 
-    def counted_activate(session: Session, finished: list[Assigned]) -> None:
-        groups.append(len(finished))
-        activate(session, finished)
-
     # However long the recoveries of a slow machine take.
     monkeypatch.setattr(recovery, "TOGETHER_S", PATIENCE_S)
     monkeypatch.setattr(Client, "wake", counted_wake)
-    monkeypatch.setattr(Session, "_begin_to_deliver", counted_activate)
     second = make("many")
-    wait_for(second, lambda: len(active(second)) == 32, "all partitions of a group that is known")
-
+    with caplog.at_level(logging.INFO, "dedup_sdk"):
+        wait_for(second, lambda: len(active(second)) == 32, "all partitions of a group that is known")
+    found = (re.match(r"ready (\d+) partitions: ", record.getMessage()) for record in caplog.records)
+    groups = [int(line[1]) for line in found if line]
     assert sum(groups) == 32
     assert len(groups) < 10
     assert [count for count in asked if count] == groups[:1]
-
-
-def active(consumer: DedupConsumer) -> list[int]:
-    """The partitions that deliver."""
-    assigned = consumer._session.assigned.values()
-    return [each.partition for each in assigned if each.state is State.ACTIVE]

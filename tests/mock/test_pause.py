@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import TopicPartition
 
-from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, values
+from tests.support import inside
+from tests.support.consuming import PATIENCE_S, numbers, poll_quiet, poll_some, progress, values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
+
+    import pytest
 
     from dedup_sdk import DedupConsumer
     from tests.mock.conftest import Make, Send
@@ -34,7 +36,7 @@ def test_a_paused_partition_delivers_nothing(make: Make, send: Send) -> None:
     assert poll_quiet(consumer) == []
 
     assert values(first + rest) == list("abcdefg")
-    assert consumer._engine.next_offset("orders", 0) == 9
+    assert progress(consumer) == (9, 0)
 
 
 def test_what_was_fetched_and_not_judged_comes_after_resume(make: Make, send: Send) -> None:
@@ -42,10 +44,11 @@ def test_what_was_fetched_and_not_judged_comes_after_resume(make: Make, send: Se
     send("a", "b")
     consumer = make("orders", config={"enable.partition.eof": True})
     poll_some(consumer, 3)
-    consumer._fetcher.rest([])
+    fetcher = inside.fetcher_of(consumer)
+    fetcher.rest([])
     send("c", "d")
-    while not consumer._fetcher.messages:
-        consumer._fetcher.listen(0.1)
+    while not fetcher.messages:
+        fetcher.listen(0.1)
     consumer.pause(ORDERS)
     assert [m for m in poll_quiet(consumer) if m.error() is None] == []
     consumer.resume(ORDERS)
@@ -73,8 +76,9 @@ def test_a_pause_during_recovery_stays(make: Make, send: Send) -> None:
     """A recovery that ends does not undo the user's pause; nor does the user's resume end the recovery."""
     send("a", "b")
     consumer = make("orders")
-    while not consumer._session.recovering:
-        consumer._fetcher.listen(0.05)
+    while not consumer.partition_statuses:
+        inside.fetcher_of(consumer).listen(0.05)
+    assert consumer.partition_statuses[0].state == "recovering"
     consumer.pause(ORDERS)
     assert poll_quiet(consumer) == []
     consumer.resume(ORDERS)
@@ -110,7 +114,7 @@ def test_a_released_message_of_a_paused_partition_waits(make: Make, send: Send) 
 
     assert sorted(values(poll_some(consumer, 2))) == ["a", "b"]
     poll_quiet(consumer)
-    assert consumer._engine.next_offset("orders", 0) == 2
+    assert progress(consumer) == (2, 0)
 
 
 def test_leaving_while_paused_releases_what_was_kept_back(make: Make, send: Send) -> None:
@@ -167,17 +171,7 @@ def test_another_thread_may_pause_look_and_complete_while_one_polls(make: Make, 
 
     assert sorted(values(got)) == sorted(chain.from_iterable(sent))
     consumer.commit()
-    assert [consumer._engine.next_offset("pairs", partition) for partition in (0, 1)] == [1000, 1000]
-
-
-@contextmanager
-def busy_elsewhere(consumer: DedupConsumer) -> Iterator[None]:
-    """As if another thread were inside the client: what it is to hear of is put off."""
-    consumer._access._client_thread = -1
-    try:
-        yield
-    finally:
-        consumer._access._client_thread = None
+    assert [progress(consumer, "pairs", partition) for partition in (0, 1)] == [(1000, 0)] * 2
 
 
 def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, send: Send) -> None:
@@ -185,7 +179,7 @@ def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, 
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 3)
-    with busy_elsewhere(consumer):
+    with inside.busy_client(consumer):
         consumer.pause(ORDERS)
         consumer.resume(ORDERS)
     consumer.pause(ORDERS)
@@ -201,7 +195,7 @@ def test_a_pause_that_was_put_off_does_not_outlive_the_resumption(make: Make, se
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 3)
-    with busy_elsewhere(consumer):
+    with inside.busy_client(consumer):
         consumer.pause(ORDERS)
     consumer.resume(ORDERS)
     send(*numbers(20, 40))
@@ -209,21 +203,41 @@ def test_a_pause_that_was_put_off_does_not_outlive_the_resumption(make: Make, se
     assert values(poll_some(consumer, 37)) == numbers(3, 40)
 
 
-def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(make: Make, send: Send) -> None:
+def fetch_with(
+    consumer: DedupConsumer, patch: pytest.MonkeyPatch, in_the_middle: Callable[[], object]
+) -> None:
+    """Fetch a message without judging it, and do something between the client's return and the end of the fetch."""
+    lock, came = inside.lock_of(consumer), list[Any]()
+    call_client = lock.call_client
+
+    def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        came.extend(call_client(function, *arguments))
+        if came:
+            patched.undo()
+            in_the_middle()
+        return came
+
+    with patch.context() as patched:
+        patched.setattr(lock, "call_client", call)
+        while not came:
+            inside.fetcher_of(consumer).fetch(1, 0.2)
+
+
+def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing behind it is taken before it: the messages between would be lost."""
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 20)
     send(*numbers(20, 40))
-    consumer._fetcher._catch_up()
-    began = consumer._fetcher._generation
-    fetched: list[Any] = []
-    while not fetched:
-        fetched = Consumer.consume(consumer, 1, 0.2)
-    with busy_elsewhere(consumer):
-        consumer.pause(ORDERS)
-        consumer.resume(ORDERS)
-    consumer._fetcher.keep(fetched, began)
+
+    def pause_and_resume() -> None:
+        with inside.busy_client(consumer):
+            consumer.pause(ORDERS)
+            consumer.resume(ORDERS)
+
+    fetch_with(consumer, monkeypatch, pause_and_resume)
     consumer.pause(ORDERS)
     assert values(poll_quiet(consumer)) == []
 
@@ -231,12 +245,16 @@ def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(make: Make, sen
     assert values(poll_some(consumer, 20)) == numbers(20, 40)
 
 
-def test_nothing_is_kept_of_a_partition_before_it_is_read_again(make: Make, send: Send) -> None:
+def test_nothing_is_kept_of_a_partition_before_it_is_read_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the client fetches behind what was dropped, be it that it did not hear of the pause in time."""
     send(*numbers(0, 20))
     consumer = make("orders")
-    first = poll_some(consumer, 1)
-    consumer._fetcher.read_again([("orders", 0)])
-    consumer._fetcher.keep(first, consumer._fetcher._generation)
+    poll_some(consumer, 20)
+    send(*numbers(20, 40))
+    fetcher = inside.fetcher_of(consumer)
+    fetch_with(consumer, monkeypatch, lambda: fetcher.read_again([("orders", 0)]))
 
-    assert consumer._fetcher.messages == []
+    assert fetcher.messages == []
+    assert values(poll_some(consumer, 20)) == numbers(20, 40)

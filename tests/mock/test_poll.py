@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from dedup_sdk._kafka import loop as fetch_loop
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def test_what_was_handed_out_is_completed_by_asking_for_more(
 
     poll_some(consumer, 3)
 
-    assert consumer._engine.next_offset("orders", 0) == 2
+    assert inside.next_offset(consumer) == 2
 
 
 def test_a_slow_handler_stays_in_the_group(make: Make, send: Send) -> None:

@@ -68,16 +68,15 @@ def test_a_recovery_is_told_from_its_beginning_to_its_end(
     with make("orders") as first:
         poll_some(first, 3)
     send("d")
-    events, details = Events(), []
-    consumer = make(store=MemoryStore(), observers=[events])
-    inform = consumer._engine.inform
+    details: list[str] = []
 
-    def note(event: PartitionEvent) -> None:
-        details.append(consumer.partition_statuses[0].detail)
-        inform(event)
+    class Noting(Events):
+        def partition_event(self, event: PartitionEvent) -> None:
+            details.append(consumer.partition_statuses[0].detail)
+            super().partition_event(event)
 
-    monkeypatch.setattr(consumer._engine, "inform", note)
-    consumer.subscribe(["orders"])
+    events = Noting()
+    consumer = make("orders", store=MemoryStore(), observers=[events])
     assert values(poll_some(consumer, 1)) == ["d"]
 
     assert events.names == ["recovery-started", "recovery-progress", "recovery-ended"]

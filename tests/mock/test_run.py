@@ -11,7 +11,17 @@ from confluent_kafka import Producer
 from dedup_sdk import ConfigurationError
 from dedup_sdk._kafka import loop as fetch_loop
 from dedup_sdk._kafka import worker_session
-from tests.support.consuming import PATIENCE_S, QUIET_S, committed, poll_quiet, poll_some, run_all, values
+from tests.support import inside
+from tests.support.consuming import (
+    PATIENCE_S,
+    QUIET_S,
+    committed,
+    poll_quiet,
+    poll_some,
+    progress,
+    run_all,
+    values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,18 +127,19 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
 ) -> None:
     """While all that may be in flight is with a handler, the group is served and nothing is read without end."""
     monkeypatch.setattr(worker_session, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(fetch_loop, "_MOST_FETCHED", 3)
+    monkeypatch.setattr(fetch_loop, "MOST_FETCHED", 3)
     send(*map(str, range(40)))
     go_on = threading.Event()
     consumer = make("orders")
     started: list[str] = []
-    listened, listen = list[float](), consumer._fetcher.listen
+    fetcher = inside.fetcher_of(consumer)
+    listened, listen = list[float](), fetcher.listen
 
     def counted(wait_s: float) -> None:
         listened.append(wait_s)
         listen(wait_s)
 
-    monkeypatch.setattr(consumer._fetcher, "listen", counted)
+    monkeypatch.setattr(fetcher, "listen", counted)
 
     def handle(message: Any) -> None:
         started.append(message.value().decode())
@@ -150,8 +161,8 @@ def test_no_more_is_taken_in_than_may_be_in_flight(
         seen.append(
             (
                 len(started),
-                len(consumer._fetcher.messages),
-                consumer._engine.partitions["orders", 0].flight.position,
+                len(fetcher.messages),
+                consumer.partition_statuses[0].position or 0,
             )
         )
         go_on.set()
@@ -177,7 +188,7 @@ def test_twins_wait_for_the_handler(make: Make, send: Send) -> None:
 
     def twin_is_in() -> None:
         until = time.monotonic() + PATIENCE_S
-        while consumer._engine.partitions["orders", 0].flight.position < 3:
+        while progress(consumer)[0] != 3:
             assert time.monotonic() < until
             time.sleep(0.01)
 
@@ -217,12 +228,10 @@ def test_what_was_handed_back_is_not_completed_with_its_batch(
     send(*map(str, range(20)))
     consumer = make("orders")
     consumer.run(lambda _: consumer.stop())
-    done = consumer._engine.partitions["orders", 0].flight.high
     consumer.close()
 
-    assert done == 1
-    assert committed(kafka.bootstrap, "g", "orders").offset == done
-    assert values(poll_quiet(make("orders"))) == [str(number) for number in range(done, 20)]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 1
+    assert values(poll_quiet(make("orders"))) == [str(number) for number in range(1, 20)]
 
 
 def test_a_run_may_follow_another(make: Make, send: Send) -> None:

@@ -11,8 +11,10 @@ from confluent_kafka import KafkaError
 from dedup_sdk import ConfigurationError, DeadLetter, DeadLetterError, StoreError
 from dedup_sdk._runner import settings as run_settings
 from dedup_sdk._runner.dead_letters import original_headers
+from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.errors import StoreCorruptError
-from tests.support.consuming import QUIET_S, committed, poll_quiet, poll_some, run_all, values
+from tests.support import inside
+from tests.support.consuming import QUIET_S, committed, poll_quiet, poll_some, progress, run_all, values
 from tests.support.dead_letters import dead_letters
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def test_a_failed_message_is_retried(make: Make, send: Send) -> None:
     assert sorted(handler.handled) == ["a", "b", "c"]
     assert consumer.counters.retried == 3
     assert consumer.counters.verdicts["duplicate"] == 1
-    assert consumer._engine.next_offset("orders", 0) == 4
+    assert progress(consumer) == (4, 0)
 
 
 def test_retries_come_to_an_end(make: Make, send: Send) -> None:
@@ -98,7 +100,7 @@ def test_retries_come_to_an_end(make: Make, send: Send) -> None:
         consumer.run(handler, on_error="retry", attempts=3, **QUICK)
 
     assert handler.called.count("a") == 3
-    assert consumer._engine.next_offset("orders", 0) == 0
+    assert inside.next_offset(consumer) == 0
 
 
 def test_without_a_limit_it_is_tried_for_ever(make: Make, send: Send) -> None:
@@ -207,7 +209,7 @@ def test_a_message_is_over_only_when_its_dead_letter_is_delivered(
     with pytest.raises(DeadLetterError, match=r"orders\[0\]@0 was not delivered.*check that the") as caught:
         consumer.run(Failing(a=99), on_error="dead-letter", dead_letters="refused", attempts=1)
     assert "\n" not in str(caught.value)
-    assert consumer._engine.next_offset("orders", 0) == 0
+    assert inside.next_offset(consumer) == 0
     assert consumer.counters.dead_lettered == 0
     kafka.clear_errors("Produce")
     consumer.close()
@@ -227,13 +229,13 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
             raise HandlerError
         if message.value() == b"c":
             time.sleep(QUIET_S)
-            seen.append(consumer._engine.next_offset("orders", 0))
+            seen.append(inside.next_offset(consumer))
             kafka.clear_errors("Produce")
 
     run_all(consumer, handle, on_error="dead-letter", dead_letters="late", attempts=1)
 
     assert seen == [0]
-    assert consumer._engine.next_offset("orders", 0) == 3
+    assert progress(consumer) == (3, 0)
     assert values(dead_letters(kafka.bootstrap, "late")) == ["a"]
 
 
@@ -258,7 +260,7 @@ def test_what_is_no_exception_of_the_handler_is_never_a_dead_letter(make: Make, 
 
     with pytest.raises(SystemExit):
         consumer.run(leave, on_error="dead-letter")
-    assert consumer._engine.next_offset("orders", 0) == 0
+    assert inside.next_offset(consumer) == 0
 
 
 def test_without_the_package_for_retries_one_line_says_so(
@@ -280,14 +282,13 @@ def test_a_store_that_fails_ends_the_run(make: Make, send: Send, monkeypatch: py
     send("a", "b")
     consumer = make("orders")
     run_all(consumer, Failing())
-    store = consumer._engine.partitions["orders", 0].store
     send("c")
 
     def fail(*_: Any) -> None:
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "append", fail)
+        patch.setattr(MemoryPartition, "append", fail)
         with pytest.raises(StoreError, match="the disk is full"):
             consumer.run(Failing())
     send("c", "d")
@@ -302,25 +303,26 @@ def test_a_damaged_store_does_not_end_the_run(
     """A damaged store is opened anew beside the run: nothing is lost, and only what was with a handler comes again."""
     send(*map(str, range(20)))
     consumer = make("orders")
-    damaged: list[Any] = []
+    damaged: list[MemoryPartition] = []
+    real = MemoryPartition.append
+
+    def append(store: MemoryPartition, *arguments: Any) -> None:
+        if not damaged or store is damaged[0]:
+            damaged.append(store)
+            raise StoreCorruptError("a block has another checksum")
+        real(store, *arguments)
 
     def handle(message: Any) -> None:
         handler(message)
         if message.offset() == 10:
-            store = consumer._engine.partitions["orders", 0].store
-
-            def append(*_: Any) -> None:
-                damaged.append(store)
-                raise StoreCorruptError("a block has another checksum")
-
-            monkeypatch.setattr(store, "append", append)
+            monkeypatch.setattr(MemoryPartition, "append", append)
 
     handler = Failing()
     run_all(consumer, handle, max_in_flight=3)
 
     assert damaged
     assert sorted(set(handler.handled), key=int) == [str(number) for number in range(20)]
-    assert consumer._engine.next_offset("orders", 0) == 20
+    assert progress(consumer) == (20, 0)
     assert len(handler.handled) <= 23
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk._kafka.assignment_api import AssignmentApi
 from tests.mock.conftest import SHARED_GROUP
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, run_all, values, wait_for
 
@@ -39,25 +40,27 @@ class Run:
         assert not self._thread.is_alive()
 
 
-def goes(consumer: DedupConsumer) -> threading.Event:
-    """What is set when partitions of a consumer begin to go."""
-    going, give_back = threading.Event(), consumer._assignment.give_back
+@pytest.fixture
+def going(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """What is set when the first partitions begin to go."""
+    going, give_back = threading.Event(), AssignmentApi.give_back
 
-    def noted(partitions: list[TopicPartition]) -> None:
-        going.set()
-        give_back(partitions)
+    def noted(assignment: AssignmentApi, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            going.set()
+        give_back(assignment, partitions)
 
-    consumer._assignment.give_back = noted  # type: ignore[method-assign]
+    monkeypatch.setattr(AssignmentApi, "give_back", noted)
     return going
 
 
-def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send) -> None:
+def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send, going: threading.Event) -> None:
     """What is running when the group takes a partition away is completed and committed; its next owner does not see it."""
     for partition in (0, 1):
         send(*(f"{partition}-{number}" for number in range(6)), topic="pairs", partition=partition)
     first, second = make("pairs", config=SHARED_GROUP), make(config=SHARED_GROUP)
     handled: list[str] = []
-    joined, going = threading.Event(), goes(first)
+    joined = threading.Event()
 
     def slow(message: Any) -> None:
         # A handler that asks for something needs the lock that the polling thread holds in its callback.
@@ -81,13 +84,15 @@ def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send) ->
     assert first.counters.abandoned == 0
 
 
-def test_a_handler_that_commits_does_not_hold_up_a_rebalance(make: Make, send: Send) -> None:
+def test_a_handler_that_commits_does_not_hold_up_a_rebalance(
+    make: Make, send: Send, going: threading.Event
+) -> None:
     """Its commit is noted while the partition goes, so that the handler ends, and is not given up at the deadline."""
     for partition in (0, 1):
         send(*(f"{partition}-{number}" for number in range(4)), topic="pairs", partition=partition)
     config = {**SHARED_GROUP, "enable.auto.commit": False}
     first, second = make(config=config, revoke_deadline=4 * PATIENCE_S), make(config=config)
-    joined, going = threading.Event(), goes(first)
+    joined = threading.Event()
     first.subscribe(["pairs"])
 
     def slow(_: Any) -> None:
@@ -161,21 +166,26 @@ def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send
 def test_a_lost_partition_is_neither_waited_for_nor_written(make: Make, send: Send, kafka: MockKafka) -> None:
     """What a handler does after its partition was lost leaves no trace in store or commits."""
     send("a")
-    consumer = make("orders")
+    consumer = make()
     busy, go_on = threading.Event(), threading.Event()
 
     def handle(_: Any) -> None:
         busy.set()
         assert go_on.wait(PATIENCE_S)
 
+    # It ends with the loss: the member would get the partition again.
+    consumer.subscribe(["orders"], on_lost=lambda *_: consumer.stop())
     run = Run(consumer, handle)
     assert busy.wait(PATIENCE_S)
-    with consumer._access.lock:
-        consumer._assignment.lose([TopicPartition("orders", 0)])
+    kafka.push_errors("Heartbeat", KafkaError.UNKNOWN_MEMBER_ID, 1)
+    until = time.monotonic() + PATIENCE_S
+    while consumer.counters.abandoned < 1:
+        assert time.monotonic() < until, "the partition is not lost"
+        time.sleep(0.01)
     go_on.set()
-    time.sleep(0.2)
     run.stop()
 
+    assert run.error is None
     assert consumer.counters.abandoned == 1
     consumer.close()
     assert committed(kafka.bootstrap, "g", "orders").offset == 0

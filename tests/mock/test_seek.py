@@ -6,6 +6,8 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 
 from dedup_sdk import ConfigurationError, VerdictKind
+from dedup_sdk._kafka import session
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, committed_metadata, poll_quiet, poll_some, values
 
 if TYPE_CHECKING:
@@ -124,8 +126,9 @@ def test_a_seek_while_a_partition_recovers_counts(make: Make, send: Send) -> Non
     """The seek of an application that does not know of recoveries is not lost."""
     send(*"abcd")
     consumer = make("orders")
-    while not consumer._session.recovering:
-        consumer._fetcher.listen(0.05)
+    while not consumer.partition_statuses:
+        inside.fetcher_of(consumer).listen(0.05)
+    assert consumer.partition_statuses[0].state == "recovering"
     consumer.seek(orders(2))
 
     assert values(poll_some(consumer, 2)) == ["c", "d"]
@@ -133,16 +136,17 @@ def test_a_seek_while_a_partition_recovers_counts(make: Make, send: Send) -> Non
 
 @pytest.mark.parametrize("target", [0, 1])
 def test_a_seek_of_a_new_group_is_its_beginning(
-    make: Make, send: Send, kafka: MockKafka, target: int
+    make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, target: int
 ) -> None:
     """Also before the group has committed anything: what is completed from there on is known to the next start."""
     send(*"abcd")
     consumer = make("orders", config={"enable.auto.commit": False})
-    while not consumer._session.recovering:
-        consumer._fetcher.listen(0.05)
-    while consumer._session.assigned["orders", 0].start is None:
-        # A broker that is slow to say where the group stands: whether it is new nobody knows yet.
-        consumer._session.work()
+    # However slow the broker is to say where the group stands: before that nobody knows whether it is new.
+    monkeypatch.setattr(session, "TAKE_S", PATIENCE_S)
+    monkeypatch.setattr(session, "ANSWER_S", PATIENCE_S)
+    while not consumer.partition_statuses:
+        inside.fetcher_of(consumer).listen(0.05)
+    assert "offsets" not in consumer.partition_statuses[0].hindrances
     consumer.seek(orders(target))
     consumer.complete(poll_some(consumer, 1)[0])
     assert committed(kafka.bootstrap, "g", "orders").offset == target

@@ -16,9 +16,9 @@ from dedup_sdk.shared import (
 from dedup_sdk.shared._acknowledgements import MAX_PENDING, PendingAck
 from dedup_sdk.testing import MockKafka
 from tests.mock.conftest import QUICK_CLIENT
-from tests.support import consuming
-from tests.support.claiming import claims_of
-from tests.support.consuming import committed, lookup, poll_quiet, poll_some, values, wait_for
+from tests.support import consuming, inside
+from tests.support.claiming import ClockedShared, claims_of
+from tests.support.consuming import committed, lookup, poll_quiet, poll_some, progress, values, wait_for
 from tests.support.shared_memory import (
     LEASE_MS,
     WINDOW_MS,
@@ -86,8 +86,9 @@ def test_a_batch_is_one_question(make: Make, send: Send, store: Watched) -> None
     send(*"ghi", topic="pairs", partition=0)
     send(*"jkl", topic="pairs", partition=1)
     store.asked["claim"].clear()
-    while len(consumer._fetcher.messages) < 6:
-        consumer._fetcher.fetch(100, 0.1)
+    fetcher = inside.fetcher_of(consumer)
+    while len(fetcher.messages) < 6:
+        fetcher.fetch(100, 0.1)
     poll_some(consumer, 6)
     assert store.asked["claim"] == [6]
     send(*"abcabc", topic="pairs", partition=0)
@@ -104,9 +105,9 @@ def test_what_is_in_flight_elsewhere_is_parked(make: Make, send: Send, store: Wa
     assert poll_quiet(consumer) == []
     [status] = consumer.partition_statuses
     assert status.hindrances == ("elsewhere",)
-    assert consumer._engine.next_offset("orders", 0) == 1
+    assert inside.next_offset(consumer) == 1
     assert complete_as(store, "b", given)
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 5, "the end")
+    wait_for(consumer, lambda: progress(consumer) == (5, 0), "the end")
     assert consumer.counters.verdicts["duplicate"] == 2
     assert consumer.counters.verdicts["fresh"] == 3
     assert hindrances(consumer) == ()
@@ -123,7 +124,7 @@ def test_what_was_released_elsewhere_is_handled_here(make: Make, send: Send, sto
     verdict = consumer.verdict(b)
     assert (b.value(), b.offset(), verdict and verdict.kind) == (b"b", 1, VerdictKind.FRESH)
     assert poll_quiet(consumer) == []
-    assert consumer._engine.next_offset("orders", 0) == 4
+    assert progress(consumer) == (4, 0)
     assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
 
 
@@ -143,7 +144,7 @@ def test_a_partition_may_stand_still_instead(make: Make, send: Send, store: Watc
     assert complete_as(store, "c", Claim(ClaimKind.FRESH, claim_as(store, "c").token))
     assert values(poll_some(consumer, 1)) == ["d"]
     complete_as(store, "e", Claim(ClaimKind.FRESH, claim_as(store, "e").token))
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 5, "the end")
+    wait_for(consumer, lambda: progress(consumer) == (5, 0), "the end")
     send("f")
     assert values(poll_some(consumer, 1)) == ["f"]
 
@@ -252,7 +253,7 @@ def test_an_outage_delivers_and_is_counted(
     assert poll_quiet(consumer) == []
     assert consumer.counters.reasons == {"unverified.shared-outage": 2}
     assert hindrances(consumer) == ("outage",)
-    assert consumer._engine.next_offset("orders", 0) == 2
+    assert progress(consumer) == (2, 0)
     claims = claims_of(consumer)
     store.away = False
     wait_for(
@@ -313,13 +314,13 @@ def test_what_is_owed_is_told_at_the_end(
     make: Make, send: Send, store: Watched, caplog: pytest.LogCaptureFixture, kind: ClaimKind
 ) -> None:
     """However short ago the store was away; where it still is that is counted, and in the log."""
-    consumer = make("orders", shared=Shared(store, scope="global"))
+    # A clock that stands still: the time to ask the store again never comes.
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=lambda: 0.0))
     store.away = True
     send("a")
     poll_some(consumer, 1)
     claims = claims_of(consumer)
     wait_for(consumer, lambda: bool(claims.acks.pending), "the completion")
-    claims.acks._breaker._retry_at = float("inf")
     store.away = untold = kind is ClaimKind.FRESH
     consumer.close()
     assert claim_as(store, "a").kind is kind
@@ -374,10 +375,10 @@ def test_what_comes_again_is_claimed_again(make: Make, send: Send, store: Watche
     poll_some(consumer, 1)
     # One or both: as much as had come.
     claimed = consumer.counters.shared["claimed"]
-    consumer._interruption.note()
+    inside.interrupt(consumer)
     assert values(poll_some(consumer, 2)) == ["a", "b"]
     assert poll_quiet(consumer) == []
-    assert consumer._engine.next_offset("orders", 0) == 2
+    assert progress(consumer) == (2, 0)
     assert consumer.counters.shared["claimed"] == claimed + 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from dedup_sdk import Window
+from dedup_sdk._kafka.loop import MAINTENANCE_S
 from dedup_sdk._observe import Counters
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
 from dedup_sdk.shared._claims import ClaimGatekeeper
 from dedup_sdk.shared._gate import OwnedClaim
-from tests.support.claiming import claims_of
-from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, values, wait_for
-from tests.support.shared_memory import Watched, claim_as, complete_as, hindrances
+from tests.support import inside
+from tests.support.claiming import ClockedShared, claims_of
+from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, progress, values, wait_for
+from tests.support.shared_memory import Watched, claim_as, complete_as, hindrances, shared_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,19 +55,37 @@ def take_first(consumer: DedupConsumer, send: Send, *names: str) -> Any:
     assert poll_quiet(consumer) == []
     send(*names)
     patience_ends = time.monotonic() + PATIENCE_S
-    while len(consumer._fetcher.messages) < len(names):
-        assert time.monotonic() < patience_ends, f"{len(consumer._fetcher.messages)} of {len(names)} came"
-        consumer._fetcher.fetch(100, 0.1)
+    fetcher = inside.fetcher_of(consumer)
+    while len(fetcher.messages) < len(names):
+        assert time.monotonic() < patience_ends, f"{len(fetcher.messages)} of {len(names)} came"
+        fetcher.fetch(100, 0.1)
     [first] = poll_some(consumer, 1)
-    assert len(consumer._ready) == len(names) - 1
+    assert len(inside.ready(consumer)) == len(names) - 1
     return first
 
 
-class Stop:
-    """A process that is stopped while other consumers of the memory go on."""
+class Clock:
+    """The clock of a consumer, which a stop of its process sets forward."""
 
-    def __init__(self, consumer: DedupConsumer, store: Watched) -> None:
-        self._consumer, self._store = consumer, store
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        """Return monotonic seconds."""
+        return time.monotonic() + self.ahead_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that is right until it is set forward."""
+    return Clock()
+
+
+class Stop:
+    """A process that is stopped while other consumers of the memory go on; ``clock`` is its consumer's."""
+
+    def __init__(self, consumer: DedupConsumer, store: Watched, clock: Clock) -> None:
+        self._consumer, self._store, self._clock = consumer, store, clock
 
     def __enter__(self) -> Self:
         """Stop for longer than a lease: others may claim."""
@@ -74,11 +95,10 @@ class Stop:
 
     def __exit__(self, *_: object) -> None:
         """Go on: the process sees a clock that went on, too."""
-        claims = claims_of(self._consumer)
-        clock = claims._clock
-        claims._clock = claims.leases._clock = claims.acks._clock = lambda: clock() + LEASE_S + 1
-        self._consumer._interruption.request_maintenance()
-        claims.leases.lock.release()
+        self._clock.ahead_s += LEASE_S + 1
+        # As after every stop, the work on a timer is due.
+        time.sleep(2 * MAINTENANCE_S)
+        claims_of(self._consumer).leases.lock.release()
 
 
 def test_a_slow_handler_keeps_its_claims(make: Make, send: Send, store: Watched) -> None:
@@ -120,34 +140,34 @@ def test_two_living_consumers_handle_each_message_once(
     assert other.counters.verdicts["fresh"] == 0
 
 
-def test_what_was_lost_in_a_stop_is_not_handed_out(make: Make, send: Send, store: Watched) -> None:
+def test_what_was_lost_in_a_stop_is_not_handed_out(
+    make: Make, send: Send, store: Watched, clock: Clock
+) -> None:
     """It was claimed, and is in another consumer's hands: it waits, like all that is in flight elsewhere."""
-    consumer = make("orders", shared=Shared(store, scope="global"))
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock))
     take_first(consumer, send, *"abcde")
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         mine, gone = claim_as(store, "b"), claim_as(store, "c")
         assert complete_as(store, "c", gone)
     assert values(poll_some(consumer, 2)) == ["d", "e"]
     assert poll_quiet(consumer) == []
     assert hindrances(consumer) == ("elsewhere",)
     assert consumer.counters.shared["lapsed"] == 2
-    MemoryClaimStore.release(
-        store, [key for key in store._entries if store._entries[key].token == mine.token], [mine.token]
-    )
+    assert MemoryClaimStore.release(store, shared_id("b"), [mine.token]) == [True]
     assert values(poll_some(consumer, 1)) == ["b"]
     assert poll_quiet(consumer) == []
-    assert consumer._engine.next_offset("orders", 0) == 5
+    assert progress(consumer) == (5, 0)
     assert {kind: total for kind, total in consumer.counters.verdicts.items() if total} == {
         "fresh": 4,
         "duplicate": 1,
     }
 
 
-def test_in_order_what_lies_behind_it_waits_too(make: Make, send: Send, store: Watched) -> None:
+def test_in_order_what_lies_behind_it_waits_too(make: Make, send: Send, store: Watched, clock: Clock) -> None:
     """And is free for others meanwhile."""
-    consumer = make("orders", shared=Shared(store, scope="global", in_flight="wait"))
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock, in_flight="wait"))
     take_first(consumer, send, *"abcde")
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         mine = claim_as(store, "c")
     assert values(poll_some(consumer, 1)) == ["b"]
     assert poll_quiet(consumer) == []
@@ -157,16 +177,16 @@ def test_in_order_what_lies_behind_it_waits_too(make: Make, send: Send, store: W
     assert complete_as(store, "c", mine)
     assert values(poll_some(consumer, 1)) == ["d"]
     assert poll_quiet(consumer) == []
-    assert consumer._engine.next_offset("orders", 0) == 5
+    assert progress(consumer) == (5, 0)
 
 
-def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watched) -> None:
+def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watched, clock: Clock) -> None:
     """What was released, and what is kept aside for a pause."""
-    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock), completion="explicit")
     first = take_first(consumer, send, *"abc")
     consumer.release(first)
     consumer.pause(consumer.assignment())
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         given = {name: claim_as(store, name) for name in "ab"}
     assert poll_quiet(consumer, 0.3) == []
     consumer.resume(consumer.assignment())
@@ -174,14 +194,16 @@ def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watch
     assert poll_quiet(consumer) == []
     for name in "ab":
         assert complete_as(store, name, given[name])
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 2, "the duplicates")
+    wait_for(consumer, lambda: inside.next_offset(consumer) == 2, "the duplicates")
 
 
-def test_what_was_lost_in_hand_is_not_handed_out_again(make: Make, send: Send, store: Watched) -> None:
+def test_what_was_lost_in_hand_is_not_handed_out_again(
+    make: Make, send: Send, store: Watched, clock: Clock
+) -> None:
     """Its handler wants another try, long after the consumer heard that another one has it: it waits, and is a duplicate then."""
-    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock), completion="explicit")
     first = take_first(consumer, send, *"ab")
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         gone = claim_as(store, "a")
     [second] = poll_some(consumer, 1)
     assert second.value() == b"b"
@@ -191,17 +213,17 @@ def test_what_was_lost_in_hand_is_not_handed_out_again(make: Make, send: Send, s
     assert hindrances(consumer) == ("elsewhere",)
     consumer.complete(second)
     assert complete_as(store, "a", gone)
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 2, "the duplicate")
+    wait_for(consumer, lambda: progress(consumer) == (2, 0), "the duplicate")
 
 
 @pytest.mark.parametrize("on_outage", ["pause", "deliver"])
 def test_nothing_is_handed_out_on_a_lease_that_is_over(
-    make: Make, send: Send, store: Watched, on_outage: Any
+    make: Make, send: Send, store: Watched, clock: Clock, on_outage: Any
 ) -> None:
     """Whose store cannot be asked for longer than that does not know who has its messages: as without a claim."""
-    consumer = make("orders", shared=Shared(store, scope="global", on_outage=on_outage))
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock, on_outage=on_outage))
     take_first(consumer, send, *"abc")
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         store.away = True
     if on_outage == "deliver":
         rest = poll_some(consumer, 2)
@@ -214,36 +236,40 @@ def test_nothing_is_handed_out_on_a_lease_that_is_over(
     store.away = False
     assert values(poll_some(consumer, 1)) == ["c"]
     assert complete_as(store, "b", gone)
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 3, "the duplicate")
+    wait_for(consumer, lambda: progress(consumer) == (3, 0), "the duplicate")
 
 
-def test_a_message_is_not_held_when_its_claim_is_lost(make: Make, send: Send, store: Watched) -> None:
+def test_a_message_is_not_held_when_its_claim_is_lost(
+    make: Make, send: Send, store: Watched, clock: Clock
+) -> None:
     """A worker that asks lets it be; it comes again where nobody completes it, and its place in the log is not held up for ever."""
     send(*"abc")
-    consumer = make("orders", shared=Shared(store, scope="global"), completion="explicit")
+    consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock), completion="explicit")
     a, b, c = poll_some(consumer, 3)
     assert [consumer.holds(message) for message in (a, b, c)] == [True] * 3
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         given, gone = claim_as(store, "a"), claim_as(store, "b")
         assert complete_as(store, "a", given)
     assert [consumer.holds(message) for message in (a, b, c)] == [False, False, True]
     consumer.complete(c)
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 1, "the duplicate")
-    MemoryClaimStore.release(
-        store, [key for key in store._entries if store._entries[key].token == gone.token], [gone.token]
-    )
+    wait_for(consumer, lambda: inside.next_offset(consumer) == 1, "the duplicate")
+    assert MemoryClaimStore.release(store, shared_id("b"), [gone.token]) == [True]
     [again] = poll_some(consumer, 1)
     assert (again.value(), consumer.holds(again)) == (b"b", True)
     consumer.complete(again)
-    wait_for(consumer, lambda: consumer._engine.next_offset("orders", 0) == 3, "the end")
+    wait_for(consumer, lambda: progress(consumer) == (3, 0), "the end")
 
 
-def test_nobody_holds_what_nobody_can_tell(make: Make, send: Send, store: Watched) -> None:
+def test_nobody_holds_what_nobody_can_tell(make: Make, send: Send, store: Watched, clock: Clock) -> None:
     """The lease is over, and the store is away: the message comes again when it was asked for."""
     send("a")
-    consumer = make("orders", shared=Shared(store, scope="global", on_outage="pause"), completion="explicit")
+    consumer = make(
+        "orders",
+        shared=ClockedShared(store, scope="global", clock=clock, on_outage="pause"),
+        completion="explicit",
+    )
     [message] = poll_some(consumer, 1)
-    with Stop(consumer, store):
+    with Stop(consumer, store, clock):
         store.away = True
     assert not consumer.holds(message)
     assert poll_quiet(consumer, 0.3) == []
@@ -310,11 +336,11 @@ def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
     """Also where nobody closes it: what it has claimed must not be kept from others by a thread that nobody knows."""
     closed, _ = claims_for(store)
     left, _ = claims_for(store)
-    threads = []
+    others = set(threading.enumerate())
     for claims in (closed, left):
         claims.leases.start_renewing()
-        assert claims.leases._thread is not None
-        threads.append(claims.leases._thread)
+    threads = set(threading.enumerate()) - others
+    assert [thread.name for thread in threads] == ["dedup-leases"] * 2
     closed.close()
     del claims, left
     gc.collect()

@@ -10,8 +10,10 @@ from confluent_kafka import Producer
 
 from dedup_sdk import VerdictKind, Window
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
-from tests.support.claiming import claims_of
-from tests.support.consuming import lookup, poll_quiet, poll_some, values, wait_for
+from dedup_sdk.shared._breaker import MAX_WAIT_S
+from tests.support import inside
+from tests.support.claiming import ClockedShared, claims_of
+from tests.support.consuming import active, lookup, poll_quiet, poll_some, progress, values, wait_for
 from tests.support.shared_memory import LEASE_MS, Watched, claim_as, complete_as, shared_id
 
 if TYPE_CHECKING:
@@ -38,24 +40,21 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
     make: Make, send: Send, store: MemoryClaimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch has two runs of it; the second one is of another log, after the first one was judged. Both come again."""
+    consumer = make("pairs", shared=Shared(store, scope="global"))
+    wait_for(consumer, lambda: active(consumer) == [0, 1], "the partitions")
     send("a", "b", topic="pairs", partition=0)
     send("c", topic="pairs", partition=1)
-    consumer = make("pairs", shared=Shared(store, scope="global"))
-    wait_for(
-        consumer,
-        lambda: all(each.engine_partition for each in consumer._session.assigned.values()),
-        "the partitions",
-    )
-    while len(consumer._fetcher.messages) < 3:
-        consumer._loop._maintain()
-        consumer._fetcher.fetch(100, 0.1)
-    by_place = {(message.partition(), message.offset()): message for message in consumer._fetcher.messages}
-    flight = consumer._engine.partitions["pairs", 0].flight
+    fetcher = inside.fetcher_of(consumer)
+    while len(fetcher.messages) < 3:
+        fetcher.fetch(100, 0.1)
+    by_place = {(message.partition(), message.offset()): message for message in fetcher.messages}
+    flight = inside.partition_of(consumer, "pairs", 0).flight
     monkeypatch.setattr(flight, "is_another_log", lambda offsets, _epochs: offsets[0] == 1)
-    consumer._fetcher.rest([by_place[0, 0], by_place[1, 0], by_place[0, 1]])
-    consumer._loop._judge_first(consumer._fetcher.messages)
-    assert ("pairs", 0) not in consumer._engine.partitions
-    assert sorted(values(poll_some(consumer, 3))) == ["a", "b", "c"]
+    fetcher.rest([by_place[0, 0], by_place[1, 0], by_place[0, 1]])
+    got = poll_some(consumer, 1)
+    states = {status.partition: status.state for status in consumer.partition_statuses}
+    assert (values(got), states) == (["c"], {0: "recovering", 1: "active"})
+    assert sorted(values(poll_some(consumer, 2))) == ["a", "b"]
 
 
 def test_an_interrupted_completion_leaves_no_id_with_nobody(
@@ -66,7 +65,7 @@ def test_an_interrupted_completion_leaves_no_id_with_nobody(
     consumer = make("pairs", shared=Shared(store, scope="global"))
     poll_some(consumer, 1)
     claims = claims_of(consumer)
-    claims._owned_keys = Interrupting(claims._owned_keys)
+    claims.owned_keys = Interrupting(claims.owned_keys)
     with pytest.raises(KeyboardInterrupt):
         poll_quiet(consumer)
     send("a", topic="pairs", partition=1)
@@ -107,7 +106,7 @@ def test_an_older_mark_does_not_complete_a_claim(
     )
     [message] = poll_some(consumer, 1)
     assert message.offset() == 1
-    consumer._engine.partitions["orders", 0].persist()
+    inside.partition_of(consumer).persist()
     assert claim_as(store, "x").kind is ClaimKind.IN_FLIGHT
     consumer.commit(message, asynchronous=False)
     [claim] = store.claim(
@@ -129,7 +128,7 @@ def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: S
     assert claim_as(store, "a").kind is ClaimKind.IN_FLIGHT, "the server has the claim"
     store.deaf = False
     wait_for(consumer, lambda: claim_as(store, "a").kind is ClaimKind.DUPLICATE, "the end")
-    assert consumer._engine.next_offset("orders", 0) == 1
+    assert progress(consumer) == (1, 0)
 
 
 def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions(
@@ -143,12 +142,11 @@ def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions
     [message] = poll_some(consumer, 1)
     store.deaf = False
     send("a", topic="pairs", partition=1)
-    twins = consumer._engine.partitions
-    wait_for(consumer, lambda: ("pairs", 1) in twins and twins["pairs", 1].flight.position == 1, "the twin")
+    wait_for(consumer, lambda: progress(consumer, "pairs", 1) == (1, 1), "the twin")
     assert poll_quiet(consumer) == []
     consumer.complete(message)
     wait_for(consumer, lambda: consumer.counters.reasons.get("duplicate.shared") == 1, "the duplicate")
-    assert consumer._engine.next_offset("pairs", 1) == 1
+    assert progress(consumer, "pairs", 1) == (1, 0)
 
 
 def test_no_two_consumers_have_one_name(make: Make, store: MemoryClaimStore) -> None:
@@ -164,7 +162,13 @@ def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     store = Watched()
     store.deaf = store.away = True
     old_ms = int(time.time() * 1000) - 100_000
-    consumer = make("orders", dedup=lookup(window=Window(seconds=10)), shared=Shared(store, scope="global"))
+    # A clock that stands still: the time to ask the store again does not come by itself.
+    now_s = [0.0]
+    consumer = make(
+        "orders",
+        dedup=lookup(window=Window(seconds=10)),
+        shared=ClockedShared(store, scope="global", clock=lambda: now_s[0]),
+    )
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
     producer.produce("orders", "x", headers={"dedup-id": "x"}, timestamp=old_ms)
     assert producer.flush(FLUSH_S) == 0
@@ -176,11 +180,10 @@ def test_what_is_owed_is_told_before_its_id_is_claimed_again(
 
     def come_back(partitions: Sequence[Partition]) -> None:
         store.deaf = store.away = False
-        claims.acks._breaker._retry_at = 0.0
+        now_s[0] = MAX_WAIT_S
         admit(partitions)
 
     monkeypatch.setattr(claims, "admit", come_back)
-    claims.acks._breaker._retry_at = float("inf")
     producer.produce("orders", "x", headers={"dedup-id": "x"}, timestamp=old_ms + 50_000)
     assert producer.flush(FLUSH_S) == 0
     [again] = poll_some(consumer, 1)
@@ -243,5 +246,5 @@ def poll_first(
         producer.produce("orders", name, headers={"dedup-id": name}, timestamp=old_ms + number * apart_ms)
     assert producer.flush(FLUSH_S) == 0
     got = poll_some(consumer, 1)
-    wait_for(consumer, lambda: consumer._engine.partitions["orders", 0].flight.position == len(names), "all")
+    wait_for(consumer, lambda: progress(consumer)[0] == len(names), "all")
     return got

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -11,9 +12,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from dedup_sdk._kafka import assignment, session
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._store.rocks import RocksStore
-from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, wait_for
+from tests.support.consuming import PATIENCE_S, commit_plainly, poll_quiet, poll_some, run_all, wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dedup_sdk import DedupConsumer, PartitionStatus
@@ -109,13 +111,32 @@ def test_offsets_that_go_elsewhere_are_said(
 def test_completing_by_asking_for_more_is_never_uncompleted(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the loop itself completes, a long list in hand is nothing to warn of."""
+    """Where the loop itself completes, many messages in flight are nothing to warn of."""
     monkeypatch.setattr(assignment, "MANY", 5)
+    work, looks, seen = session.Session.work, list[int](), list[tuple[str, ...]]()
+
+    def counted(self: session.Session) -> Any:
+        looks.append(1)
+        return work(self)
+
+    def until(condition: Callable[[], bool]) -> None:
+        ends = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+
+    def handle(message: Any) -> None:
+        if message.offset() == 0:
+            until(lambda: only(consumer).in_flight == 20)
+            looked = len(looks)
+            until(lambda: len(looks) >= looked + 2)
+            seen.append(only(consumer).hindrances)
+
+    monkeypatch.setattr(session.Session, "work", counted)
     send(*map(str, range(20)))
     consumer = make("orders")
-    assert len(consumer.consume(20, PATIENCE_S)) == 20
-    consumer._loop._maintain()
-    assert only(consumer).hindrances == ()
+    run_all(consumer, handle)
+    assert seen == [()]
 
 
 def test_group_metadata_for_a_transaction_comes_with_a_warning(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, run_all, values, wait_for
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def test_what_was_stored_outlives_a_crash(make: Make, send: Send, durability: An
     if durability == "batch":
         poll_quiet(dying)
     # As a killed process leaves: nothing more is written or committed.
-    dying._session.lose(dying.assignment())
+    inside.lose_all(dying)
 
     again = make("orders", config=config)
     dying.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, run_all, values
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def test_a_pause_by_another_thread_is_a_pause(make: Make, send: Send) -> None:
 
 def test_two_loops_at_once_are_refused(make: Make, send: Send) -> None:
     """A second thread that asks for messages gets an error that says what to do; the first one goes on."""
-    consumer = make("orders")
+    consumer, polling = make(), threading.Event()
+    consumer.subscribe(["orders"], on_assign=lambda *_: polling.set())
     errors: list[RuntimeError] = []
 
     def ask() -> None:
@@ -105,9 +107,7 @@ def test_two_loops_at_once_are_refused(make: Make, send: Send) -> None:
             errors.append(error)
 
     def look() -> None:
-        until = time.monotonic() + PATIENCE_S
-        while consumer._loop._poller is None and time.monotonic() < until:
-            time.sleep(0.01)
+        assert polling.wait(PATIENCE_S)
         ask()
         send("a")
 
@@ -156,7 +156,7 @@ def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
         seen.append(message.value().decode())
         if message.offset() == 1 and not sought.is_set():
             sought.set()
-            with consumer._access.lock:
+            with inside.lock_of(consumer).lock:
                 # The others come to their ends while this one has the lock.
                 seeking.set()
                 time.sleep(0.2)

@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Unit, Window, header
 from dedup_sdk._kafka.commit_text import parse_metadata
+from tests.support import inside
 from tests.support.consuming import iterate_all, lookup, poll_quiet, poll_some, poll_through, run_all, values
 from tests.support.sending_units import SendUnits, unit_sender, units
 
@@ -42,7 +43,7 @@ def committed(consumer: DedupConsumer) -> int:
 
 def kill(consumer: DedupConsumer) -> None:
     """Leave as a killed process does: nothing is written or committed."""
-    consumer._session.lose(consumer.assignment())
+    inside.lose_all(consumer)
     consumer.close()
 
 

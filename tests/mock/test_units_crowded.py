@@ -13,7 +13,17 @@ from dedup_sdk import DedupConsumer, Lookup, Unit, Window
 from dedup_sdk._kafka import session
 from dedup_sdk._units import memory as unit_memory
 from tests.mock.conftest import SHARED_GROUP
-from tests.support.consuming import PATIENCE_S, lookup, numbers, poll_some, run_all, values, wait_for
+from tests.support import inside
+from tests.support.consuming import (
+    PATIENCE_S,
+    lookup,
+    numbers,
+    poll_some,
+    progress,
+    run_all,
+    values,
+    wait_for,
+)
 from tests.support.sending_units import SendUnits, unit_sender
 
 if TYPE_CHECKING:
@@ -86,7 +96,7 @@ def crowd_out(
 def coming(consumer: DedupConsumer) -> Iterator[Any]:
     """Yield what comes, until nothing is left to complete."""
     until = time.monotonic() + PATIENCE_S
-    while consumer._engine.next_offset("orders", 0) != len(OPEN) + 201:
+    while progress(consumer) != (len(OPEN) + 201, 0):
         assert time.monotonic() < until, "some of it does not come"
         message = consumer.poll(0.1)
         if message is not None:
@@ -166,7 +176,7 @@ def test_a_restart_in_the_same_backlog_goes_on(make: Make, send: SendUnits, *, d
     assert values(had) == numbers(0, 100)
     for message in had if done else ():
         first.complete(message)
-    first._session.lose(first.assignment())
+    inside.lose_all(first)
     first.close()
     again = make("orders", **settings)
     if done:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from dedup_sdk._kafka.loop import MAINTENANCE_S
+from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
 if TYPE_CHECKING:
@@ -23,12 +25,13 @@ JOIN_S = 40.0
 
 def call_back(consumer: DedupConsumer, callback: Callable[[], object]) -> None:
     """As if the client called back while it polls."""
+    lock = inside.lock_of(consumer)
 
-    def inside() -> None:
-        with consumer._access.in_callback():
+    def called() -> None:
+        with lock.in_callback():
             callback()
 
-    consumer._access.call_client(inside)
+    lock.call_client(called)
 
 
 class Helper:
@@ -163,19 +166,19 @@ def test_the_group_hears_from_a_slow_handler_without_locking_threads_out(
     send(*ids)
     consumer = make("orders", completion="explicit")
     held = poll_some(consumer, 1)
-    while not consumer._ready:
+    while not inside.ready(consumer):
         held += poll_some(consumer, 1)
     helper = Helper(lambda: consumer.complete(held[0]))
-    real = consumer._fetcher.listen
+    fetcher = inside.fetcher_of(consumer)
+    real = fetcher.listen
 
     def listen(wait_s: float) -> None:
         if not helper.ended:
             helper.join()
         real(wait_s)
 
-    monkeypatch.setattr(consumer._fetcher, "listen", listen)
-    consumer._loop._heard_at = 0.0
-    consumer._interruption.request_maintenance()
+    monkeypatch.setattr(fetcher, "listen", listen)
+    time.sleep(2 * MAINTENANCE_S)
 
     assert values(poll_some(consumer, 1)) == [ids[len(held)]]
     assert helper.ended == [True]

@@ -34,7 +34,7 @@ class SnapshotHost(EngineHost):
         if not plan.whole or assignment.new:
             return super()._begin(plan, assignment)
         place = self._write(plan, assignment)
-        identity = self._engine._identity("t", 0, "", None, self._engine.terms_of("t"))
+        identity = self._engine.identity_of("t", 0, "", None, self._engine.terms_of("t"))
         steps = start_from_snapshot(self._held, plan, [str(place)], identity, None)
         try:
             while True:
@@ -60,7 +60,7 @@ class SnapshotHost(EngineHost):
             newest_ms=max((self._log[offset].timestamp_ms for offset in rows), default=-1),
             marks=sum(file.marks for file in files), files=tuple(files),
         )  # fmt: skip
-        identity = self._engine._identity("t", 0, "", None, self._engine.terms_of("t"))
+        identity = self._engine.identity_of("t", 0, "", None, self._engine.terms_of("t"))
         write_manifest(place, Manifest.of_store(identity, f"{WINDOW_MS}ms", 0, (part,)))
         return place
 

@@ -152,12 +152,12 @@ def never_raise_low(patch: pytest.MonkeyPatch) -> None:
 
 def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
     """A commit that does not say where the history begins is taken for one of a history without gaps."""
-    plan = recovery._plan
+    plan = recovery.start_plan
 
     def planned(held: Any, start: Any, client: Any, chosen: Any) -> Any:
         return plan(held, start, client, replace(chosen, history="assume-processed"))
 
-    patch.setattr(recovery, "_plan", planned)
+    patch.setattr(recovery, "start_plan", planned)
 
 
 # --- what travels with a commit -----------------------------------------------------------------------------------------

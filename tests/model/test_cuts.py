@@ -89,7 +89,7 @@ def step_until(member: Member, high: int) -> None:
         held = member.engine.partitions.get((TOPIC, 0))
         if held is not None and held.started and held.flight.high >= high:
             return
-        member.session._recoveries._step(assigned)
+        member.session.recoveries.step(assigned)
         if assigned.recovery is None:
             return
 

@@ -82,9 +82,9 @@ def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
 
 def mix_the_groups(patch: pytest.MonkeyPatch) -> None:
     """Groups on one disk share what they remember."""
-    identity = Deduplicator._identity
+    identity = Deduplicator.identity_of
     patch.setattr(
-        Deduplicator, "_identity", lambda self, *arguments: replace(identity(self, *arguments), group="")
+        Deduplicator, "identity_of", lambda self, *arguments: replace(identity(self, *arguments), group="")
     )
 
 
@@ -120,7 +120,7 @@ def owe_nothing(patch: pytest.MonkeyPatch) -> None:
 
     def forgetful(self: Writer, error: Any) -> None:
         choke(self, error)
-        self._unwritten = []
+        self.unwritten_steps = []
         memory = self._state.memory
         assert isinstance(memory, LookupMemory)
         memory.recent.offsets.clear()

@@ -38,7 +38,7 @@ COUNTS = [Window(count=6), Window(count=40), Window(count=9, milliseconds=320)]
 def small_slots() -> Iterator[None]:
     """Partitions of forty rows are cut into several digest ranges."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "_WORTH_SPLITTING", 12)
+        patch.setattr(slots, "WORTH_SPLITTING", 12)
         patch.setattr(slots, "ROWS_PER_SLOT", 9)
         yield
 

@@ -449,7 +449,7 @@ def _taken(world: UnitWorld, folder: Path) -> tuple[UnitWorld, str]:
         committed=commit.offset,
         complete=commit.complete,
     )
-    fresh._replay(held, left.replay_from, left.replay_to)
+    fresh.replay(held, left.replay_from, left.replay_to)
     return fresh, note
 
 

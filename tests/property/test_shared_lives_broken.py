@@ -15,7 +15,7 @@ from dedup_sdk.shared._acknowledgements import Acknowledgements
 from dedup_sdk.shared._claims import ClaimGatekeeper
 from dedup_sdk.shared._gate import ClaimGate
 from dedup_sdk.shared._leases import Leases
-from dedup_sdk.shared._memory import MemoryClaimStore, _Claimed, _Completed
+from dedup_sdk.shared._memory import Claimed, Completed, MemoryClaimStore
 from dedup_sdk.shared._protocol import ClaimKind
 from tests.property.test_shared_lives import Sharing, Troubled
 from tests.support.broken_promise import BrokenPromiseError
@@ -30,11 +30,11 @@ def mark_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
     claim = MemoryClaimStore._claim
 
     def claim_and_mark(
-        self: MemoryClaimStore, key: bytes, wanted: _Claimed, timestamp_ms: int, window_ms: int, now_ms: float
+        self: MemoryClaimStore, key: bytes, wanted: Claimed, timestamp_ms: int, window_ms: int, now_ms: float
     ) -> Any:
         given = claim(self, key, wanted, timestamp_ms, window_ms, now_ms)
         if given.kind is ClaimKind.FRESH:
-            self._entries[key] = _Completed(given.token, timestamp_ms, now_ms + window_ms)
+            self._entries[key] = Completed(given.token, timestamp_ms, now_ms + window_ms)
         return given
 
     patch.setattr(MemoryClaimStore, "_claim", claim_and_mark)
@@ -45,7 +45,7 @@ def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
     def forget(self: ClaimGatekeeper, own: ClaimGate, digests: Any) -> None:
         for digest in list(digests):
-            self._owned_keys.discard(own.owned.pop(digest).key)
+            self.owned_keys.discard(own.owned.pop(digest).key)
 
     patch.setattr(ClaimGatekeeper, "release", forget)
 
@@ -96,7 +96,7 @@ def compare_no_tokens(patch: pytest.MonkeyPatch) -> None:
     def release(self: MemoryClaimStore, ids: Any, tokens: Any) -> list[bool]:
         del tokens
         for key in ids:
-            if isinstance(self._entries.get(key), _Claimed):
+            if isinstance(self._entries.get(key), Claimed):
                 del self._entries[key]
         return [True] * len(ids)
 
@@ -109,7 +109,7 @@ def claim_what_is_held_here(patch: pytest.MonkeyPatch) -> None:
 
     def begin(self: ClaimGatekeeper, *arguments: Any, **named: Any) -> None:
         init(self, *arguments, **named)
-        self._owned_keys = Forgetful()
+        self.owned_keys = Forgetful()
 
     patch.setattr(ClaimGatekeeper, "__init__", begin)
 

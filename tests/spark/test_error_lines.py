@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import id_spec
+from spark_backfill import kafka_log
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line
@@ -173,16 +174,17 @@ def test_a_setting_that_no_client_knows_is_wrong_usage() -> None:
         KafkaLog("127.0.0.1:1", "orders", {"no.such.setting": "1"})
 
 
-def test_a_broker_that_does_not_describe_the_topic_is_named() -> None:
+def test_a_broker_that_does_not_describe_the_topic_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait that ends has no text of its own."""
     silent: Future[Any] = Future()
     silent.set_exception(TimeoutError())
-    with KafkaLog("127.0.0.1:1", "orders", {}) as log:
-        log._admin = cast("Any", SimpleNamespace(describe_topics=lambda *_, **__: {"orders": silent}))
-        with pytest.raises(
-            BackfillError, match=r"describing the topic: Kafka at 127.0.0.1:1 said TimeoutErr"
-        ):
-            log.topic_id()
+    admin = SimpleNamespace(describe_topics=lambda *_, **__: {"orders": silent})
+    monkeypatch.setattr(kafka_log, "AdminClient", lambda *_, **__: admin)
+    with (
+        KafkaLog("127.0.0.1:1", "orders", {}) as log,
+        pytest.raises(BackfillError, match=r"describing the topic: Kafka at 127.0.0.1:1 said TimeoutErr"),
+    ):
+        log.topic_id()
 
 
 @pytest.mark.spark

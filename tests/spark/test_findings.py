@@ -97,7 +97,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str
 ) -> None:
     """Cut into runs and digest ranges, packed, written and read from the outcomes' text, nothing is miscounted."""
-    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
+    monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     partitions, chosen = range(3), Window.parse(window)
     log = log_of(partitions, 400, names=150)
     offset_ranges, plan = plan_of(partitions, 400, split=chosen.count is None)
@@ -151,7 +151,7 @@ def test_rows_in_any_order_find_the_same(
     spark: SparkSession, attempts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of a source without an order, scattered over tasks, are put in order first where a report is asked for."""
-    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
+    monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     partitions = range(2)
     log = log_of(partitions, 300, names=120)
     offset_ranges, plan = plan_of(partitions, 300, split=True)

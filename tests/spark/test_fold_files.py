@@ -65,7 +65,7 @@ def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome]) -> dict[int, dict[
 
 def test_marks_equal_a_loop_over_the_log(frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into digest ranges, each partition's files hold what a loop over its records remembers."""
-    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 100)
+    monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
     rows = rows_of([0, 2, 3], 800, names=300)
     offset_ranges = [offset_range_of(partition, 1_600) for partition in (0, 2, 3)]
@@ -87,7 +87,7 @@ def test_digest_ranges_of_a_partition_do_not_overlap(
     frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of a partition ascend and keep apart, so that RocksDB takes them in at its lowest level."""
-    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 10)
+    monkeypatch.setattr(slots, "WORTH_SPLITTING", 10)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 100)
     plan, outcomes = fold_to_files(
         frame(rows_of([5], 300, names=250)), [offset_range_of(5, 600)], DAY, attempts
@@ -106,7 +106,7 @@ def test_an_id_on_most_records_is_a_mark_a_run(
 
     from spark_backfill.fold import Packing, pack_rows
 
-    monkeypatch.setattr(slots, "_WORTH_SPLITTING", 10)
+    monkeypatch.setattr(slots, "WORTH_SPLITTING", 10)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
     hot = [Row(0, offset, 1_000 + offset, digest_of(0)) for offset in range(0, 2_000, 2)]
     rows = sorted([*hot, *(Row(0, offset, 1_000, digest_of(offset)) for offset in range(1, 2_000, 2))])

@@ -76,7 +76,7 @@ def test_a_mount_point_is_refused_before_anything_is_made(
     volume.mkdir()
     mounts = tmp_path / "mounts"
     mounts.write_text(rf"36 35 98:0 /data {tmp_path}/my\040snapshots rw,noatime - ext4 /dev/sda rw")
-    monkeypatch.setattr(output_module, "_MOUNTS", mounts)
+    monkeypatch.setattr(output_module, "MOUNTS", mounts)
     with pytest.raises(BackfillError, match="is a mount point"):
         Output(volume, overwrite=False)
     published(volume / "today", "new")

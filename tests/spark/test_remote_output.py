@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import s3fs
+from fsspec.core import url_to_fs
 
 from dedup_sdk._record import Record
 from dedup_sdk._store.backup import restore_snapshot
@@ -123,8 +124,9 @@ def test_what_cannot_be_taken_back_is_named(
 
     def failing(target: UrlTarget, source: Any) -> None:
         finish(target, source)
-        # The methods of this driver are each instance's own.
-        monkeypatch.setattr(target._filesystem, "rm_file", _refused)
+        # The methods of this driver are each instance's own; fsspec keeps one instance a process.
+        driver, _ = url_to_fs(target.place)
+        monkeypatch.setattr(driver, "rm_file", _refused)
         raise SnapshotError(f"{target.place} cannot be written")
 
     monkeypatch.setattr(UrlTarget, "finish", failing)

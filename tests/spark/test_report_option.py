@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import json
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Self
 
 import pytest
 from confluent_kafka import Producer
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from spark_backfill.submission import Submission
     from tests.support.brokers import Broker
 
 BASE_MS = 1_700_000_000_000
@@ -133,23 +132,20 @@ def test_an_empty_topic_has_a_report(broker: Broker, make_topic: Callable[..., s
 
 
 def test_a_page_that_cannot_be_drawn_costs_no_snapshot(
-    broker: Broker, make_topic: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, make_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     """When the report's disk is full at the end, the snapshot is there, and a line says how to draw the page later."""
-
-    def full(*_: object) -> str:
-        raise OSError(errno.ENOSPC, "No space left on device")
 
     def no_session() -> SparkSession:
         raise AssertionError("Spark was started for nothing")
 
     said: list[str] = []
-    monkeypatch.setattr(pages, "_html", full)
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / pages.PAGE_NAME).symlink_to("/dev/full")
     backfill(parse_options(arguments(broker, make_topic(1), tmp_path), print), no_session, say=said.append)
     assert verify_snapshot(tmp_path / "snapshot").partitions
     assert "warning: the snapshot is there, but no report" in said[-1]
     assert "No space left" in said[-1]
-    monkeypatch.undo()
     assert pages.write_page(read_document(tmp_path / "snapshot"), tmp_path / "later").is_file()
 
 
@@ -158,16 +154,16 @@ def test_what_a_report_needs_is_looked_at_before_java_starts(
 ) -> None:
     """Without the extra, or with a file in the report's place, there is one line and no spark-submit."""
 
-    def nothing_is_started(*_: object) -> str:
+    def nothing_is_started(*_: object, **__: object) -> Submission:
         raise AssertionError("spark-submit was started")
 
-    monkeypatch.setattr(launch, "_follow", nothing_is_started)
+    monkeypatch.setattr(launch, "Submission", nothing_is_started)
     given = ["--bootstrap", "localhost:1", "--topic", "t", "--id", "key", "--window", "1d", "--whole-topic"]
     given += ["--output", str(tmp_path / "snapshot"), "--report", str(tmp_path / "report")]
     (tmp_path / "report").write_text("mine")
     assert run(["backfill", *given]) == 1
     assert "cannot be a folder" in capfd.readouterr().err
-    monkeypatch.setattr(pages, "_NEEDED", ("no_such_library",))
+    monkeypatch.setattr(pages, "NEEDED", ("no_such_library",))
     assert run(["backfill", *given]) == 1
     assert "pip install 'dedup-sdk[report]'" in capfd.readouterr().err
 
@@ -176,11 +172,26 @@ def test_a_report_is_placed_where_the_user_is(tmp_path: Path, monkeypatch: pytes
     """A relative folder is that of the user, not of the scratch folder that Spark is started in."""
     started: list[list[str]] = []
 
-    def note(line: list[str], *_: object) -> str:
-        started.append(line)
-        return json.dumps({})
+    class Noted:
+        """A job that ends at once, with an empty answer."""
 
-    monkeypatch.setattr(launch, "_follow", note)
+        stderr: tuple[str, ...] = ()
+
+        def __init__(self, line: list[str], *, stdout: IO[str], **_: object) -> None:
+            started.append(line)
+            stdout.write("{}")
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def wait(self) -> int:
+            """See `Submission`."""
+            return 0
+
+    monkeypatch.setattr(launch, "Submission", Noted)
     monkeypatch.chdir(tmp_path)
     assert launch.backfill([*GIVEN, "--report", "r"]) == {}
     assert started[0][-2:] == ["--report", str(tmp_path / "r")]

@@ -185,7 +185,7 @@ def test_a_server_that_is_started_anew_each_time_ends_the_run(monkeypatch: pytes
         loads.append(len(files))
         return 1
 
-    monkeypatch.setattr(shared_rebuild, "_load", load)
+    monkeypatch.setattr(shared_rebuild, "load_files", load)
     said: list[str] = []
     shared: Any = SimpleNamespace(server=Server(), scope_of=lambda *_, **__: b"scope")
     session: Any = SimpleNamespace(get=lambda: None)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._window import Window
 from spark_backfill import time_fold
 from spark_backfill.time_fold import TimeFold
 from tests.support.folding import add_rows
 from tests.support.known_marks import newest_marks
 from tests.support.naive_fold import Row, digest_of, live, naive_fold
+
+if TYPE_CHECKING:
+    from dedup_sdk._marks import Marks
 
 WINDOW = Window(milliseconds=40)
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.integers(-1, 200)), max_size=60)
@@ -51,15 +57,22 @@ def test_leaves_out_only_what_is_older(drawn: list[tuple[int, int]], keep_from_m
 
 def test_memory_is_bounded_by_distinct_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single ID in a million rows never keeps more than the bound of rows, and its last record wins."""
-    monkeypatch.setattr(time_fold, "_PENDING_ROWS", 100)
-    folding = TimeFold(None)
+    monkeypatch.setattr(time_fold, "PENDING_ROWS", 100)
     most = 0
+
+    def counted(rows: Marks) -> Marks:
+        """What is kept is folded when it is at its most."""
+        nonlocal most
+        most = max(most, rows.count)
+        return newest_per_digest(rows)
+
+    monkeypatch.setattr(time_fold, "newest_per_digest", counted)
+    folding = TimeFold(None)
     for start in range(0, 10_000, 50):
         offsets = np.arange(start, start + 50, dtype=np.int64)
         folding.add(digest_of("hot") * 50, offsets, offsets)
-        most = max(most, folding._pending_rows + folding._folded.count)
-    assert most <= 200
     assert newest_marks([folding.finish().marks])[digest_of("hot")].offset == 9_999
+    assert 100 < most <= 200
 
 
 def test_marks_ascend_as_unsigned_bytes() -> None:

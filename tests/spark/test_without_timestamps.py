@@ -9,7 +9,7 @@ from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk.ids import key
 from spark_backfill.offset_range import OffsetRange, horizon_ms
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.snapshot import _partition
+from spark_backfill.snapshot import partition_manifest
 
 WINDOW = Window(seconds=60)
 
@@ -34,7 +34,7 @@ def rebuilt(timestamps: list[int]) -> int | None:
         newest_ms=max(timestamps), accepted=0, forgotten_ms=None, forgotten_number=None, file=None,
     )  # fmt: skip
     offset_range = OffsetRange(partition=0, low=5, begin=5, high=5 + len(timestamps), complete=False)
-    return _partition(offset_range, [outcome], counted=False).since_ms
+    return partition_manifest(offset_range, [outcome], counted=False).since_ms
 
 
 @pytest.mark.parametrize("timestamps", [[-1], [-1, -1, -1]])

@@ -38,12 +38,13 @@ def bridge(
     target: str,
     *topics: str,
     config: dict[str, Any] | None = None,
+    source_config: dict[str, Any] | None = None,
     session_ms: int = 1_200,
     **options: Any,
 ) -> Bridge:
-    """A bridge between two addresses that says nothing to stderr; ``config`` is more of the target's settings."""
+    """A bridge between two addresses that says nothing to stderr; ``config`` and ``source_config`` are more settings of the two clients."""
     return Bridge(
-        {"bootstrap.servers": source, **QUICK, "session.timeout.ms": session_ms},
+        {"bootstrap.servers": source, **QUICK, "session.timeout.ms": session_ms, **(source_config or {})},
         {"bootstrap.servers": target, "log_level": 0, "linger.ms": 0, **(config or {})},
         **{"topics": topics or ["orders"], **options},
     )  # fmt: skip

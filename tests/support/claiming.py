@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from dedup_adapters.redis import RedisStore
-from dedup_sdk.shared import ClaimKind
+from dedup_sdk.shared import ClaimKind, Shared
 from dedup_sdk.shared._claims import ClaimGatekeeper
+from tests.support import inside
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dedup_sdk import DedupConsumer
+    from dedup_sdk._engine.gates import Gatekeeper
+    from dedup_sdk._observe import Counters
     from dedup_sdk.shared import ClaimStore
 
 WINDOW_MS = 3_600_000
@@ -21,9 +27,20 @@ PATIENCE_S = 60.0
 
 def claims_of(consumer: DedupConsumer) -> ClaimGatekeeper:
     """What a consumer has claimed."""
-    claims = consumer._engine.gatekeeper
+    claims = inside.gatekeeper_of(consumer)
     assert isinstance(claims, ClaimGatekeeper)
     return claims
+
+
+@dataclass(frozen=True, slots=True)
+class ClockedShared(Shared):
+    """Settings of a shared memory, for a consumer that reads another clock (in seconds) for its leases and outages."""
+
+    clock: Callable[[], float] = field(kw_only=True)
+
+    def gatekeeper(self, counters: Counters, *, group: str, silence_s: float) -> Gatekeeper:
+        """See `Shared.gatekeeper`."""
+        return ClaimGatekeeper(self, counters, group=group, silence_s=silence_s, clock=self.clock)
 
 
 class Outcome(NamedTuple):

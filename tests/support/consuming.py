@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -100,7 +101,7 @@ def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
         silent_s += min(time.monotonic() - began, _LOOK_S)
         if message is not None:
             got.append(message)
-        if message is not None or consumer._session.recovering or not consumer._session.assigned:
+        if message is not None or not _delivers(consumer):
             silent_s = 0.0
         elif (
             silent_s >= max(seconds, SILENT_S)
@@ -138,9 +139,45 @@ def _ends(consumer: Any, topic: str) -> dict[int, int]:
     }
 
 
+def progress(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> tuple[int | None, int]:
+    """The offset up to which the records of a partition are judged, and how many of them are not completed."""
+    status = _status(consumer, topic, partition)
+    return (None, 0) if status is None else (status.position, status.in_flight)
+
+
+def replayed(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> int:
+    """How many records the recovery of a partition has read again, by its status."""
+    status = _status(consumer, topic, partition)
+    assert status is not None, f"{topic}[{partition}] is not assigned"
+    found = re.search(r"replayed (\d+) records", status.detail)
+    return 0 if found is None else int(found[1])
+
+
+def _status(consumer: DedupConsumer, topic: str, partition: int) -> PartitionStatus | None:
+    return next(
+        (each for each in consumer.partition_statuses if (each.topic, each.partition) == (topic, partition)),
+        None,
+    )
+
+
+def active(consumer: DedupConsumer) -> list[int]:
+    """The partitions that deliver, by number."""
+    return sorted(status.partition for status in consumer.partition_statuses if status.state == "active")
+
+
 def _judged(consumer: Any) -> dict[int, int | None]:
     """By partition in hand, up to where its records are judged."""
     return {status.partition: status.position for status in consumer.partition_statuses}
+
+
+def _delivers(consumer: Any) -> bool:
+    """Whether the consumer has partitions, and none of them is still to begin."""
+    statuses = consumer.partition_statuses
+    return bool(statuses) and not any(map(_recovers, statuses))
+
+
+def _recovers(status: PartitionStatus) -> bool:
+    return status.state == "recovering" and "failed" not in status.hindrances
 
 
 def _read_to_the_end(consumer: Any) -> bool:
@@ -195,17 +232,17 @@ def ending_with_the_log(consumer: Any) -> Iterator[None]:
 
 
 def _is_completed(consumer: Any, answer_s: float) -> bool:
-    ours = [TopicPartition(*each) for each in consumer._session.assigned]
-    if not ours or consumer._session.recovering:
+    if not _delivers(consumer):
         return False
     # First by the end that the client has heard of last: that asks no broker.
     for known in (True, False):
-        for at in ours:
+        for status in consumer.partition_statuses:
+            at = TopicPartition(status.topic, status.partition)
             try:
                 _, end = Consumer.get_watermark_offsets(consumer, at, timeout=answer_s, cached=known)
             except KafkaException:
                 return False
-            if (consumer._engine.next_offset(at.topic, at.partition) or 0) < end:
+            if (status.position or 0) < end or status.in_flight:
                 return False
     return True
 

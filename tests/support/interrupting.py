@@ -53,11 +53,12 @@ class InterruptedAt:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         self._last[id(frame)] = frame.f_lasti
-        return self._stepped
+        return self.stepped
 
-    def _stepped(self, frame: FrameType, event: str, _argument: Any) -> Any:
+    def stepped(self, frame: FrameType, event: str, _argument: Any) -> Any:
+        """Trace one instruction of a frame of this package (see `sys.settrace`)."""
         if event != "opcode":
-            return self._stepped
+            return self.stepped
         code, last = frame.f_code, self._last.get(id(frame))
         self._last[id(frame)] = frame.f_lasti
         if last is not None and code.co_code[last] in _LOOKS:
@@ -68,7 +69,7 @@ class InterruptedAt:
                 self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
                 sys.settrace(None)
                 raise Interrupted
-        return self._stepped
+        return self.stepped
 
 
 def _handler(code: CodeType, offset: int) -> int | None:

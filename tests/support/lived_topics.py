@@ -19,7 +19,7 @@ from dedup_sdk.ids import key
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
-from tests.support.consuming import make_consumer, poll_some, poll_through, run_through
+from tests.support.consuming import make_consumer, poll_some, poll_through, replayed, run_through
 from tests.support.known_marks import newest_of
 from tests.support.lives import in_window
 from tests.support.producing import outgoing, produce
@@ -341,9 +341,9 @@ class Life:
         produce(self.broker.bootstrap, self.topic, outgoing(self.late))
         with self.consumer(self.folder / "new", recovery=Recovery(snapshot=snapshot)) as consumer:
             came = poll_through(consumer, self.topic)
-            assigned = consumer._session.assigned
-            assert [assigned[self.topic, number].replayed for number in PARTITIONS] == [0, 0]
-            assert "snapshot of" in assigned[self.topic, 0].note
+            assert [replayed(consumer, self.topic, number) for number in PARTITIONS] == [0, 0]
+            details = {status.partition: status.detail for status in consumer.partition_statuses}
+            assert "snapshot of" in details[0]
             assert consumer.counters.verdicts["duplicate"] > 0
         return [(each.partition(), each.offset()) for each in came]
 

@@ -21,7 +21,10 @@ from tests.support.events import Events
 from tests.support.one_partition import TOPIC, Cluster, ListClient, ids_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._observe import Observer
 
 LOG = [b"a", b"b", b"c", b"d", b"e", b"f"]
 DAY = Window(days=1)
@@ -65,12 +68,16 @@ class Machine:
         reset: Reset = "earliest",
         window: Window = DAY,
         timeout_s: float | None = None,
+        observers: Iterable[Observer] = (),
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory
         config = client_settings({"group.id": "g", "auto.offset.reset": reset})
         self.engine = Deduplicator(
-            Lookup(id=key(), window=window), store=self.memory, group="g", observers=[self.listener]
+            Lookup(id=key(), window=window),
+            store=self.memory,
+            group="g",
+            observers=[*observers, self.listener],
         )
         self.client, self.callback_errors = ListClient(cluster), CallbackErrors()
         chosen = Recovery(timeout=timeout_s)

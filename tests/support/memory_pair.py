@@ -51,7 +51,7 @@ def one_by_one(rule: LastRule, keys: SourceKeys, progress: Progress, recent: Mar
     flight, reach = memory.flight, memory.reach
     memory.sources = FoldsOneByOne(rule, keys, flight, reach)
     memory.sources.load(recent)
-    memory._judge = JudgesOneByOne(flight, reach, memory.sources, memory.fallback_ids, None)
+    memory.last_judge = JudgesOneByOne(flight, reach, memory.sources, memory.fallback_ids, None)
     return PartitionState(memory)
 
 

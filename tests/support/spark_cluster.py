@@ -12,7 +12,7 @@ import psutil
 
 from dedup_sdk.testing import free_port
 from dedup_sdk.testing._java_home import spark_environment
-from spark_backfill.launch import _spark_home
+from spark_backfill.launch import spark_home
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,13 +83,13 @@ class SparkCluster:
         place.mkdir(parents=True)
         java = spark_environment()["JAVA_HOME"]
         environment = {
-            "HOME": str(place), "JAVA_HOME": java, "PATH": "/usr/bin:/bin", "SPARK_HOME": str(_spark_home()),
+            "HOME": str(place), "JAVA_HOME": java, "PATH": "/usr/bin:/bin", "SPARK_HOME": str(spark_home()),
             "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(place / "local"),
             "SPARK_NO_DAEMONIZE": "1", "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         }  # fmt: skip
         with (place / "log").open("wb") as log:
             started = subprocess.Popen(
-                [str(_spark_home() / "bin" / "spark-class"), main, *arguments],
+                [str(spark_home() / "bin" / "spark-class"), main, *arguments],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=place, env=environment, start_new_session=True,
             )  # fmt: skip
         process = psutil.Process(started.pid)

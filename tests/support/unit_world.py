@@ -99,10 +99,11 @@ class UnitWorld:
             stored, committed=self.commit.offset, low=self.commit.low, complete=self.commit.complete
         )
         held.start(plan)
-        self._replay(held, plan.replay_from, plan.replay_to)
+        self.replay(held, plan.replay_from, plan.replay_to)
         self.position = self.commit.offset
 
-    def _replay(self, held: Partition, start: int, end: int) -> None:
+    def replay(self, held: Partition, start: int, end: int) -> None:
+        """Fold what lies between two offsets, three records at a time."""
         tail = [entry for entry in self.log if start <= entry.offset < end]
         for at in range(0, len(tail), 3):
             piece = tail[at : at + 3]

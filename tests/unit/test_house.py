@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _ROOT: Final = Path(__file__).parents[2]
 _PRODUCT: Final = ("dedup_sdk", "adapters/dedup_adapters", "spark_backfill")
@@ -220,3 +221,163 @@ def test_a_function_fits_on_a_screen_and_a_half() -> None:
                 if lines > _MOST_LINES:
                     long.append(f"{module} {node.name}: {lines} lines")
     assert long == []
+
+
+_OURS: Final = frozenset({"dedup_sdk", "dedup_adapters", "spark_backfill", "benchmarks", "examples", "tests"})
+_PRIVATE: Final = re.compile(r"(?<!\w)_[^\W_]\w*")
+_OF_TUPLES: Final = frozenset(dir(NamedTuple("_", [])))
+_OF_OTHERS: Final = frozenset({"_jdf"})
+"""Private names of libraries, on objects whose class no import tells: PySpark's data frame in Java."""
+_BY_NAME: Final = frozenset({
+    "setattr", "delattr", "getattr", "hasattr", "attrgetter", "methodcaller", "patch", "object",
+})  # fmt: skip
+"""Calls that take the name of an attribute: of the language, of `pytest.MonkeyPatch`, of ``unittest.mock``."""
+_MODULE_NAMES: Final = frozenset(
+    ".".join(Path(module.removeprefix("adapters/")).with_suffix("").parts[:end])
+    for module, _ in MODULES
+    for end in range(1, 8)
+)
+"""The dotted names of all packages and modules of the product."""
+_INSIDE: Final = "tests/support/inside.py"
+"""The functions by which tests reach into a consumer."""
+_BROKEN_TWINS: Final = {
+    "tests/chaos/sabotage.py": "breaks a rule in a process, so that a scenario must fail",
+    "tests/model/test_broken_code.py": "breaks a function of the code, which the model must notice",
+    "tests/model/test_worlds.py": "breaks a function of the code, which a world must notice",
+    "tests/property/test_shared_lives_broken.py": "breaks the shared memory, which the truth of its lives must notice",
+    "tests/property/test_units.py": "breaks the unit gate, which its oracle must notice",
+    "tests/support/outbox_worker.py": "breaks the order of the outbox in a process, which the kills must notice",
+}
+"""Files that put a broken function in the place of one of ours, and why."""
+
+
+def _is_private(name: str) -> bool:
+    return _PRIVATE.fullmatch(name) is not None and name not in _OF_TUPLES | _OF_OTHERS
+
+
+def _has_private_part(dotted: str) -> bool:
+    """Whether a dotted name has a private part that is neither a package nor a module: those are named as they like."""
+    parts = dotted.split(".")
+    return any(
+        _is_private(part) and ".".join(parts[:end]) not in _MODULE_NAMES for end, part in enumerate(parts, 1)
+    )
+
+
+def _own_names(tree: ast.AST) -> set[str]:
+    """Return the names of the attributes and methods of a file's own classes."""
+    own = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                    own.add(each.name)
+                elif isinstance(each, ast.AnnAssign | ast.Assign):
+                    targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                    own |= {target.id for target in targets if isinstance(target, ast.Name)}
+            own |= {each.attr for each in _set_attributes(node) if _is_self(each.value)}
+    return own
+
+
+def _is_self(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "super"
+    return isinstance(node, ast.Name) and node.id in {"self", "cls"}
+
+
+def _is_ours(module: str | None) -> bool:
+    return (module or "").split(".")[0] in _OURS
+
+
+def _foreign_names(tree: ast.AST) -> set[str]:
+    """Return the names that a file imports from others: what hangs on them is not ours."""
+    foreign = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            foreign |= {
+                (each.asname or each.name).split(".")[0] for each in node.names if not _is_ours(each.name)
+            }
+        elif isinstance(node, ast.ImportFrom) and not _is_ours(node.module):
+            foreign |= {each.asname or each.name for each in node.names}
+    return foreign
+
+
+def _root(node: ast.expr) -> str:
+    """Return the name at which a chain of attributes, calls and elements begins; "" where it begins with no name."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _names_given(call: ast.Call, foreign: set[str]) -> Iterator[str]:
+    """Yield the names of attributes that a call is given as texts: ``setattr(session, "name")``, ``patch("dedup_sdk.name")``."""
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else _root(call.func)
+    if called in _BY_NAME and call.args and _root(call.args[0]) not in foreign:
+        for each in call.args[:2]:
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                yield each.value
+
+
+def _reaches(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each place where a file reaches into private parts of ours."""
+    own, foreign = _own_names(tree), _foreign_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            # Texts are slow: first the name.
+            reached = _is_private(node.attr) and node.attr not in own and _root(node) not in foreign
+            if reached and not _is_self(node.value) and _has_private_part(ast.unparse(node)):
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom) and _is_ours(node.module):
+            names = (f"{node.module}.{each.name}" for each in node.names)
+            yield from ((node.lineno, f"import {name}") for name in names if _has_private_part(name))
+        elif isinstance(node, ast.Call):
+            names = (name for name in _names_given(node, foreign) if name not in own)
+            yield from ((node.lineno, ast.unparse(node)) for name in names if _has_private_part(name))
+
+
+def test_tests_speak_through_public_names() -> None:
+    """A test that reads or patches private parts breaks with each change inside, and says little to who reads it."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((_ROOT / "tests").rglob("*.py")):
+        place = str(path.relative_to(_ROOT))
+        for line, text in _reaches(ast.parse(path.read_text(encoding="utf-8"))):
+            found[place].append(f"{place}:{line} {text}")
+    exempt = {_INSIDE, *_BROKEN_TWINS}
+    assert [each for place, places in found.items() if place not in exempt for each in places] == []
+    assert exempt <= found.keys(), "a file in the table needs its place there no more"
+
+
+def test_the_rule_sees_every_way_inside() -> None:
+    """One line each; what a file defines itself, and what belongs to a library, is its business."""
+    reaching = """
+from confluent_kafka import KafkaError
+import os
+from dedup_sdk._core.lookup import _first
+from tests.support.marks import _second, IDENTITY
+from dedup_sdk._kafka import session, recovery as steps
+
+def test(consumer, monkeypatch, row):
+    consumer._third.assigned.clear()
+    session._fourth = 1
+    assert steps.start(consumer)[0]._fifth
+    monkeypatch.setattr("dedup_sdk._kafka.session._sixth", 1)
+    monkeypatch.setattr(session, "_seventh", 1)
+    getattr(consumer, "_eighth")
+    monkeypatch.delattr(consumer.part, "_ninth")
+    consumer._own_method()
+    os._exit(KafkaError._TIMED_OUT)
+    row._replace(offset=1)
+    monkeypatch.setattr(os, "_exit", row)
+    monkeypatch.setattr("dedup_sdk._kafka.session.SLICE_S", 1)
+    print("_eleventh")
+
+class Fake(session.Session):
+    def _own_method(self):
+        self._inherited()
+        super()._inherited()
+        self.part()._tenth()
+"""
+    texts = [text for _, text in sorted(_reaches(ast.parse(reaching)))]
+    modules = {"_core", "_kafka"}
+    seen = [word for text in texts for word in _PRIVATE.findall(text) if word not in modules]
+    names = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+    assert seen == [f"_{name}" for name in names]

@@ -226,7 +226,11 @@ def test_type_checkers_and_the_interpreter_find_the_same_names(name: str) -> Non
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert imported == {each: module for module, names in package._MODULES.items() for each in names}
+    [table] = [
+        node.value for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "_MODULES" and node.value is not None
+    ]  # fmt: skip
+    assert imported == {each: module for module, names in ast.literal_eval(table).items() for each in names}
     assert sorted(imported) == package.__all__
 
 

@@ -21,7 +21,7 @@ def test_a_restart_on_the_same_disk_goes_on(world: World) -> None:
 
     with world.consumer() as consumer:
         assert values(poll_quiet(consumer)) == ["c", "d"]
-        assert consumer._session.assigned[world.topic, 0].replayed == 0
+        assert consumer.partition_statuses[0].detail == "resumed"
         assert consumer.counters.verdicts["unverified"] == 0
 
 

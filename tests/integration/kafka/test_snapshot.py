@@ -32,7 +32,7 @@ def test_a_snapshot_stands_for_the_past(past: World, tmp_path: Path) -> None:
 
     with past.consumer("two", recovery=Recovery(snapshot=snapshot)) as consumer:
         assert values(poll_quiet(consumer)) == ["e"]
-        assert consumer._session.assigned[past.topic, 0].replayed == 1
+        assert consumer.partition_statuses[0].detail.endswith(", replayed 1 records")
         assert consumer.counters.verdicts["unverified"] == 0
     past.rest("one")
     assert stored_marks(past.disk("two")) == stored_marks(past.disk("one"))
@@ -44,7 +44,7 @@ def test_a_store_that_is_there_is_not_replaced(past: World, tmp_path: Path) -> N
 
     with past.consumer("one", recovery=Recovery(snapshot=snapshot)) as consumer:
         assert values(poll_quiet(consumer)) == ["e"]
-        assert consumer._session.assigned[past.topic, 0].note == "resumed"
+        assert consumer.partition_statuses[0].detail == "resumed"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_snapshot_of_another_history_is_not_taken(
         past.consumer("two", recovery=Recovery(snapshot=snapshot)) as consumer,
     ):
         assert values(poll_quiet(consumer)) == ["e"]
-        assert consumer._session.assigned[past.topic, 0].replayed == 5
+        assert consumer.partition_statuses[0].detail.endswith(", replayed 5 records")
     assert why in caplog.text
 
 
@@ -145,4 +145,4 @@ def test_a_store_restored_after_a_rewind_is_not_taken_for_rewound(past: World, t
 
     with past.consumer("two") as consumer:
         assert values(poll_quiet(consumer)) == []
-        assert consumer._session.assigned[past.topic, 0].note == "resumed"
+        assert consumer.partition_statuses[0].detail == "resumed"

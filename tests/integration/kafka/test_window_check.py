@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedup_sdk import Window
 from dedup_sdk._cli.app import run
+from dedup_sdk._kafka.client import Client
 from tests.support.consuming import PATIENCE_S, commit_plainly, lookup, make_consumer, poll_quiet
 from tests.support.producing import Outgoing, produce
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from dedup_sdk._kafka.client import PendingRequest
     from tests.conftest import MakeTopic
     from tests.support.brokers import Broker
 
@@ -42,19 +44,31 @@ def test_a_window_that_does_not_fit_is_told_of_once(
 
 
 def test_a_window_that_fits_is_no_news(
-    broker: Broker, make_topic: MakeTopic, group: str, tmp_path: Path
+    broker: Broker, make_topic: MakeTopic, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A week, and a topic as brokers make them."""
+    asked: list[PendingRequest] = []
+    ask = Client.topic_settings
+
+    def noted(client: Client, topic: str) -> PendingRequest | None:
+        request = ask(client, topic)
+        assert request is not None
+        asked.append(request)
+        return request
+
+    monkeypatch.setattr(Client, "topic_settings", noted)
     topic = make_topic(partitions=1)
     with make_consumer(broker.bootstrap, group, tmp_path) as consumer:
         consumer.subscribe([topic])
         poll_quiet(consumer)
-        check = consumer._session._window_check
         until = time.monotonic() + PATIENCE_S
-        while check.asked or not check._topics:
+        while not asked or not asked[0].answer.done():
             consumer.poll(0.1)
             assert time.monotonic() < until
+        assert asked[0].answer.result()["retention.ms"].value is not None
+        poll_quiet(consumer)
         assert consumer.counters.events == {}
+    assert len(asked) == 1
 
 
 def test_the_command_says_what_fits(

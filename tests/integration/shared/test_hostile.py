@@ -405,7 +405,7 @@ def test_connections_that_are_cut_are_no_outage(postgresql_server: str) -> None:
             cuts -= 1
             cut_connections(other)
 
-    event.listen(store._engine, "commit", cut_some)
+    event.listen(engine, "commit", cut_some)
     [again] = store.claim(shared_ids(2)[1:], "a", FOREVER_MS, timestamps_ms=[0], window_ms=FOREVER_MS)
     assert again.kind is ClaimKind.FRESH
     assert cuts == 0

@@ -135,7 +135,7 @@ def test_a_consumer_that_stands_still_in_a_question_keeps_nobody_waiting(
             assert go_on.wait(2 * PATIENCE_S)
 
     slow = SharedStore(engine, table=table, answer_timeout=2 * PATIENCE_S)
-    event.listen(slow._engine, "commit", stop)
+    event.listen(engine, "commit", stop)
     other = SharedStore(postgresql_server, table=table, timeout=1.0)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(claim, slow)

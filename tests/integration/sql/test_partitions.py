@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import BigInteger, bindparam, text
+from sqlalchemy import BigInteger, bindparam, event, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_adapters.sql import Inbox, InboxError, is_retryable
@@ -113,18 +113,21 @@ def test_the_lock_is_taken_before_the_statement_that_looks(
     """A transaction that has it holds a new partition up though it has not touched the table yet: what its next statement sees is decided."""
     handle(engine, inbox, "a")
     clock.now_ms += HOUR_MS
-    statements = Statements(engine)
-    generations = inbox._tables.generations
-    assert generations is not None
-    with engine.begin() as connection:
-        generations.hold(connection)
-        [lock] = statements.sent
+    locked: list[str] = []
+
+    def expire_meanwhile(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if locked:
+            return
+        locked.append(statement)
         with pytest.raises(DBAPIError) as raised:
             inbox.expire()
         assert is_retryable(raised.value)
-    statements.clear()
+
+    event.listen(engine, "after_cursor_execute", expire_meanwhile)
     handle(engine, inbox, "b")
-    assert statements.sent[0] == lock
+    statements = Statements(engine)
+    handle(engine, inbox, "c")
+    assert statements.sent[:1] == locked
     assert ["INSERT" in each for each in statements.sent] == [False, True]
 
 

@@ -25,5 +25,5 @@ def kept(state: PartitionState) -> list[int]:
         ]
     ring = memory.reach.count_window
     if ring is not None:
-        left += [len(ring._pending), len(ring._unnumbered)]
+        left += [len(ring.pending), len(ring.unnumbered)]
     return left

@@ -151,7 +151,7 @@ class Life:
         """Note what the disk knows by now of what was ended: what the engine holds nothing back of."""
         for number in range(self.world.partitions):
             held = member.held(number)
-            if held is None or held.writer.disk_full or held.flight.unwritten or held.writer._unwritten:
+            if held is None or held.writer.disk_full or held.flight.unwritten or held.writer.unwritten_steps:
                 continue
             entries, high = self.oracle.entries[number], held.flight.high
             known = {

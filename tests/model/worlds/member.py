@@ -120,7 +120,7 @@ class Member:
         """Do what a poll does beside reading."""
         for assigned in self.session.assigned.values():
             assigned.ask_at = 0.0
-        self.session._write_again_at = 0.0
+        self.session.write_again_at = 0.0
         self.engine.trim()
         self.session.work()
         try:

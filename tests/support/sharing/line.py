@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from dedup_sdk.shared import Claim, ClaimKind, MemoryClaimStore, SharedStoreError
-from dedup_sdk.shared._memory import _Claimed
+from dedup_sdk.shared._memory import Claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Memory(MemoryClaimStore):
         """The IDs that somebody has claimed now, or an owner."""
         now_ms = self._now_ms()
         live = {key: self._live(key, now_ms) for key in list(self._entries)}
-        held = {key: entry.owner for key, entry in live.items() if isinstance(entry, _Claimed)}
+        held = {key: entry.owner for key, entry in live.items() if isinstance(entry, Claimed)}
         return {key for key, whose in held.items() if owner in (None, whose)}
 
 

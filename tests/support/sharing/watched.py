@@ -124,10 +124,10 @@ class Watched:
             assert own is not None
             if own.owned or own.waiting:
                 raise BrokenPromiseError("left", f"{self.name} {at} holds {own.owned}, {own.waiting}")
-        if self.claims._owned_keys or self.claims.acks.pending or self.untold:
+        if self.claims.owned_keys or self.claims.acks.pending or self.untold:
             raise BrokenPromiseError(
                 "left",
-                f"{self.name}: {self.claims._owned_keys}, {self.claims.acks.pending}, untold {self.untold}",
+                f"{self.name}: {self.claims.owned_keys}, {self.claims.acks.pending}, untold {self.untold}",
             )
 
     def sure(self) -> set[bytes]:

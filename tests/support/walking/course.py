@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from dedup_sdk import MemoryStore
+from tests.support import inside
 from tests.support.broken_promise import BrokenPromiseError
 from tests.support.walking.member import Member
 from tests.support.walking.oracle import Oracle
@@ -97,9 +98,9 @@ class Course:
         """Leave nothing behind, however the walk ended."""
         self._clear_errors()
         for member in filter(None, (self.member, self.other)):
-            if not member.consumer._access.closed:
+            if not inside.lock_of(member.consumer).closed:
                 member.wary = True
-                member.consumer._session.lose(member.consumer.assignment())
+                inside.lose_all(member.consumer)
                 member.consumer.close()
         for number in range(1, self._stores + 1):
             shutil.rmtree(self.folder / f"{self.topic}-{number}", ignore_errors=True)
@@ -171,7 +172,7 @@ class Course:
     def _die(self, member: Member) -> None:
         """What is not written is gone, as a killed process leaves it."""
         member.place, member.wary = 0, True
-        member.consumer._session.lose(member.consumer.assignment())
+        inside.lose_all(member.consumer)
         member.consumer.close()
         self.oracle.fault()
         self.oracle.forget(member.owner, self.oracle.log)

@@ -61,5 +61,5 @@ def test_a_topic_tells_two_clusters_apart(
     """Where two looks agree that it is another one there, or not there; what both have alike tells nothing."""
     ends = Ends(source={"same": ["9"], "t": [*source]}, target={"same": ["9"], "t": [*target]})
     monkeypatch.setattr(source_log, "MetadataRequests", ends)
-    monkeypatch.setattr(source_log, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(source_log, "PAUSE_S", 0.0)
     assert source_log.differing_topic({"end": "source"}, {"end": "target"}, ["t", "same", "t"]) == told

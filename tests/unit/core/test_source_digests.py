@@ -28,7 +28,7 @@ def test_sources_that_come_again_have_the_digest_that_their_spec_gives(
     keys = SourceKeys(header("id"), header("source"), "integer")
     spec = header("source")
     most = 50
-    monkeypatch.setattr(keys_module, "_MOST_SOURCES_KNOWN", most)
+    monkeypatch.setattr(keys_module, "MOST_SOURCES_KNOWN", most)
     for start in (0, 0, most, 0, 2 * most, most):
         names = [b"producer-%d" % (start + number) for number in range(most)]
         expected = spec.digests(fields(*names)).digests

@@ -73,6 +73,6 @@ def test_a_broken_archive_is_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_distribution_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the extra the error says what to install."""
-    monkeypatch.setattr("dedup_sdk._demo.flights._DISTRIBUTION", "no-such-distribution-here")
+    monkeypatch.setattr("dedup_sdk._demo.flights.DISTRIBUTION", "no-such-distribution-here")
     with pytest.raises(DemoError, match=r"pip install 'dedup-sdk\[demo\]'"):
         next(read_flights())

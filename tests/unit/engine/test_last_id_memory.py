@@ -8,11 +8,13 @@ import pytest
 
 from dedup_sdk import Deduplicator, LastId, Record, header, orders
 from dedup_sdk._engine.partition import Partition
+from dedup_sdk._store.memory import MemoryPartition
 from dedup_sdk.ids import key
 from tests.support.disks import FullStore, keeping
 from tests.support.records import DAY_MS
 
 if TYPE_CHECKING:
+    from dedup_sdk._marks import Marks, Progress
     from dedup_sdk._store.protocol import KeyStore
 
 
@@ -55,13 +57,22 @@ def test_sources_of_which_nothing_is_remembered_are_bounded_too(flushed: list[in
     assert deduplicator.partitions["t", 0].memory.recent_count <= 10
 
 
-def test_what_nobody_can_read_changes_no_source() -> None:
+def test_what_nobody_can_read_changes_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nothing is written for it."""
+    written: list[int] = []
+
+    class Counting(MemoryPartition):
+        def append(self, progress: Progress, marks: Marks) -> None:
+            written.append(marks.count)
+            super().append(progress, marks)
+
+    monkeypatch.setattr("dedup_sdk._store.memory.MemoryPartition", Counting)
     deduplicator = engine(10)
     handle(deduplicator, 0, 0, "1")
-    held = deduplicator.partitions["t", 0]
+    assert sum(written) == 1
     handle(deduplicator, 1, 0, "unreadable")
-    assert held.writer._journaled == 1
+    deduplicator.partitions["t", 0].persist()
+    assert sum(written) == 1
 
 
 def test_sources_that_remember_much_weigh_more(flushed: list[int]) -> None:
@@ -95,6 +106,7 @@ def test_what_a_full_disk_refused_of_such_sources_is_bounded_by_bytes() -> None:
     for number in range(1, 200):
         handle(deduplicator, number, 0, f"{number:018}")
         most = max(
-            most, sum(len(payload) for marks in held.writer._unwritten for payload in marks.payloads or [])
+            most,
+            sum(len(payload) for marks in held.writer.unwritten_steps for payload in marks.payloads or []),
         )
     assert most < 50_000

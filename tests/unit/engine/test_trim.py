@@ -52,7 +52,7 @@ def test_what_spans_a_share_of_the_window_is_flushed(
     flushed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Marks of an eighth of the window become a file, as soon as they are worth one, however much room memory has."""
-    monkeypatch.setattr(partition, "_WORTH_A_FILE", 10)
+    monkeypatch.setattr(partition, "WORTH_A_FILE", 10)
     deduplicator = engine(Window(seconds=80), clock=lambda: 2 * DAY_MS / 1000)
     reached = []
     for offset in range(100):
@@ -69,7 +69,7 @@ def test_what_spans_a_share_of_the_count_is_flushed(
     flushed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same where the window is a number of IDs."""
-    monkeypatch.setattr(partition, "_WORTH_A_FILE", 10)
+    monkeypatch.setattr(partition, "WORTH_A_FILE", 10)
     deduplicator = engine(Window(count=160))
     for offset in range(100):
         each = record(offset)

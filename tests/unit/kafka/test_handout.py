@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from confluent_kafka import Message
@@ -25,7 +27,8 @@ class Contended(deque[Any]):
 
 def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
     """Or a message would end before the application has it, and one that it has would never end."""
-    hand = Delivery(lambda *_: None)
+    open_partitions: dict[tuple[str, int], Any] = {}
+    hand = Delivery(lambda topic, partition: open_partitions.get((topic, partition)))
     hand.ready = Contended()
     batch = [
         Message(topic="orders", partition=partition, offset=offset)
@@ -37,5 +40,14 @@ def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
 
     assert hand.ready.polled == batch[0]
     assert list(hand.ready) == [batch[1], batch[3]]
-    assert hand._batch[: hand._handed] == [batch[0]]
     assert hand.first_waiting("orders", 0) == 6
+    ended: list[tuple[int, list[int]]] = []
+
+    def complete(partition: int, offsets: list[int], **_: object) -> list[Any]:
+        ended.append((partition, offsets))
+        return []
+
+    for partition in (0, 1):
+        open_partitions["orders", partition] = SimpleNamespace(complete=partial(complete, partition))
+    hand.finish()
+    assert ended == [(0, [5])]

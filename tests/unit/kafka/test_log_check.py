@@ -351,18 +351,15 @@ def test_an_intact_log_is_no_event() -> None:
 
 def test_an_observer_that_fails_harms_nothing() -> None:
     """It is counted, and the event is told to the others."""
-    cluster = Cluster()
-    machine = Machine(cluster)
 
     class Failing(Listener):
         def partition_event(self, event: PartitionEvent) -> None:
             raise ValueError(event.name)
 
-    other = Listener()
-    machine.engine._observers = [Failing(), other]
+    machine = Machine(Cluster(), observers=[Failing()])
     event = PartitionEvent("topic-recreated", TOPIC, 0, 0, "made anew")
     machine.engine.tell(event)
-    assert other.seen == [event]
+    assert machine.listener.seen == [event]
     assert machine.engine.counters.observer_errors == 1
     assert replace(event, offset=1) != event
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedup_sdk._kafka.session import _summarise
+from dedup_sdk._kafka.session import summarise
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from dedup_sdk._kafka.session import _summarise
 )
 def test_many_partitions_are_named_in_short(partitions: list[tuple[str, int]], expected: list[str]) -> None:
     """Partitions in a row are a range, so that the line about 64 of them can be read."""
-    assert list(_summarise(partitions)) == expected
+    assert list(summarise(partitions)) == expected

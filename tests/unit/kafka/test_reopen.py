@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from dedup_sdk._store.memory import MemoryPartition, MemoryStore
 from tests.support.machine import LOG, Machine
 from tests.support.one_partition import TOPIC, Cluster
+
+if TYPE_CHECKING:
+    from dedup_sdk._store.protocol import Identity
+    from dedup_sdk._window import Window
+
+
+class Replaceable(MemoryStore):
+    """A disk in whose place another one can be put: what is opened from then on is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore()
+
+    def open(self, identity: Identity, window: Window) -> MemoryPartition:
+        """See `KeyStore.open`."""
+        return self.store.open(identity, window)
 
 
 def kill(machine: Machine) -> None:
@@ -29,9 +48,9 @@ def test_a_kill_after_a_reopening_repeats_nothing() -> None:
 def test_a_lost_store_after_a_reopening_is_made_again() -> None:
     """The store of a partition that goes while it is held is folded again up to where it stood, and a kill repeats nothing."""
     cluster = Cluster([*LOG])
-    first = Machine(cluster)
+    first = Machine(cluster, disk := Replaceable())
     first.handle_all()
-    first.memory._partitions.clear()
+    disk.store = MemoryStore()
     first.session.reopen_all()
     assert first.handle_all() == []
     kill(first)

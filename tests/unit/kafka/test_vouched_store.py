@@ -26,7 +26,7 @@ def lines_at_start(
     start = Start(offset=committed, metadata=CommitMetadata(low=0), reopened=reopened)
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="dedup_sdk"):
-        recovery._plan(cast("Any", held), start, cast("Any", None), SETTINGS)
+        recovery.start_plan(cast("Any", held), start, cast("Any", None), SETTINGS)
     return [each.getMessage() for each in caplog.records]
 
 
@@ -50,7 +50,7 @@ def test_a_text_of_another_log_and_records_before_it(
 ) -> None:
     """The line says what becomes of them under the user's setting."""
     start = Start(offset=4, metadata=CommitMetadata(low=0, log="theirs"))
-    recovery._discard_other_log(
+    recovery.discard_other_log(
         Assigned("orders", 3, start, log="ours"),
         start,
         CommitMetadata(low=0, log="theirs"),

@@ -89,7 +89,7 @@ def test_a_missing_library_is_said_before_anything_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the extra the error names it, and no folder is made."""
-    monkeypatch.setattr(pages, "_NEEDED", ("jinja2", "no_such_library"))
+    monkeypatch.setattr(pages, "NEEDED", ("jinja2", "no_such_library"))
     with pytest.raises(BackfillError, match=r"needs no_such_library.*dedup-sdk\[report\]"):
         check_place(tmp_path / "report")
     assert list(tmp_path.iterdir()) == []

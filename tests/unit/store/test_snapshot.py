@@ -255,12 +255,18 @@ def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(
             return b"x" * size
 
         def fileno(self) -> int:
-            return descriptor
+            return descriptors[0]
 
-    descriptor = os.open(path, os.O_RDONLY)
-    monkeypatch.setattr("dedup_sdk._store.snapshot._open", lambda _: Growing())
-    with pytest.raises(SnapshotError, match=r"0000\.sst has .* bytes, its manifest says"):
-        verify_snapshot(folder)
+    def opened(descriptor: int, _mode: str) -> Growing:
+        descriptors.append(descriptor)
+        return Growing()
+
+    descriptors: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("dedup_sdk._store.snapshot.os.fdopen", opened)
+        with pytest.raises(SnapshotError, match=r"0000\.sst has .* bytes, its manifest says"):
+            verify_snapshot(folder)
+    [descriptor] = descriptors
     os.close(descriptor)
     assert sum(reads) == path.stat().st_size + 1
 

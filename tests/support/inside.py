@@ -1,0 +1,96 @@
+"""The only place where tests reach into a consumer: states that no public call shows, and events that none causes.
+
+Before you use a function of this file, look whether `partition_statuses`, `counters`, an observer, `committed`, a log
+line, or the messages of a second consumer show the same. What a function returns is used by its public names.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk._engine.gates import Gatekeeper
+    from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._kafka.assignment import Assigned
+    from dedup_sdk._kafka.delivery import Fetcher
+    from dedup_sdk._kafka.guards import ClientLock
+
+_ENTERED_S = 60.0
+
+
+def next_offset(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> int | None:
+    """Return the offset of the first record that is not completed; None if the partition is not open.
+
+    A status shows how many records are in flight, and not which: this is the offset that a commit would commit.
+    """
+    return consumer._engine.next_offset(topic, partition)
+
+
+def partition_of(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> Partition:
+    """Return an open partition: its records in flight, its memory, and its store."""
+    return open_partitions(consumer)[topic, partition]
+
+
+def open_partitions(consumer: DedupConsumer) -> Mapping[tuple[str, int], Partition]:
+    """Return the partitions whose stores are open, by topic and number."""
+    return consumer._engine.partitions
+
+
+def recovery_of(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> Assigned:
+    """Return the assignment of a partition: where it starts, what its recovery waits for, and what it replayed."""
+    return consumer._session.assigned[topic, partition]
+
+
+def fetcher_of(consumer: DedupConsumer) -> Fetcher:
+    """Return the messages that the client gave and that are not judged yet; it can fetch more without judging them."""
+    return consumer._fetcher
+
+
+def ready(consumer: DedupConsumer) -> list[Any]:
+    """Return the judged messages that `poll` returns next."""
+    return list(consumer._delivery.ready)
+
+
+def gatekeeper_of(consumer: DedupConsumer) -> Gatekeeper | None:
+    """Return what a consumer with a shared memory has claimed; None without one."""
+    return consumer._engine.gatekeeper
+
+
+def lock_of(consumer: DedupConsumer) -> ClientLock:
+    """Return the lock of a consumer's state; it knows which thread is inside the client."""
+    return consumer._access
+
+
+def lose_all(consumer: DedupConsumer) -> None:
+    """Take all partitions from a consumer as a killed process loses them: nothing is written, nothing is committed."""
+    consumer._session.lose(consumer.assignment())
+
+
+def interrupt(consumer: DedupConsumer) -> None:
+    """Have the next call for messages find a step that an exception left half done."""
+    consumer._interruption.note()
+
+
+@contextmanager
+def busy_client(consumer: DedupConsumer, *, in_callback: bool = False) -> Iterator[None]:
+    """Keep another thread inside the client during the block; ``in_callback``: in a rebalance callback."""
+    lock, entered, over = lock_of(consumer), Event(), Event()
+
+    def stay() -> None:
+        with lock.in_callback() if in_callback else nullcontext():
+            entered.set()
+            over.wait()
+
+    thread = Thread(target=lock.call_client, args=[stay])
+    thread.start()
+    try:
+        assert entered.wait(_ENTERED_S), "another thread does not leave the client"
+        yield
+    finally:
+        over.set()
+        thread.join()
