@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from operator import index
 from typing import Any, Final
 
 from dedup_sdk.errors import ConfigurationError
 
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+_MOST_SHOWN: Final = 100
+"""Characters of a value in an error; the rest is cut off."""
 MOST: Final = 2**53
 """A larger whole number is a mistake; as a float it equals its neighbour."""
 MOST_SECONDS: Final = 1_000_000_000.0
 """Thirty years: a longer time is a mistake, and clocks cannot wait for a much longer one."""
 
 
+def shown(value: object) -> str:
+    """Return a value for an error: its `repr`, but functions and classes by name, without module or address."""
+    if isinstance(value, type):
+        return f"<class {value.__name__}>"
+    if inspect.isroutine(value):
+        return f"<function {value.__name__}>"
+    text = repr(value)
+    if _ADDRESS.search(text):
+        return f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 def choice(name: str, value: object, choices: Iterable[str]) -> None:
     """Check that a setting is one of some words."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise ConfigurationError(f"{name}={value!r}: choose {', '.join(known[:-1])} or {known[-1]}")
+        raise ConfigurationError(f"{name}={shown(value)}: choose {', '.join(known[:-1])} or {known[-1]}")
 
 
 def whole(name: str, value: object, *, advice: str, least: int = 1, most: int = MOST) -> int:
@@ -31,38 +47,45 @@ def whole(name: str, value: object, *, advice: str, least: int = 1, most: int = 
             number = least - 1
         if least <= number <= most:
             return number
-    raise ConfigurationError(f"{name}={value!r}: {advice}")
+    raise ConfigurationError(f"{name}={shown(value)}: {advice}")
 
 
 def seconds(name: str, value: object) -> float:
     """Return a length of time in seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
-        raise ConfigurationError(f"{name}={value!r}: give seconds, e.g. 30")
+        raise ConfigurationError(f"{name}={shown(value)}: give seconds, e.g. 30")
     return float(value)
 
 
 def flag(name: str, value: object) -> None:
     """Check that a setting is True or False: the text ``"false"`` would count as true."""
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r}: give True or False")
+        raise ConfigurationError(f"{name}={shown(value)}: give True or False")
 
 
 def text(name: str, value: object) -> None:
     """Check that a setting is text."""
     if not isinstance(value, str):
-        raise ConfigurationError(f"{name}={value!r}: give text")
+        raise ConfigurationError(f"{name}={shown(value)}: give text")
 
 
 def callables(name: str, value: object) -> list[Callable[..., Any]]:
-    """Return functions as a list."""
-    given: list[Any] = list(value) if isinstance(value, Iterable) else [None]
-    if not all(map(callable, given)) or isinstance(value, str | bytes):
-        raise ConfigurationError(f"{name}={value!r}: give a list of functions, e.g. [print]")
-    return given
+    """Return functions of one argument as a list."""
+    functions: list[Any] = list(value) if isinstance(value, Iterable) else [None]
+    if not all(map(callable, functions)) or isinstance(value, str | bytes):
+        raise ConfigurationError(f"{name}={shown(value)}: give a list of functions, e.g. [print]")
+    for each in functions:
+        unfit = unfit_arguments(each, 1)
+        if unfit is not None:
+            raise ConfigurationError(
+                f"{name}: {shown(each)} cannot be called with one event, as its arguments are {unfit}; give functions "
+                "of one event"
+            )
+    return functions
 
 
-def unfit_arguments(function: Callable[..., Any], count: int) -> inspect.Signature | None:
-    """Return the signature of a function that cannot be called with ``count`` arguments; None if it can be."""
+def unfit_arguments(function: Callable[..., Any], count: int) -> str | None:
+    """Return the arguments of a function that cannot be called with ``count`` of them; None if it can be."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some functions written in C do not tell
@@ -70,5 +93,5 @@ def unfit_arguments(function: Callable[..., Any], count: int) -> inspect.Signatu
     try:
         signature.bind(*[None] * count)
     except TypeError:
-        return signature
+        return f"({', '.join(signature.parameters)})"
     return None

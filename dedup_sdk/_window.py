@@ -10,6 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from dedup_sdk._checks import shown
 from dedup_sdk.errors import ConfigurationError
 
 _MS = {
@@ -53,8 +54,8 @@ def length_text(length_ms: int, *, most_units: int = len(_SHOWN_MS)) -> str:
 class Window:
     """A window by time, by count, or both (then an ID is remembered while *both* hold).
 
-    - By time: ``days``, ``hours``, ``minutes``, ``seconds`` and ``milliseconds`` add up to ``time_ms``. An ID is
-      remembered while the timestamp of a record is at most that much later than that of its last sighting;
+    - By time: ``weeks``, ``days``, ``hours``, ``minutes``, ``seconds`` and ``milliseconds`` add up to ``time_ms``. An
+      ID is remembered while the timestamp of a record is at most that much later than that of its last sighting;
       a duplicate is a sighting.
     - By count: ``count`` is the size of a circular cache of accepted IDs, as Apache ActiveMQ Artemis and HornetQ define
       it: an ID is remembered while fewer than ``count`` further IDs were accepted after it; a duplicate neither takes a
@@ -70,6 +71,7 @@ class Window:
     def __init__(
         self,
         *,
+        weeks: float = 0,
         days: float = 0,
         hours: float = 0,
         minutes: float = 0,
@@ -78,6 +80,7 @@ class Window:
         count: int | None = None,
     ) -> None:
         parts = {
+            "weeks": weeks,
             "days": days,
             "hours": hours,
             "minutes": minutes,
@@ -136,7 +139,7 @@ class Window:
         """
         given: object = text  # what callers without a type checker pass
         if not isinstance(given, str):
-            message = f"window {given!r} is {type(given).__name__}; write e.g. '7d'"
+            message = f"window {shown(given)} is of type {type(given).__name__}; write e.g. '7d'"
             raise ConfigurationError(message)
         if text == "off":
             return cls.off()
@@ -202,7 +205,8 @@ def window_of(name: str, given: object) -> Window:
         return Window(milliseconds=given // timedelta(milliseconds=1))
     if isinstance(given, Window):
         return given
-    message = f"{name}={given!r} is not a window; give e.g. Window(days=7)"
+    advice = "Windows(default='7d', topics={...})" if isinstance(given, Mapping) else "Window(days=7)"
+    message = f"{name}={shown(given)} is not a window; give e.g. {advice}"
     raise ConfigurationError(message)
 
 
@@ -240,7 +244,7 @@ class Windows:
             object.__setattr__(self, "topics", MappingProxyType(windows))
         elif not callable(given) or isinstance(given, type):
             message = (
-                f"topics={given!r}: give windows by topic, e.g. {{'orders': Window(days=7)}}, or a function of a "
+                f"topics={shown(given)}: give windows by topic, e.g. {{'orders': Window(days=7)}}, or a function of a "
                 "topic's name"
             )
             raise ConfigurationError(message)

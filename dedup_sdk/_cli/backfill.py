@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from typer.core import TyperCommand
 
-from dedup_sdk._cli.console import printable, size_text, tell
+from dedup_sdk._cli.console import printable, tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._store.snapshot_source import is_url, redacted_url
 from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError
+from spark_backfill.report_page.wording import size_text
 
 if TYPE_CHECKING:
     from spark_backfill.progress import Progress as Seen

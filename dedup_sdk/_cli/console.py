@@ -47,14 +47,6 @@ def utc_time(timestamp_ms: int) -> datetime | None:
         return None
 
 
-def size_text(size_bytes: int) -> str:
-    """Return a size for people, e.g. ``1.2 GiB``."""
-    from rich.filesize import pick_unit_and_suffix
-
-    unit_bytes, unit = pick_unit_and_suffix(size_bytes, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], 1_024)
-    return f"{size_bytes / unit_bytes:,.1f} {unit}" if unit_bytes > 1 else f"{size_bytes} {unit}"
-
-
 def print_table(table: Table, *, on_stderr: bool = False) -> None:
     """Print a table, each row as one line, however narrow the terminal is: for grep, and for copying."""
     from rich.console import Console

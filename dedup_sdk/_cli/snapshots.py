@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk._cli.console import print_table, printable, size_text, tell, utc_time
+from dedup_sdk._cli.console import print_table, printable, tell, utc_time
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
@@ -25,6 +25,7 @@ from dedup_sdk._store.snapshot_source import (
 )
 from dedup_sdk._window import Window, length_text
 from dedup_sdk.errors import ConfigurationError, DedupError, SnapshotError
+from spark_backfill.report_page.wording import size_text
 
 if TYPE_CHECKING:
     from dedup_sdk._store.snapshot_source import Source

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk._cli.console import print_table, printable, size_text, utc_time
+from dedup_sdk._cli.console import print_table, printable, utc_time
 from dedup_sdk._cli.options import Cluster, Group, Json, Quiet, Store, Topic, of_one_group, stored_partitions
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
@@ -24,6 +24,7 @@ from dedup_sdk._store.snapshot_check import mark_objects, mark_texts
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import cloudevents, digest_parts
+from spark_backfill.report_page.wording import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,6 +6,7 @@ another thread while a callback runs is noted, and done when the callback has re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from dedup_sdk._kafka.delivery import Delivery, Fetcher
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk._kafka.session import Session, commit_in_group
 from dedup_sdk._kafka.settings import ClientSettings
+
+logger = logging.getLogger("dedup_sdk")
 
 
 class Handlers(Protocol):
@@ -58,6 +61,8 @@ class AssignmentApi:
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._fetcher, self._delivery = fetcher, delivery
         self._handlers: Handlers | None = None
+        self.asked = False
+        """Whether the application ever subscribed to topics, or assigned partitions."""
         self._assigning: list[TopicPartition] | None = None
         """Inside the user's ``on_assign`` callback: the partitions to assign; None outside."""
         self._pausing: set[Coordinates] = set()
@@ -66,6 +71,13 @@ class AssignmentApi:
         """Partitions that the user assigned inside a callback for others that are revoked or lost: they stay."""
         self.noted_seeks: dict[Coordinates, TopicPartition] = {}
         """Seeks by other threads while a callback ran; `do_noted_seeks` does them."""
+
+    def warn_not_asked(self) -> None:
+        """Log a warning, once: no topic and no partition was ever asked for, so a call for messages waits in vain."""
+        self.asked = True
+        logger.warning(
+            "no message can come: call subscribe(['orders']) or assign() before you ask for messages"
+        )
 
     # --- subscription --------------------------------------------------------------------------------------------
 
@@ -78,6 +90,7 @@ class AssignmentApi:
         with self._lock.lock:
             if not self._lock.may_change("subscribe"):
                 return
+            self.asked = True
 
         def assign(_: Consumer, partitions: list[TopicPartition]) -> None:
             with self._lock.in_callback():
@@ -278,6 +291,7 @@ class AssignmentApi:
         If the client refuses, the state of the partitions closed for this call is in doubt: the next call for messages
         reopens all partitions.
         """
+        self.asked = True
         if self._assigning is not None:
             self._assigning = partitions
             return
@@ -295,6 +309,7 @@ class AssignmentApi:
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Assign these partitions in addition to the present ones; inside ``on_assign`` the same as `assign`."""
+        self.asked = True
         if self._assigning is not None:
             self._assigning = partitions
             return

@@ -134,6 +134,8 @@ def stopped_by(signals: Collection[signal.Signals], stop: Callable[[], None]) ->
 
     try:
         for each in signals:
+            if not isinstance(each, int):
+                raise ConfigurationError(f"stop_on_signals({each!r}): give signals, e.g. signal.SIGTERM")
             former[each] = signal.getsignal(each)
             try:
                 signal.signal(each, stop_in_order)

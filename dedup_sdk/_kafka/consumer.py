@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._checks import choice, seconds
+from dedup_sdk._checks import choice, seconds, shown
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.settings import is_key_store
 from dedup_sdk._kafka.assignment import status_of
@@ -45,7 +45,14 @@ from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
 from dedup_sdk._kafka.session import Session
-from dedup_sdk._kafka.settings import DESERIALIZE, ClientSettings, client_settings, refuse_unknown
+from dedup_sdk._kafka.settings import (
+    DESERIALIZE,
+    ClientSettings,
+    client_settings,
+    refuse_no_broker,
+    refuse_unknown,
+    unknown_settings_explained,
+)
 from dedup_sdk._observe import Counters, Observer, PartitionStatus
 from dedup_sdk._record import Verdict
 from dedup_sdk._store.protocol import KeyStore
@@ -162,11 +169,13 @@ class DedupConsumer(Consumer):
         _refuse_strategy(dedup, mode, recovery)
         refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
         settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
+        refuse_no_broker(settings.client)
         self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         keys = _key_store(store)
         sharing = _sharing(shared, dedup, mode, settings)
         self._settings, self._callback_errors = settings, CallbackErrors()
-        super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
+        with unknown_settings_explained():
+            super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
         self._engine = Deduplicator(
             dedup,
             keys,
@@ -234,6 +243,8 @@ class DedupConsumer(Consumer):
             except BaseException:
                 self._interruption.note()
                 raise
+        if not hasattr(timeout, "__float__") and timeout is not None:
+            raise _no_seconds(timeout)
         got = self._loop.messages(1, timeout, BATCH)
         return got[0] if got else None
 
@@ -243,9 +254,13 @@ class DedupConsumer(Consumer):
         Like the plain client it waits until so many have come or the time is up. It does not wait again to replace
         duplicates if there is a message to return. Error events are among the messages, in their place.
         """
+        if not hasattr(num_messages, "__index__"):
+            raise TypeError(f"num_messages={shown(num_messages)}: give a whole number, e.g. 100")
         if not 1 <= num_messages <= MOST_CONSUMED:
             # The plain client's own answer, which changes nothing here.
             return list(super().consume(num_messages, timeout))
+        if not hasattr(timeout, "__float__") and timeout is not None:
+            raise _no_seconds(timeout)
         return self._loop.messages(num_messages, timeout, num_messages)
 
     def __iter__(self) -> Iterator[Message]:
@@ -552,6 +567,10 @@ class DedupConsumer(Consumer):
         threads of yours: messages that they `complete` meanwhile are committed, and their `commit` goes out after the
         callback. From ``on_lost`` on, completions of these partitions count as stale.
         """
+        given: object = topics  # what callers without a type checker pass
+        if not isinstance(given, list):
+            listed = f"[{given!r}]" if isinstance(given, str) else "['orders']"
+            raise TypeError(f"topics={shown(given)}: give a list of topics, e.g. subscribe({listed})")
         self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
@@ -588,6 +607,8 @@ class DedupConsumer(Consumer):
         messages completed above it come again. If another thread calls it while a rebalance callback runs, it is done
         after the callback, if the partition is still assigned.
         """
+        if not isinstance(partition, TopicPartition):
+            raise TypeError(f"partition={shown(partition)}: give e.g. TopicPartition('orders', 0, 42)")
         self._assignment.seek(partition)
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -737,6 +758,10 @@ class DedupConsumer(Consumer):
             logger.exception("closing failed too, after %r", error)
 
 
+def _no_seconds(timeout: object) -> TypeError:
+    return TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0")
+
+
 def _refuse_choices(**chosen: str) -> None:
     for name, value in chosen.items():
         choice(name, value, _CHOICES[name])
@@ -764,16 +789,15 @@ _ELSEWHERE: Final = {
 
 def _refuse_other(message: object) -> None:
     if not isinstance(message, Message):
-        raise TypeError(
-            f"a {type(message).__name__} is no message: give one that poll() or consume() returned"
-        )
+        given = "None" if message is None else f"a {type(message).__name__}"
+        raise TypeError(f"{given} is not a message; give one that poll() or consume() returned")
 
 
 def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:
     """Raise `ConfigurationError` if it is no strategy, or does not fit the other settings."""
     if not isinstance(dedup, Lookup | LastId):
         raise ConfigurationError(
-            f"dedup={dedup!r}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+            f"dedup={shown(dedup)}: give a strategy, e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
         )
     if isinstance(dedup, Lookup) and dedup.unit is not None and mode == "observe":
         raise ConfigurationError(
@@ -782,7 +806,9 @@ def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:
         )
     given: object = recovery  # what callers without a type checker pass
     if not isinstance(given, Recovery):
-        raise ConfigurationError(f"recovery={given!r}: give e.g. Recovery(snapshot='snapshots', timeout=60)")
+        raise ConfigurationError(
+            f"recovery={shown(given)}: give e.g. Recovery(snapshot='snapshots', timeout=60)"
+        )
     recovery.check_strategy(dedup)
 
 
@@ -806,7 +832,7 @@ def _key_store(store: object) -> KeyStore:
         return store
     if isinstance(store, type) or not is_key_store(store):
         raise ConfigurationError(
-            f"store={store!r}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
+            f"store={shown(store)}: give a folder, e.g. 'var/dedup', or a key store, e.g. MemoryStore()"
         )
     return cast("KeyStore", store)
 
@@ -825,6 +851,7 @@ def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str
     if message is not None and offsets is not None:
         raise ValueError("message and offsets are mutually exclusive")
     if message is not None:
+        _refuse_other(message)
         if message.error() is not None:
             raise KafkaException(message.error())
         return {(message.topic(), message.partition()): message.offset() + 1}

@@ -126,6 +126,8 @@ class FetchLoop:
         self._holds_back = False
         self._poller: int | None = None
         """The thread inside `messages`."""
+        self._refused = False
+        """Whether another thread was refused since that thread entered."""
 
     # --- a call for messages -------------------------------------------------------------------------------------
 
@@ -133,15 +135,14 @@ class FetchLoop:
         """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
 
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
-        while another thread is in this method.
+        while another thread is in this method, whose messages are then delivered again.
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me = get_ident()
         with self._mutex:
-            if self._lock.closed or self._poller not in (None, me):
-                self._lock.check_open()
-                raise RuntimeError(_TWO_POLLERS)
-            self._poller = me
+            if self._lock.closed or self._poller not in (None, me) or not self._assignment.asked:
+                self._refuse_or_warn(me)
+            self._poller, self._refused = me, False
         try:
             try:
                 while True:
@@ -152,11 +153,11 @@ class FetchLoop:
                         if not got and self._callback_errors.kept is not None:
                             self._callback_errors.raise_kept(StoreError)
                     except StoreError as error:
-                        if not self._survives(error):
-                            raise
-                        got = []
+                        got = self._survive(error)
                     if got or last or self._callback_errors.kept is not None:
                         break
+                if self._refused:
+                    self._doubt_receipt()
             finally:
                 self._poller = None
                 if self._collector.paused:
@@ -169,19 +170,37 @@ class FetchLoop:
             self._callback_errors.raise_kept()
         return got
 
-    def _survives(self, error: StoreError) -> bool:
-        """Whether to go on after an error of a store: the next round opens all partitions again.
+    def _refuse_or_warn(self, thread: int) -> None:
+        """Refuse a call after `close`, or beside another thread; warn if there is nothing to wait for."""
+        self._lock.check_open()
+        if self._poller not in (None, thread):
+            self._refused = True
+            raise RuntimeError(_TWO_POLLERS)
+        self._assignment.warn_not_asked()
 
-        Recovery waits for a store that cannot be written now, and sets a damaged one aside. False if the last damage
-        set no store aside: it would come again for ever.
+    def _doubt_receipt(self) -> None:
+        """Have the next call release the messages of this one, because another thread was refused meanwhile.
+
+        The application may wait for this thread no longer, as with a cancelled `asyncio.to_thread`. If the next call
+        completed messages that nobody got, they would be lost.
+        """
+        if self._delivery.completed_by is not CompletedBy.NOTHING:
+            self._interruption.note()
+
+    def _survive(self, error: StoreError) -> list[Any]:
+        """Return no messages after an error of a store: the next round opens all partitions again. Or raise the error.
+
+        Recovery waits for a store that cannot be written now, and sets a damaged one aside. If the last damage set no
+        store aside, it would come again for ever, and is raised.
         """
         self._interruption.note()
         if isinstance(error, StoreUnavailableError):
-            return True
-        if not isinstance(error, StoreCorruptError):
-            return False
-        before, self._survived = self._survived, self._engine.counters.stores_set_aside
-        return before != self._survived
+            return []
+        if isinstance(error, StoreCorruptError):
+            before, self._survived = self._survived, self._engine.counters.stores_set_aside
+            if before != self._survived:
+                return []
+        raise error
 
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
         """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""

@@ -152,18 +152,22 @@ class Recovery:
 
     def __post_init__(self) -> None:
         """Raise `ConfigurationError` for the first invalid setting."""
-        object.__setattr__(self, "snapshot", snapshot_locations(self.snapshot))
-        choice("history", self.history, get_args(History))
-        if self.timeout is not None:
-            seconds("timeout", self.timeout)
-        choice("on_full_disk", self.on_full_disk, get_args(OnFullDisk))
+        try:
+            object.__setattr__(self, "snapshot", snapshot_locations(self.snapshot))
+            choice("history", self.history, get_args(History))
+            if self.timeout is not None:
+                seconds("timeout", self.timeout)
+            choice("on_full_disk", self.on_full_disk, get_args(OnFullDisk))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Recovery(...): {error}") from None
 
     def check_strategy(self, strategy: Strategy) -> None:
         """Raise `ConfigurationError` for a snapshot that partitions of a strategy would never install."""
         if self.snapshot and isinstance(strategy, Lookup) and not strategy.persist:
             raise ConfigurationError(
-                f"snapshot={', '.join(map(shown_location, self.snapshot))!r} would never be installed: with "
-                "persist=False a partition begins without IDs; leave snapshot out, or choose persist=True"
+                f"Recovery(...): snapshot={', '.join(map(shown_location, self.snapshot))!r} would never be "
+                "installed: with persist=False a partition begins without IDs; leave snapshot out, or choose "
+                "persist=True"
             )
 
 

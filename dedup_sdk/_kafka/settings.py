@@ -14,14 +14,16 @@ Set here unless the user gives a value:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Literal
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._checks import seconds
+from dedup_sdk._checks import seconds, shown
 from dedup_sdk.errors import ConfigurationError
 
 Reset = Literal["earliest", "latest", "error"]
@@ -52,6 +54,16 @@ _MOVED: Final = {
 """Arguments of earlier versions -> their new place."""
 _ALIKE: Final = 0.7
 """Minimum similarity (`difflib`) of a name that an error message suggests."""
+_WELL_KNOWN: Final = (
+    "auto.commit.interval.ms", "auto.offset.reset", "bootstrap.servers", "client.id", "client.rack",
+    "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "fetch.max.bytes", "fetch.min.bytes",
+    "fetch.wait.max.ms", "group.id", "group.instance.id", "group.protocol", "heartbeat.interval.ms", "isolation.level",
+    "key.deserializer", "max.partition.fetch.bytes", "max.poll.interval.ms", "partition.assignment.strategy",
+    "sasl.mechanism", "sasl.mechanisms", "sasl.password", "sasl.username", "security.protocol", "session.timeout.ms",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "value.deserializer",
+)  # fmt: skip
+"""The client's settings that users give most: an error suggests them."""
+_UNKNOWN_PROPERTY: Final = re.compile(r'No such configuration property: "([^"]*)"')
 ASK_S = 10.0
 """Default timeout of a request to a broker, in seconds."""
 _DEFAULT_COMMIT_INTERVAL_MS = 5_000
@@ -162,7 +174,7 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere:
         if "." in name or name in _CLIENT_ARGUMENTS:
             continue
         if name in _MOVED:
-            raise ConfigurationError(f"{name} moved: {_MOVED[name]}")
+            raise ConfigurationError(f"{name}= moved; write {_MOVED[name]}")
         dotted = name.replace("_", ".")
         if name in elsewhere:
             meant = f"write {elsewhere[name]}"
@@ -170,11 +182,60 @@ def refuse_unknown(arguments: Collection[str], ours: Collection[str], elsewhere:
             meant = f"did you mean {close[0]}=?"
         elif close := get_close_matches(name, elsewhere, n=1, cutoff=_ALIKE):
             meant = f"did you mean {close[0]}=, as in {elsewhere[close[0]]}?"
-        elif "_" in name:
-            meant = f"client settings have dots: put {dotted!r} into the configuration"
+        elif dotted in _WELL_KNOWN:
+            meant = dotted_advice(name)
         else:
-            meant = f"DedupConsumer takes {', '.join(sorted(ours))}, and the client's settings"
+            meant = (
+                f"DedupConsumer takes {', '.join(sorted(ours))}, and the client's settings, which have dots"
+            )
         raise ConfigurationError(f"unknown argument {name}=; {meant}")
+
+
+def dotted_advice(name: str) -> str:
+    """Return the next step for a client's setting whose name has underscores."""
+    return f"client settings have dots; put {name.replace('_', '.')!r} into the configuration"
+
+
+def refuse_no_broker(client: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for a configuration that names no broker: its client would wait in silence."""
+    servers = client.get("bootstrap.servers") or client.get("metadata.broker.list")
+    if servers is not None and not isinstance(servers, str):
+        raise ConfigurationError(
+            f"bootstrap.servers={shown(servers)}: give text, e.g. 'localhost:9092', with commas between several"
+        )
+    if not servers and not client.get("test.mock.num.brokers"):
+        raise ConfigurationError(
+            "bootstrap.servers is missing; add the address of a broker, e.g. 'bootstrap.servers': 'localhost:9092'"
+        )
+
+
+@contextmanager
+def unknown_settings_explained() -> Iterator[None]:
+    """Raise the client's refusal of an unknown setting again, with the next step."""
+    try:
+        yield
+    except KafkaException as error:
+        cause = error.args[0]
+        unknown = _UNKNOWN_PROPERTY.search(cause.str()) if isinstance(cause, KafkaError) else None
+        if unknown is None:
+            raise
+        close = get_close_matches(unknown[1].replace("_", "."), _WELL_KNOWN, n=1, cutoff=_ALIKE)
+        advice = f"did you mean {close[0]}?" if close else "its settings are in librdkafka's CONFIGURATION.md"
+        raise KafkaException(KafkaError(cause.code(), f"{cause.str()}; {advice}")) from None
+
+
+def _check_names(client: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for the names of another client's settings, or without a group."""
+    for name in ("group_id", "bootstrap_servers"):
+        if name in client:
+            raise ConfigurationError(f"unknown setting {name}: {dotted_advice(name)}")
+    group = client.get("group.id")
+    if group is None or group == "":
+        raise ConfigurationError(
+            "group.id is missing, and the key store belongs to a group; add it, e.g. 'group.id': 'billing'"
+        )
+    if not isinstance(group, str | int):
+        raise ConfigurationError(f"group.id={shown(group)}: give text, e.g. 'billing'")
 
 
 def client_settings(
@@ -188,15 +249,15 @@ def client_settings(
     if not isinstance(config, Mapping):
         raise ConfigurationError(
             # Without the value: it may contain a password.
-            f"config is of type {type(config).__name__}: give the dictionary that confluent_kafka.Consumer takes"
+            f"the configuration is of type {type(config).__name__}; give the dictionary that confluent_kafka.Consumer "
+            "takes"
         )
     client = {**config, **(more or {})}
     nested = client.get("default.topic.config")
     if isinstance(nested, Mapping):
         client.pop("default.topic.config")
         client = {**nested, **client}
-    if not client.get("group.id"):
-        raise ConfigurationError("group.id is missing, and the key store belongs to a group: set 'group.id'")
+    _check_names(client)
     refuse_unwritable(client)
     for name in ("key.deserializer", "value.deserializer"):
         if name in client:

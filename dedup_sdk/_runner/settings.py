@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from confluent_kafka import Message
 
-from dedup_sdk._checks import choice, seconds, text, whole
+from dedup_sdk._checks import choice, seconds, shown, text, unfit_arguments, whole
 from dedup_sdk._runner.tasks import Order, Task
 from dedup_sdk.errors import ConfigurationError
 
@@ -55,7 +55,7 @@ class Retries:
             failures and all(isinstance(each, type) and issubclass(each, Exception) for each in failures)
         ):
             raise ConfigurationError(
-                f"retry_on={self.on!r}: give an error class, a tuple of them, e.g. (OSError, TimeoutError), or a "
+                f"retry_on={shown(self.on)}: give an error class, a tuple of them, e.g. (OSError, TimeoutError), or a "
                 "function that returns whether to retry an error"
             )
         if seconds("wait_initial", self.wait_initial) > seconds("wait_max", self.wait_max):
@@ -123,9 +123,26 @@ class RunSettings:
             "max_in_flight", self.max_in_flight, least=self.workers,
             advice=f"some of the {self.workers} workers would be idle; give at least {self.workers}",
         )  # fmt: skip
-        if iscoroutinefunction(self.handler) or not callable(self.handler):
+        self._check_handler()
+
+    def _check_handler(self) -> None:
+        given = f"handler={shown(self.handler)}"
+        if not callable(self.handler):
+            raise ConfigurationError(f"{given}: give a function of a message, e.g. run(handle)")
+        called = type(self.handler).__call__
+        if any(
+            tells(each)
+            for tells in (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
+            for each in (self.handler, called)
+        ):
             raise ConfigurationError(
-                f"handler={self.handler!r}: give a plain function; a coroutine would count as handled before it has run"
+                f"{given} is async, or has yield: a message would count as handled before its code has run; give a "
+                "plain function, which may call asyncio.run()"
+            )
+        unfit = unfit_arguments(self.handler, 1)
+        if unfit is not None:
+            raise ConfigurationError(
+                f"{given} cannot be called with one message, as its arguments are {unfit}; give a function of a message"
             )
 
     def _check_dead_letters(self) -> None:
@@ -134,8 +151,8 @@ class RunSettings:
         text("dead_letters", self.dead_letters)
         if not is_topic(self.dead_letters):
             raise ConfigurationError(
-                f"dead_letters={self.dead_letters!r} is no topic; give 1 to 249 letters, digits, dots, hyphens and "
-                "underscores, or leave it out for the default"
+                f"dead_letters={self.dead_letters!r} is not a topic's name; give 1 to 249 letters, digits, dots, "
+                "hyphens and underscores, or leave it out for the default"
             )
         if self.on_error != "dead-letter":
             raise ConfigurationError(

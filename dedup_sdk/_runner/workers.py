@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Final
 
 from dedup_sdk._runner.settings import Handler, Retries
 from dedup_sdk._runner.tasks import Task
 
 _MISSING = object()
+_NOT_RUN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+"""Results of a handler whose code has not run."""
 
 
 class Workers:
@@ -102,11 +106,21 @@ class Workers:
     def _handle(self, task: Task) -> None:
         try:
             if task.begin():
-                self._handler(task.message)
+                self._run(task)
         except Exception as error:
             if self._retries.attempts == 1 or not self._retries.is_retriable(error):
                 raise
             self._handle_again(task, error)
+
+    def _run(self, task: Task) -> None:
+        result = self._handler(task.message)
+        if isinstance(result, _NOT_RUN):
+            if not isinstance(result, AsyncGeneratorType):
+                result.close()
+            raise TypeError(
+                f"the handler returned a {type(result).__name__}, whose code has not run: give a plain function, which "
+                "may call asyncio.run()"
+            )
 
     def _handle_again(self, task: Task, first: Exception) -> None:
         for attempt in self._retries.after(task):
@@ -114,4 +128,4 @@ class Workers:
                 if attempt.num == 1:
                     raise first
                 if task.begin():
-                    self._handler(task.message)
+                    self._run(task)

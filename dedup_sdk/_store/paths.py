@@ -141,6 +141,8 @@ def try_folder(root: Path) -> None:
     raises nothing: a consumer waits for that.
     """
     try:
+        if root.is_file():
+            raise ConfigurationError(f"store={str(root)!r} is a file; give a folder, e.g. 'var/dedup'")
         root.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=root):
             pass

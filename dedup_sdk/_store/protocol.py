@@ -159,7 +159,7 @@ class PartitionStore(Protocol):
 
 def checked_recent_marks(value: object) -> int:
     """Return the setting ``recent_marks``; raises `ConfigurationError` if it is no whole number above 0."""
-    advice = f"at least one mark is kept; leave it out for {RECENT_MARKS:,}"
+    advice = f"give at least 1, or leave it out for {RECENT_MARKS:,}"
     return whole("recent_marks", value, advice=advice)
 
 

@@ -25,6 +25,7 @@ from threading import Event
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from dedup_sdk._checks import shown
 from dedup_sdk._store.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -332,7 +333,7 @@ def snapshot_locations(snapshot: SnapshotLocations | None) -> tuple[str, ...]:
     for each in given:
         if not isinstance(each, str | Path) or not str(each):
             raise ConfigurationError(
-                f"snapshot={each!r} is not a path; give a folder or URL, several of them, or leave it out"
+                f"snapshot={shown(each)} is not a path; give a folder or a URL, or a list of them, or leave it out"
             )
         if is_url(str(each)):
             require_driver(str(each))

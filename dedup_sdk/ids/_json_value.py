@@ -82,8 +82,8 @@ def pointer_tokens(pointer: str) -> Tokens:
     """
     if not _FORM.fullmatch(pointer):
         raise IdSpecError(
-            f"json pointer {pointer!r} is not one; it begins with / and writes ~ as ~0 and / as ~1,"
-            " e.g. json:/order/id"
+            f"json pointer {pointer!r} is not valid; write e.g. json:/order/id, with / before each name (in a name, ~ "
+            "is ~0 and / is ~1)"
         )
     return tuple(token.replace("~1", "/").replace("~0", "~") for token in pointer[1:].split("/"))
 

@@ -26,7 +26,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from dedup_sdk._checks import unfit_arguments
+from dedup_sdk._checks import shown, unfit_arguments
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids._columns import Column, Fields, Ids, Need, ReadOnce, digest_columns
 from dedup_sdk.ids._json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
@@ -92,7 +92,9 @@ class HeaderPart:
     def __post_init__(self) -> None:
         """Refuse an impossible header name."""
         if not self.argument or not _is_text(self.argument):
-            raise IdSpecError(f"header name {self.argument!r} names no header; write e.g. header:dedup-id")
+            raise IdSpecError(
+                f"header name {self.argument!r} is not a text with characters; write e.g. header('dedup-id')"
+            )
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -279,8 +281,7 @@ def _member(name: str, event: object) -> object:
 
 
 _ANOTHER_VERSION: Final = (
-    "and another version whenever it returns other IDs: code has no other identity, and marks made by other code do "
-    "not count"
+    "and another version whenever it returns other IDs: stored IDs count only for the version that made them"
 )
 
 
@@ -317,8 +318,8 @@ def _import(argument: object, path: object) -> Callable[[Record], object]:
 # --- the text of a spec, and its builders
 
 FORMS = (
-    "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION, "
-    "joined by + (a literal + is %2B)"
+    "header:NAME, key, json:/POINTER, cloudevents, value or py:MODULE:CALLABLE@VERSION; "
+    "join several by + (a literal + is %2B)"
 )
 
 _WITH_ARGUMENT: dict[str, Callable[[str], Part]] = {"header": HeaderPart, "json": JsonPart, "py": PyPart}
@@ -359,7 +360,7 @@ def _parse_part(part: str, text: str, *, imports: bool) -> Part:
     if not colon and name in _ALONE:
         return _ALONE[name]()
     if not argument or name not in _WITH_ARGUMENT:
-        raise IdSpecError(f"id spec {text!r}: {part!r} is not a part; write {FORMS}")
+        raise IdSpecError(f"id spec {text!r}: {part!r} has none of the known forms; write {FORMS}")
     if _STRAY_PERCENT.search(argument):
         raise IdSpecError(f"id spec {text!r}: a % in {part!r} is no escape; write a literal % as %25")
     try:
@@ -470,7 +471,7 @@ def id_spec(text_or_spec: str | IdSpec, *, imports: bool = True) -> IdSpec:
             f'name="order-id", version="1"), {_ANOTHER_VERSION}'
         )
     if not isinstance(given, str):
-        raise IdSpecError(f"id spec {given!r} is {type(given).__name__}; write {FORMS}")
+        raise IdSpecError(f"id spec {shown(given)} is of type {type(given).__name__}; write {FORMS}")
     return IdSpec(parse_parts(given, imports=imports))
 
 
@@ -528,9 +529,9 @@ def function(call: Callable[[Record], str | int | None], *, name: str, version: 
     Raises `IdSpecError` for anything but a function of one `Record`, or a name or version that is empty or not text.
     """
     _check_function(call)
-    shown = f"function({getattr(call, '__name__', call)})"
-    _check_word(shown, "name", name, "order-id")
-    _check_word(shown, "version", version, "1")
+    called = f"function({getattr(call, '__name__', call)})"
+    _check_word(called, "name", name, "order-id")
+    _check_word(called, "version", version, "1")
     return IdSpec((FunctionPart(f"{name}@{version}", call),))
 
 
@@ -540,18 +541,18 @@ def _check_function(call: object) -> None:
     is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(method)
     if not callable(call) or is_async or inspect.isclass(call):
         raise IdSpecError(
-            f"function({call!r}) gets no function of one Record; write e.g. "
+            f"function({shown(call)}) needs a plain function of one Record; write e.g. "
             'function(lambda record: record.key.decode(), name="order-id", version="1")'
         )
     unfit = unfit_arguments(call, 1)
     if unfit is not None:
         raise IdSpecError(
-            f"function({call!r}) cannot be called with one Record, as its arguments are {unfit}; give a function of "
-            "one Record"
+            f"function({shown(call)}) cannot be called with one Record, as its arguments are {unfit}; give a function "
+            "of one Record"
         )
 
 
-def _check_word(shown: str, setting: str, value: object, example: str) -> None:
+def _check_word(called: str, setting: str, value: object, example: str) -> None:
     if (
         not isinstance(value, str)
         or not _is_text(value)
@@ -560,7 +561,7 @@ def _check_word(shown: str, setting: str, value: object, example: str) -> None:
         or value != value.strip()
     ):
         raise IdSpecError(
-            f"{shown} has the {setting} {value!r}; write a text without @ and without blanks around it, e.g. "
+            f"{called} has the {setting} {value!r}; write a text without @ and without blanks around it, e.g. "
             f'{setting}="{example}"'
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeAlias, cast
 
-from dedup_sdk._checks import unfit_arguments
+from dedup_sdk._checks import shown, unfit_arguments
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.orders._sort_key import ONLY_ORIGIN, Comparison, SortKey, compare_sort_keys, sort_keys_of
 
@@ -202,9 +202,9 @@ def order_of(value: Order | Compare, *, version: str | None = None) -> Order:
 
 def _check_function(given: object) -> None:
     if not callable(given) or inspect.isclass(given):
-        raise ConfigurationError(f"order={given!r} is no order; {_LIKE_THIS}")
+        raise ConfigurationError(f"order={shown(given)} is not an order; {_LIKE_THIS}")
     unfit = unfit_arguments(given, 2)
     if unfit is not None:
         raise ConfigurationError(
-            f"order={given!r} cannot be asked for two IDs, as its arguments are {unfit}; {_LIKE_THIS}"
+            f"order={shown(given)} cannot be asked for two IDs, as its arguments are {unfit}; {_LIKE_THIS}"
         )

@@ -85,7 +85,8 @@ def _html(document: Document, advice: Advice, figures: dict[str, str]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        name: getattr(wording, name) for name in ("length", "moment", "number", "plural", "share", "size")
+        name: getattr(wording, name)
+        for name in ("length", "moment", "number", "plural", "share", "size_text")
     }
     # Made above, of numbers and of texts that Matplotlib has escaped.
     drawn = {name: Markup(svg) for name, svg in figures.items()}  # noqa: S704

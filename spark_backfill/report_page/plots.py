@@ -30,7 +30,7 @@ from spark_backfill.report_page.figure import (
     short,
     time_axis,
 )
-from spark_backfill.report_page.wording import length, share, size
+from spark_backfill.report_page.wording import length, share, size_text
 
 MOST_BARS: Final = 16
 _WINDOW_STEPS: Final = 200
@@ -80,7 +80,7 @@ def _adviser(findings: Findings, advice: Advice, window: Window | None) -> Itera
         below.fill_between(lengths, ids * STORE_BYTES_PER_ID, color=SOFT, alpha=0.5, linewidth=0)
         below.set_ylim(0)
         ticks = byte_ticks(int(ids.max()) * STORE_BYTES_PER_ID)
-        below.set_yticks(ticks, [size(tick) for tick in ticks])
+        below.set_yticks(ticks, [size_text(tick) for tick in ticks])
         below.set_title("disk that it takes", loc="left", fontsize=9, color=INK)
         below.set_xlabel("window")
         for axis in (above, below):

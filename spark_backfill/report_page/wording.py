@@ -35,7 +35,7 @@ def share(value: float | None) -> str:
     return f"{digits.rstrip('0') if places > 1 else digits} %" if shown else "< 0.001 %"
 
 
-def size(value: float) -> str:
+def size_text(value: float) -> str:
     """Return e.g. ``1.5 GiB``."""
     power = 0
     while value >= _KIBI and power < len(_SIZES) - 1:

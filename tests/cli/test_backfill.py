@@ -65,7 +65,7 @@ left out    partition 3: without a commit
 records     345,510 from kafka-client, 3 without an ID
 IDs         336,776
 duplicates  8,731, with records that the window does not reach
-size        11.2 MiB, 8 files
+size        11 MiB, 8 files
 time        3 min 20 s, and 5 s for the start of Spark; 1,724 records/s
 """
 

@@ -217,7 +217,7 @@ def test_stats_tell_the_size_of_payloads(dedup: Dedup, write_store: WriteStore, 
     """A column where there are any, and a field in any case."""
     content = json.loads(dedup("stats", "--store", with_payloads, "--json").stdout)
     assert (content["partitions"][0]["payload_bytes"], content["marks"]) == (2**16 + 18, 4)
-    assert "  64.0 KiB  " in dedup("stats", "--store", with_payloads).stdout
+    assert "  64 KiB  " in dedup("stats", "--store", with_payloads).stdout
     assert "payload" in dedup("stats", "--store", with_payloads).stdout
     plain = dedup("stats", "--store", str(write_store("a", group="audit")), "--group", "audit").stdout
     assert "payload" not in plain

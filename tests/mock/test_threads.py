@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -166,3 +167,48 @@ def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
     run_all(consumer, handle, workers=2)
     assert set(seen) == {f"id-{number}" for number in range(8)}
     assert seen.count("id-5") >= 1
+
+
+def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> None:
+    """`asyncio` drops the result of a cancelled call; the next one, which is refused meanwhile, says that nobody waits."""
+    consumer = make("orders")
+    poll_quiet(consumer)
+    returned: list[Any] = []
+
+    def poll() -> Any:
+        returned.append(consumer.poll(PATIENCE_S))
+        return returned[-1]
+
+    async def cancel_and_ask() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(poll), 0.2)
+        with pytest.raises(RuntimeError, match="another thread is in poll"):
+            await asyncio.to_thread(consumer.poll, 0)
+        send("a")
+
+    asyncio.run(cancel_and_ask())
+    assert values(returned) == ["a"]
+    assert values(poll_some(consumer, 1)) == ["a"]
+    assert consumer.poll(0) is None
+    assert consumer.counters.stores_set_aside == 0
+
+
+def test_a_refused_call_changes_nothing_with_explicit_completion(make: Make, send: Send) -> None:
+    """There no call completes the messages of another one: they stay in flight."""
+    consumer = make("orders", completion="explicit")
+    poll_quiet(consumer)
+    got: list[Any] = []
+    with Busybody(lambda: got.append(consumer.poll(0.5))):
+        until = time.monotonic() + PATIENCE_S
+        refused = False
+        while not refused and time.monotonic() < until:
+            try:
+                consumer.poll(0)
+            except RuntimeError:
+                refused = True
+        send("a")
+        while not any(got) and time.monotonic() < until:
+            time.sleep(0.01)
+    message = next(each for each in got if each is not None)
+    assert consumer.holds(message)
+    assert poll_quiet(consumer) == []

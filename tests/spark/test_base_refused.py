@@ -160,7 +160,7 @@ def test_a_base_whose_id_spec_is_none(base: Path, capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)
     [line] = capsys.readouterr().out.splitlines()
-    assert "'headers:dedup-id' is not a part" in line
+    assert "'headers:dedup-id' has none of the known forms" in line
     assert "with --id SPEC" in line
 
 

@@ -18,6 +18,7 @@ from dedup_sdk import (
     Window,
     header,
 )
+from dedup_sdk._checks import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ def assert_refused(make: Callable[..., object], name: str, value: Any) -> None:
     assert "\n" not in said
     assert {"text": "window", "id": "id"}.get(name, name) in said
     parts = value if isinstance(value, list) else []
-    assert any(repr(each) in said for each in (value, *parts)) or not value
+    assert any(shown(each) in said or repr(each) in said for each in (value, *parts)) or not value
 
 
 @pytest.mark.parametrize(

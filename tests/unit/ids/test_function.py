@@ -129,11 +129,11 @@ class Later:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("shop.ids:order_id", "gets no function of one Record; write e.g. function(lambda"),
-        (None, "gets no function of one Record"),
-        (Record, "gets no function of one Record"),
-        (later, "gets no function of one Record"),
-        (Later(), "gets no function of one Record"),
+        ("shop.ids:order_id", "needs a plain function of one Record; write e.g. function(lambda"),
+        (None, "needs a plain function of one Record"),
+        (Record, "needs a plain function of one Record"),
+        (later, "needs a plain function of one Record"),
+        (Later(), "needs a plain function of one Record"),
         (lambda: "x", "cannot be called with one Record, as its arguments are ()"),
         (lambda one, two: (one, two), "cannot be called with one Record"),
     ],

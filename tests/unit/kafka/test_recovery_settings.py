@@ -33,14 +33,17 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     file.touch()
     for given in (file, str(file), [tmp_path, file]):
         with pytest.raises(
-            ConfigurationError, match=r"^snapshot='.*/manifest\.json' is not a folder; give the folder that"
+            ConfigurationError,
+            match=r"^Recovery\(\.\.\.\): snapshot='.*/manifest\.json' is not a folder; give the folder that",
         ):
             Recovery(snapshot=given)
 
 
 def test_a_path_that_no_folder_can_have_is_refused() -> None:
     """With the reason."""
-    with pytest.raises(ConfigurationError, match=r"^snapshot='a\\x00b' has a NUL character; give"):
+    with pytest.raises(
+        ConfigurationError, match=r"^Recovery\(\.\.\.\): snapshot='a\\x00b' has a NUL character; give"
+    ):
         Recovery(snapshot="a\0b")
 
 
@@ -50,7 +53,7 @@ def test_a_path_that_no_folder_can_have_is_refused() -> None:
 def test_a_url_without_its_slashes_is_refused(url: str | Path) -> None:
     """A `Path` removes one of them, and a folder of that name would be looked for; no secret is shown."""
     with pytest.raises(
-        ConfigurationError, match=r"^snapshot=s3:/\*\*\* is a URL that lacks a slash"
+        ConfigurationError, match=r"^Recovery\(\.\.\.\): snapshot=s3:/\*\*\* is a URL that lacks a slash"
     ) as caught:
         Recovery(snapshot=url)
     assert "hunter2" not in str(caught.value)

@@ -121,7 +121,7 @@ def test_what_is_not_shipped_is_imported() -> None:
         ("unix-time(unit=h)", "'unit=h'"),
         ("py:shop", "names nothing to import"),
         ("py:no_such_module:f", "cannot be imported .*no_such_module"),
-        ("py:math:pi", "3.14.* is no order"),
+        ("py:math:pi", "3.14.* is not an order"),
         (f"py:{__name__}:by_length", "has the version None"),
         (f"py:{__name__}:REVISION@1", "leave out the version"),
         (f"py:{__name__}:no_order", "makes a str, which is no order"),

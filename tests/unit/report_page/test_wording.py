@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_backfill.report_page.wording import length, moment, number, plural, share, size
+from spark_backfill.report_page.wording import length, moment, number, plural, share, size_text
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_lengths_have_two_units() -> None:
 def test_numbers_sizes_moments_and_nouns() -> None:
     """Figures as people read them; a timestamp that is none, or that no calendar has, is no error."""
     assert number(1234567) == "1,234,567"
-    assert [size(value) for value in (0, 1023, 1536, 48 * 2**20, 2**60)] == [
+    assert [size_text(value) for value in (0, 1023, 1536, 48 * 2**20, 2**60)] == [
         "0 B",
         "1,023 B",
         "1.5 KiB",
