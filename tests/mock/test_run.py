@@ -356,7 +356,10 @@ async def _coroutine(_: Any) -> None:
         ),
         ({"attempts": 0, "on_error": "retry"}, "attempts=0: give at least 1"),
         ({"wait_initial": 9, "on_error": "retry"}, "wait_initial=9, wait_max=5.0: give seconds"),
-        ({"handler": _coroutine}, "is async, or has yield: a message would count as handled before its code has run"),
+        (
+            {"handler": _coroutine},
+            "is async, or has yield: a message would count as handled before its code has run",
+        ),
         ({"handler": "print"}, "give a function of a message"),
     ],
 )

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from dedup_sdk import Deduplicator, Lookup, Record, Window
 from dedup_sdk._core.reach import GRACE
 from dedup_sdk._marks import Progress
-from dedup_sdk._store.manifest import PartitionManifest
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, read_manifest
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk.ids import digest_one, key
+from spark_backfill import slots
+from spark_backfill.base_range import alone
 from spark_backfill.errors import BackfillError
-from spark_backfill.last_id_spec import LastIdSpec
-from spark_backfill.offset_range import OffsetRange, horizon_ms
+from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
+from spark_backfill.offset_range import OffsetRange, expire, horizon_ms
 from spark_backfill.unit_spec import UnitSpec
 from tests.support.known_marks import Kept, newest_of
 from tests.support.lives import (
@@ -33,18 +35,19 @@ from tests.support.lives import (
     in_window,
     lived,
     offset_range_of,
+    progress_in,
     replayed,
     verdicts,
 )
 from tests.support.logs import logs
-from tests.support.naive_fold import Row
+from tests.support.naive_fold import Row, naive_fold
 from tests.support.naive_units import Entry, Event, events_of, read_events
-from tests.support.rebuilding import NOW_MS, rebuild, rebuild_records
+from tests.support.rebuilding import NOW_MS, rebuild, rebuild_records, write
 from tests.support.unit_logs import unit_log
 from tests.support.unit_world import UnitWorld, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 SEEDS = st.integers(0, 2**32 - 1)
 RECENT_MARKS = st.sampled_from([1, 2, 3, 1000])
@@ -52,42 +55,196 @@ SLICES = st.sampled_from([1, 2, 3, 7, 50])
 
 # --- IDs that are looked up ----------------------------------------------------------------------------------------
 
+WINDOWS = [
+    Window(milliseconds=20),
+    Window(milliseconds=400),
+    Window(count=1),
+    Window(count=3),
+    Window(milliseconds=60, count=3),
+]
 
-@pytest.mark.parametrize(
-    ("window", "orderly"),
-    [
-        (Window(milliseconds=20), False),
-        (Window(milliseconds=400), False),
-        (Window(count=1), False),
-        (Window(count=3), False),
-        # With both windows a record that comes late may be doubted, and then it takes a number.
-        (Window(milliseconds=60, count=3), True),
-    ],
-    ids=str,
-)
-@given(data=st.data(), seed=SEEDS)
-@settings(max_examples=150, deadline=None)
-def test_looked_up_ids(window: Window, data: st.DataObject, seed: int, *, orderly: bool) -> None:
-    """Dead letters or not, flushes or not, all three have the same marks alive at the cut."""
-    log = [
+
+@pytest.fixture(autouse=True, scope="module")
+def small_slots() -> Iterator[None]:
+    """Partitions of forty rows are cut into several digest ranges."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slots, "_WORTH_SPLITTING", 12)
+        patch.setattr(slots, "ROWS_PER_SLOT", 9)
+        yield
+
+
+def keyed(drawn: Sequence[tuple[int, str | None, int]]) -> list[Record]:
+    """Drawn rows as records whose key is the ID."""
+    return [
         Record("t", 0, offset, timestamp_ms, key=ident.encode() if ident else None)
-        for offset, ident, timestamp_ms in data.draw(logs(orderly=orderly))
+        for offset, ident, timestamp_ms in drawn
     ]
-    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
-    strategy = Lookup(id=key(), window=window)
-    life = lived(log, poison, strategy, data.draw(RECENT_MARKS), seed)
-    replay = replayed(log, strategy, data.draw(RECENT_MARKS), data.draw(SLICES))
-    is_alive = in_window(window, max(min(each.timestamp_ms, NOW_MS) for each in log))
-    left = in_store(replay, strategy).alive(is_alive)
-    assert left == in_store(life, strategy).alive(is_alive)
-    rows = [
+
+
+def rows_of(log: Sequence[Record]) -> list[Row]:
+    """Such records as the rows of a reader."""
+    return [
         Row(0, each.offset, each.timestamp_ms, None if each.key is None else digest_one(each.key))
         for each in log
     ]
+
+
+def only_entry(manifest: Manifest) -> PartitionManifest:
+    """What a manifest says of partition 0."""
+    entry = manifest.partition(0)
+    assert entry is not None
+    return entry
+
+
+def grown(log: Sequence[Record], cuts: Iterable[int], window: Window, place: Path, run_rows: int) -> Path:
+    """Make a snapshot of a log in steps that end at these offsets, each on top of the one before; return the last folder."""
+    low, end = log[0].offset, log[-1].offset + 1
+    folder: Path | None = None
+    for cut in sorted({*cuts, end}):
+        base, folder = folder, place / f"to-{cut}"
+        rebuild(rows_of(log), window, folder, low=low, high=cut, base=base, run_rows=run_rows)
+    assert folder is not None
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("window", "orderly"),
+    # With both windows a record that comes late may be doubted, and then it takes a number.
+    [(window, window.time_ms is not None and window.count is not None) for window in WINDOWS],
+    ids=str,
+)
+@given(data=st.data(), seed=SEEDS)
+@settings(max_examples=100, deadline=None)
+def test_looked_up_ids(window: Window, data: st.DataObject, seed: int, *, orderly: bool) -> None:
+    """Dead letters or not, flushes or not, all three have the same marks alive at the cut.
+
+    The backfill makes the same snapshot in one step and in many.
+    """
+    orderly = orderly or data.draw(st.booleans())
+    log = keyed(data.draw(logs(orderly=orderly)))
+    low, end = log[0].offset, log[-1].offset + 1
+    cuts = st.lists(st.integers(low + 1, end), max_size=2)
+    poison = data.draw(st.sets(st.sampled_from([each.offset for each in log]), max_size=4))
+    strategy = Lookup(id=key(), window=window)
+    life = lived(log, poison, strategy, data.draw(RECENT_MARKS), seed)
+    replay = replayed(log, strategy, data.draw(RECENT_MARKS), data.draw(SLICES), closed_at=data.draw(cuts))
+    is_alive = in_window(window, max(min(each.timestamp_ms, NOW_MS) for each in log))
+    left = in_store(replay, strategy).alive(is_alive)
+    assert left == in_store(life, strategy).alive(is_alive)
+    steps = data.draw(cuts)
     with TemporaryDirectory() as place:
-        folder = Path(place) / "snapshot"
-        rebuild(rows, window, folder, low=log[0].offset, high=log[-1].offset + 1, run_rows=data.draw(SLICES))
+        folder = grown(log, steps, window, Path(place), run_rows=data.draw(SLICES))
         assert left == in_snapshot(folder).alive(is_alive)
+        manifest = read_manifest(folder)
+        if steps and orderly:
+            full = rebuild(rows_of(log), window, Path(place) / "full", low=low, high=end)
+            assert manifest.fingerprint == full.fingerprint
+            ours, theirs = only_entry(manifest), only_entry(full)
+            assert (ours.low, ours.high, ours.accepted, ours.newest_ms) == (
+                theirs.low,
+                theirs.high,
+                theirs.accepted,
+                theirs.newest_ms,
+            )
+            assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
+            assert (ours.since_number or 0) == (theirs.since_number or 0)
+        if window.time_ms is None:
+            # A longer window doubts as much over either.
+            told = progress_in(replay, strategy)
+            ranks_begin = max(told.since_number or 0, told.floor_number)
+            entry = only_entry(manifest)
+            assert (told.accepted, ranks_begin) == (entry.accepted, entry.since_number or 0)
+
+
+@st.composite
+def cut_logs(draw: st.DrawFn) -> tuple[list[Record], int]:
+    """A log, and the end of a base in it: records come a little late, or at any time, above all right behind the base."""
+    names, steps = st.integers(0, 14), st.integers(0, 60)
+    late: list[tuple[int, int, int | None]] = []
+    if draw(st.booleans()):
+        late += draw(st.lists(st.tuples(names, steps, st.integers(0, 200)), min_size=1, max_size=60))
+        cut = draw(st.integers(0, len(late)))
+    else:
+        record = st.tuples(names, steps, st.sampled_from([0, 0, 0, 5_000, -NOW_MS, None]))
+        old = st.tuples(names, steps, st.sampled_from([5_000, None]))
+        late += draw(st.lists(record, min_size=1, max_size=12))
+        cut = len(late)
+        late += draw(st.lists(old, min_size=1, max_size=2)) + draw(st.lists(record, min_size=1, max_size=12))
+    now_ms, log = 10_000, list[tuple[int, str | None, int]]()
+    for offset, (name, step_ms, late_ms) in enumerate(late):
+        now_ms += step_ms
+        log.append((offset, f"{name}", -1 if late_ms is None else now_ms - late_ms))
+    return keyed(log), cut
+
+
+@given(
+    cut_log=cut_logs(),
+    low=st.sampled_from([0, 0, 3, 20]),
+    window_ms=st.integers(100, 700),
+    lost=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_grown_snapshot_knows_what_it_says_to_know(
+    cut_log: tuple[list[Record], int], low: int, window_ms: int, *, lost: bool
+) -> None:
+    """Timestamps in no order, another window than the base's, a later beginning; the log may have lost the base's part.
+
+    No mark is there but an ID's last, and none is missing that was sighted since the coverage begins.
+    """
+    log, cut = cut_log
+    rows, end = rows_of(log), len(log)
+    low = min(low, cut)
+    of_base, window = Window(milliseconds=320), Window(milliseconds=window_ms)
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        rebuild(rows, of_base, folder / "base", high=cut)
+        start = cut if lost else 0
+        manifest = rebuild(
+            rows, window, folder / "grown", low=low, high=end, base=folder / "base", start=start
+        )
+        ours = in_snapshot(folder / "grown").marks
+    since_ms = only_entry(manifest).since_ms
+    known, _ = naive_fold([row for row in rows if row.offset >= low], window)
+    last = {digest: Kept(mark.offset, mark.timestamp_ms, 0, b"") for digest, mark in known.items()}
+    assert ours.items() <= last.items()
+    assert {
+        d: m for d, m in last.items() if since_ms is None or m.timestamp_ms >= since_ms
+    }.items() <= ours.items()
+
+
+@given(
+    drawn=logs(orderly=True), window=st.sampled_from(WINDOWS), before_ms=st.none() | st.integers(1_000, 1_600)
+)
+@settings(max_examples=40, deadline=None)
+def test_a_snapshot_that_is_written_again_remembers_the_same(
+    drawn: list[tuple[int, str | None, int]], window: Window, before_ms: int | None
+) -> None:
+    """Nothing is added: the marks are the same but for those that were to expire, and coverage tells of these."""
+    rows = rows_of(keyed(drawn))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        base = rebuild(rows, window, folder / "base", high=rows[-1].offset + 1)
+        (offset_range,) = expire(alone(base, window, NOW_MS), before_ms)
+        again = write(offset_range, [], window, folder / "again", base=folder / "base")
+        before, after = in_snapshot(folder / "base").marks, in_snapshot(folder / "again").marks
+    assert after == {d: mark for d, mark in before.items() if mark.timestamp_ms >= (before_ms or 0)}
+    one, other = only_entry(base), only_entry(again)
+    assert (other.low, other.high, other.accepted, other.newest_ms) == (
+        one.low,
+        one.high,
+        one.accepted,
+        one.newest_ms,
+    )
+    if before == after:
+        assert (again.fingerprint, other.since_ms, other.since_number) == (
+            base.fingerprint,
+            one.since_ms,
+            one.since_number,
+        )
+    else:
+        newest_out_ms = max(mark.timestamp_ms for d, mark in before.items() if d not in after)
+        assert other.since_ms is not None
+        assert other.since_ms > newest_out_ms
 
 
 # --- IDs that are compared with the last one -----------------------------------------------------------------------
@@ -191,6 +348,16 @@ class Comparing:
         )
 
 
+def written_twice(draw: st.DataObject, log: Sequence[Record]) -> list[Record]:
+    """A log, and behind it some of its records again, at the same time, a later one, or none: the earlier time counts."""
+    any_record, late_ms = st.sampled_from(log) | st.sampled_from(log[-3:]), st.sampled_from([0, 7, None])
+    again = draw.draw(st.lists(st.tuples(any_record, late_ms), min_size=1, max_size=4))
+    return [
+        *log,
+        *(replace(each, timestamp_ms=-1 if ms is None else each.timestamp_ms + ms) for each, ms in again),
+    ]
+
+
 ALL = [Comparing(*each) for each in product(ORDERS, [None, "header:source"], [False, True])]
 BY_SOURCE = [each for each in ALL if each.source is not None]
 
@@ -224,22 +391,23 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
     oldest_ms, newest_ms = (edge(each.timestamp_ms for each in log) for edge in (min, max))
     is_alive = alive_at(spec, newest_ms)
     ranges = st.integers(1, 3 if comparing.source or comparing.second else 1)
+    watched = data.draw(st.booleans())
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
         manifest = rebuild_records(
-            log,
+            written_twice(data, log) if watched else log,
             offset_range_of(log, spec.reach),
             spec,
             folder,
             ranges=data.draw(ranges),
             task_records=data.draw(SLICES),
-            watched=data.draw(st.booleans()),
+            watched=watched,
         )
         rebuilt = in_snapshot(folder).alive(is_alive)
         assert rebuilt == in_store(life, strategy).alive(is_alive)
         assert rebuilt == in_store(replay, strategy).alive(is_alive)
         assert manifest.id_spec == str(strategy.keys)
-        assert manifest.partitions[0].newest_ms == newest_ms
+        assert watched or manifest.partitions[0].newest_ms == newest_ms
         reach_ms = spec.reach.time_ms
         if reach_ms is not None and newest_ms - oldest_ms <= reach_ms:
             # Nothing has left the longer window, so that all is known from the beginning on.
@@ -300,8 +468,9 @@ def rebuilt_units(
     low: int = 0,
     complete: bool = True,
     task_records: int = 7,
+    again: Sequence[Entry] = (),
 ) -> PartitionManifest:
-    """Make a snapshot of ``[low, high)``, and return its entry."""
+    """Make a snapshot of ``[low, high)``, and return its entry; ``again``: what an archive has a second time."""
     inside = [entry for entry in log if low <= entry.offset < high]
     window = spec.strategy.window_of("t")
     offset_range = OffsetRange(
@@ -312,12 +481,10 @@ def rebuilt_units(
         complete=complete,
         keep_from_ms=horizon_ms(window, inside[-1].timestamp_ms, NOW_MS),
     )
-    records = [record_of(entry) for entry in inside]
+    records = [record_of(entry) for entry in [*inside, *again]]
     manifest = rebuild_records(records, offset_range, spec, folder, task_records=task_records, now_ms=NOW_MS)
     assert manifest.id_spec == str(spec.keys)
-    entry = manifest.partition(0)
-    assert entry is not None
-    return entry
+    return only_entry(manifest)
 
 
 def in_world(world: UnitWorld) -> tuple[Memory, Progress]:
@@ -354,6 +521,10 @@ def test_the_fold_of_units_is_that_of_a_list(seed: int, mode: Any, window: Windo
             folder,
             high=high,
             task_records=draw.randrange(1, 50),
+            again=[
+                replace(each, timestamp_ms=each.timestamp_ms + draw.choice([0, 7]))
+                for each in draw.choices([each for each in log if each.offset < high], k=draw.randrange(4))
+            ],
         )
         events = events_of([each for each in log if each.offset < entry.high])
         clock_ms = max(each.timestamp_ms for each in log)
@@ -474,11 +645,43 @@ def test_what_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     assert entry.since_ms > 3_001, "whether the unit with the same ID was rejected is not known"
 
 
-def test_the_same_record_twice_is_one_and_two_records_are_refused(tmp_path: Path) -> None:
-    """An archive of two logs ends the run."""
-    spec = unit_spec(Window(hours=1))
-    one, end = Entry(0, 1_000, "a", "u"), Entry(1, 1_001, "b", "u", is_end=True)
-    entry = rebuilt_units([one, one, end, end], spec, tmp_path / "s", high=2)
-    assert entry.marks == 2
-    with pytest.raises(BackfillError, match="offset 1 of partition 0 is there twice with different contents"):
-        rebuilt_units([one, end, Entry(1, 1_001, "c", "u", is_end=True)], spec, tmp_path / "t", high=2)
+# --- an archive of two logs ----------------------------------------------------------------------------------------
+
+
+def by_number(*, source: str | None = None, second: bool = False) -> LastIdSpec:
+    """Integers in the header ``seq``, ``second``: with a second opinion."""
+    return LastIdSpec(
+        id="header:seq",
+        order="integer",
+        source=source,
+        window=f"{WINDOW_MS}ms",
+        reorder_depth=9,
+        otherwise="header:other" if second else None,
+        otherwise_window=f"{WINDOW_MS}ms" if second else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "other", "marks"),
+    [
+        (by_number(source="header:source"), {"seq": b"6"}, 1),
+        (by_number(source="header:source"), {"source": b"y"}, 1),
+        (by_number(second=True), {"other": b"b"}, 2),
+        (unit_spec(Window(hours=1)), {"dedup-id": b"b"}, 1),
+    ],
+    ids=["id", "source", "looked-up", "unit"],
+)
+def test_two_records_at_one_offset_are_refused(
+    spec: OrderedSpec, other: dict[str, bytes], marks: int, tmp_path: Path
+) -> None:
+    """They end the run, whatever they differ in; the same record twice is one."""
+    headers = [("seq", b"5"), ("source", b"x"), ("other", b"a")]
+    named = {**dict(headers), **dict(record_of(Entry(0, 1_000, "a", "u", is_end=True)).headers)}
+    one, another = (
+        Record("t", 0, 0, 1_000, headers=list(each.items())) for each in (named, {**named, **other})
+    )
+    offset_range = OffsetRange(partition=0, low=0, begin=0, high=1, complete=True)
+    manifest = rebuild_records([one, one], offset_range, spec, tmp_path / "one", watched=True)
+    assert manifest.marks == marks
+    with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice with different contents"):
+        rebuild_records([one, another], offset_range, spec, tmp_path / "two", watched=True)

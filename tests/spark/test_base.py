@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
-from dedup_sdk._kafka.commit_text import sealed
 from dedup_sdk._record import Record
 from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.snapshot import verify_snapshot
@@ -17,7 +15,6 @@ from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.options import parse_options
 from tests.support.archives import write_parquet
-from tests.support.consuming import commit_text
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:
@@ -87,31 +84,17 @@ def jobs(
     return Jobs(broker, spark, make_topic, produce, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("source", "window"),
-    [("kafka-client", "60s"), ("kafka-jvm", "60s"), ("kafka-client", "40n"), ("kafka-client", "40n+60s")],
-)
-def test_what_is_added_to_equals_a_full_rebuild(jobs: Jobs, tmp_path: Path, source: str, window: str) -> None:
+def test_what_is_added_to_equals_a_full_rebuild(jobs: Jobs, tmp_path: Path) -> None:
     """Twice in a row, with partitions that grow, stay, or come to have something: the same fingerprint, and the old is not read."""
     topic = jobs.topic(3)
-    asked = [
-        "--topic",
-        topic,
-        "--id",
-        "header:dedup-id",
-        "--window",
-        window,
-        "--whole-topic",
-        "--source",
-        source,
-    ]
+    asked = ["--topic", topic, "--id", "header:dedup-id", "--window", "40n+60s", "--whole-topic"]
     jobs.produce(topic, records(range(COUNT), 0) + records(range(50), 1))
     jobs.run("first", *asked)
     jobs.produce(topic, records(range(COUNT, COUNT + 30), 0) + records(range(COUNT, COUNT + 5), 2))
     second, report, _ = jobs.run("second", *asked, base="first")
     assert (report.records, report.offsets, report.base) == (35, 35, str(tmp_path / "first"))
     assert report.base_marks > 0
-    third, _, _ = jobs.run("third", "--base", str(tmp_path / "second"), "--whole-topic", "--source", source)
+    third, _, _ = jobs.run("third", "--base", str(tmp_path / "second"), "--whole-topic")
     full, _, _ = jobs.run("full", *asked)
     assert second.fingerprint == third.fingerprint == full.fingerprint
     for one in (second, third):
@@ -122,34 +105,6 @@ def test_what_is_added_to_equals_a_full_rebuild(jobs: Jobs, tmp_path: Path, sour
             assert (ours.since_ms or 0) <= (theirs.since_ms or 0)
             assert ours.since_number == theirs.since_number
     assert json.loads((tmp_path / "second" / "report.json").read_text())["base_marks"] == report.base_marks
-
-
-def test_a_group_adds_what_it_has_committed_since(jobs: Jobs, group: str, tmp_path: Path) -> None:
-    """Up to the new commit, without what was given up since, also inside the base; a group that went back is refused."""
-
-    def commit(offset: int) -> None:
-        consumer = Consumer({"bootstrap.servers": jobs.bootstrap, "group.id": group})
-        place = TopicPartition(topic, 0, offset, sealed(commit_text(offset), group, topic, 0))
-        consumer.commit(offsets=[place], asynchronous=False)
-        consumer.close()
-
-    topic = jobs.topic(1)
-    asked = ["--topic", topic, "--id", "header:dedup-id", "--window", "1d", "--group", group]
-    jobs.produce(topic, records(range(200), 0, names=10_000))
-    commit(120)
-    jobs.run("first", *asked)
-    commit(180)
-    grown, report, _ = jobs.run("second", *asked, base="first")
-    full, _, _ = jobs.run("full", *asked)
-    assert report.records == 60
-    (ours,), (theirs,) = grown.partitions, full.partitions
-    assert grown.fingerprint == full.fingerprint
-    assert (ours.committed, ours.high, ours.marks) == (180, 180, theirs.marks)
-    assert (ours.since_ms, theirs.since_ms) == (None, None)
-    commit(100)
-    with pytest.raises(BackfillError, match="reaches offset 180, and the history ends at 100: the group was"):
-        jobs.run("third", *asked, base="second")
-    assert not (tmp_path / "third").exists()
 
 
 def test_windows_other_than_the_base(jobs: Jobs) -> None:

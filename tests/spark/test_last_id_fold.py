@@ -1,4 +1,7 @@
-"""The fold of compared IDs, without Spark: gaps, rows that come twice, windows, and what it takes."""
+"""The fold of compared IDs, without Spark: gaps of the history, when a source leaves, memory, rows that are shuffled.
+
+That it leaves what a consumer remembers: `tests/property/test_rebuilt_equals_lived.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import pytest
 
 from dedup_sdk import Record
 from dedup_sdk._core.seen import Candidate
-from spark_backfill.errors import BackfillError
 from spark_backfill.last_id_fold import LastIdFold, ShuffledRow
 from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.offset_range import OffsetRange
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
 WINDOW_MS = 160
 
 
-def spec_of(depth: int, *, source: str | None = None, second_ms: int | None = None) -> LastIdSpec:
+def spec_of(depth: int, *, second_ms: int | None = None) -> LastIdSpec:
     """Integers in the header ``seq``; a second opinion, where it has a window, looks up ``other``."""
     return LastIdSpec(
         id="header:seq",
         order="integer",
-        source=source,
+        source=None,
         window=f"{WINDOW_MS}ms",
         reorder_depth=depth,
         otherwise=None if second_ms is None else "header:other",
@@ -38,11 +40,9 @@ def spec_of(depth: int, *, source: str | None = None, second_ms: int | None = No
     )
 
 
-def record(
-    offset: int, ident: str, timestamp_ms: int = 1_000, *, source: str = "x", other: str = "a"
-) -> Record:
+def record(offset: int, ident: str, timestamp_ms: int, *, other: str) -> Record:
     """A record of partition 0."""
-    named = {"source": source, "seq": ident, "other": other}
+    named = {"seq": ident, "other": other}
     headers = [(name, text.encode()) for name, text in named.items()]
     return Record("t", 0, offset, timestamp_ms, headers=headers)
 
@@ -55,37 +55,6 @@ def looked_up(folder: Path) -> list[tuple[int, int]]:
 def sources(folder: Path) -> list[int]:
     """The last offset of each source, sorted."""
     return sorted(mark.offset for mark in in_snapshot(folder).marks.values() if mark.payload)
-
-
-@pytest.mark.parametrize(
-    ("source", "second_ms", "other"),
-    [
-        ("header:source", None, record(0, "6")),
-        ("header:source", None, record(0, "5", source="y")),
-        (None, WINDOW_MS, record(0, "5", other="b")),
-    ],
-    ids=["id", "source", "looked-up"],
-)
-def test_two_records_at_one_offset_are_refused(
-    source: str | None, second_ms: int | None, other: Record, tmp_path: Path
-) -> None:
-    """An archive of two logs ends the run, whatever their records differ in."""
-    spec, first = spec_of(9, source=source, second_ms=second_ms), record(0, "5")
-    with pytest.raises(BackfillError, match="offset 0 of partition 0 is there twice with different contents"):
-        rebuild_records(
-            [first, other], offset_range_of([first], spec.reach), spec, tmp_path / "s", watched=True
-        )
-
-
-@pytest.mark.parametrize("second_ms", [None, WINDOW_MS])
-def test_a_record_that_comes_twice_is_one(second_ms: int | None, tmp_path: Path) -> None:
-    """At the earlier of its times, any before none, wherever its rows lie."""
-    spec = spec_of(9, second_ms=second_ms)
-    rows = [record(at, str(at), when) for at, when in ((3, 1_007), (0, 9), (3, -1), (3, 1_003))]
-    offset_range = OffsetRange(partition=0, low=0, begin=0, high=4, complete=True)
-    rebuild_records(rows, offset_range, spec, tmp_path / "s", task_records=1, watched=True)
-    assert {mark[:2] for mark in in_snapshot(tmp_path / "s").marks.values()} == {(3, 1_003)}
-    assert looked_up(tmp_path / "s") == ([] if second_ms is None else [(3, 1_003)])
 
 
 @pytest.mark.parametrize(("last", "known"), [(39, None), (59, 0), (61, 2), (80, None)])

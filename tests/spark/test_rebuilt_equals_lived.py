@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_adapters.redis import RedisStore
 from dedup_sdk._cli.app import run as dedup
 from dedup_sdk._store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from tests.support.lived_topics import RULES, Life
+from tests.support.redis_servers import HAS_REDIS, redis_server
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from dedup_sdk._store.manifest import Manifest
+    from spark_backfill.report import Report
     from tests.support.brokers import Broker
+    from tests.support.redis_servers import RedisServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
+REDIS = "installed" if HAS_REDIS else "container"
 
 
 @pytest.fixture
@@ -28,26 +36,60 @@ def life(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> Life
     return Life(request.param, broker, tmp_path)
 
 
-@pytest.mark.parametrize("life", RULES, indirect=True)
-def test_every_source_gives_what_the_group_remembers(life: Life, spark: SparkSession, tmp_path: Path) -> None:
-    """The group's own snapshot and the job's are the same; who begins with that goes on as if it had lived through all."""
-    own = life.live()
-    lived = life.remembered(own, tmp_path / "own")
-    snapshot, rebuilt = tmp_path / "snapshot", own
-    for source in life.rule.sources:
-        given = [*life.given, *life.source(source), "--output", str(snapshot), "--overwrite"]
+@pytest.fixture
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """An empty server, of which nothing is to be said."""
+    with redis_server(REDIS, tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
+        yield server
+
+
+def needs(rule: str) -> list[pytest.MarkDecorator]:
+    """What a rule's test needs of the machine."""
+    return [pytest.mark.container] if RULES[rule].shared and not HAS_REDIS else []
+
+
+@pytest.mark.parametrize("life", [pytest.param(name, marks=needs(name)) for name in RULES], indirect=True)
+def test_every_source_gives_what_the_group_remembers(
+    life: Life, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The group's own snapshot and the job's are the same, also on top of an older one; a shared memory tells the same.
+
+    A consumer that begins with that snapshot goes on as if it had lived through all.
+    """
+
+    def rebuilt_from(source: str, output: Path, *more: str) -> tuple[Manifest, Report]:
         said: list[str] = []
+        given = [*life.given, *life.source(source), "--output", str(output), "--overwrite", *more]
         report = backfill(parse_options(given, print), lambda: spark, say=said.append)
-        rebuilt = verify_snapshot(snapshot)
+        assert not any(line.startswith("warning: ") for line in said), source
+        return verify_snapshot(output), report
+
+    rule, snapshot, on_last = life.rule, tmp_path / "snapshot", list[str]()
+    if rule.base:
+        on_last = ["--base", str(tmp_path / "base")]
+        life.live_until(rule.base)
+        rebuilt_from(rule.sources[0], tmp_path / "base")
+    if rule.shared:
+        on_last = ["--shared", request.getfixturevalue("redis").url]
+    life.live_until(rule.early)
+    rebuilt = own = life.snapshot()
+    lived = life.remembered(own, tmp_path / "own")
+    for source in rule.sources:
+        more = on_last if source == rule.sources[-1] else []
+        rebuilt, report = rebuilt_from(source, snapshot, *more)
         assert life.remembered(rebuilt, snapshot) == lived, source
         assert (rebuilt.id_spec, rebuilt.window) == (own.id_spec, own.window)
-        assert (rebuilt.group, rebuilt.vouched) == (
-            (None, True) if life.rule.whole_topic else (life.group, False)
-        )
+        assert (rebuilt.group, rebuilt.vouched) == ((None, True) if rule.whole_topic else (life.group, False))
         assert report.id_spec == own.id_spec
-        assert not any(line.startswith("warning: ") for line in said), source
-        assert not life.rule.in_units or any(each.high < life.rule.early for each in rebuilt.partitions)
-        assert life.rule.expires or dedup(["snapshots", "diff", str(snapshot), str(tmp_path / "own")]) == 0
+        assert (report.base_marks > 0) == ("--base" in more)
+        assert "--base" not in more or report.records == len(life.between(rule.base, rule.early))
+        assert not rule.in_units or any(each.high < rule.early for each in rebuilt.partitions)
+        assert rule.expires or dedup(["snapshots", "diff", str(snapshot), str(tmp_path / "own")]) == 0
+
+    if rule.shared:
+        with closing(RedisStore(on_last[1], timeout=30.0)) as store:
+            told, must = life.told_by_shared(own, store)
+        assert told == must
 
     came = life.go_on(snapshot)
     before, expected = life.would_be_handed_out()

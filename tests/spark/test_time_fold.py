@@ -15,7 +15,7 @@ from spark_backfill import time_fold
 from spark_backfill.time_fold import TimeFold
 from tests.support.folding import add_rows
 from tests.support.known_marks import newest_marks
-from tests.support.naive_fold import Row, digest_of, live, naive_fold
+from tests.support.naive_fold import Row, digest_of, naive_fold
 
 if TYPE_CHECKING:
     from dedup_sdk._marks import Marks
@@ -80,13 +80,3 @@ def test_marks_ascend_as_unsigned_bytes() -> None:
     digests = [bytes([first]) * 16 for first in (255, 128, 0, 127, 1)]
     rows = [Row(0, offset, 5, digest) for offset, digest in enumerate(digests)]
     assert list(newest_marks([fold(rows, None, 2).marks])) == sorted(digests)
-
-
-def test_what_lives_at_the_cut_survives_the_horizon() -> None:
-    """No mark inside the window of the newest record is left out by a horizon one window before the last record."""
-    rows = [Row(0, 0, 100, digest_of("a")), Row(0, 1, 141, digest_of("b")), Row(0, 2, 130, digest_of("c"))]
-    marks, accepted = naive_fold(rows, WINDOW)
-    folded = newest_marks([fold(rows, 130 - 40, 10).marks])
-    alive = live(marks, WINDOW, 141, accepted)
-    assert set(alive) == {digest_of("b"), digest_of("c")}
-    assert set(alive) <= set(folded)

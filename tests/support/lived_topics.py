@@ -17,6 +17,8 @@ from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.snapshot import read_snapshot
 from dedup_sdk.ids import key
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
+from dedup_sdk.shared import ClaimKind
+from dedup_sdk.shared._scope import scope_name, scoped_ids
 from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, replayed, run_through
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from dedup_sdk._store.manifest import Manifest, PartitionManifest
     from dedup_sdk._strategy import Strategy
+    from dedup_sdk.shared import ClaimStore
     from tests.support.brokers import Broker
     from tests.support.known_marks import Kept
 
@@ -187,18 +190,23 @@ class Rule:
         log: the records for a group of this name.
         early: up to this offset the group has lived through each partition.
         sources: where the job reads the history.
+        base: where the group stood when a snapshot was made from the first source; the last source's is on top of it.
+            0: there is none.
         killed: the consumer completed in disorder, and what outlived it on disk is some moment before its last commit.
         expires: its window forgets something of the log.
         whole_topic: the job is told of no group, and finds by itself where a snapshot may end.
+        shared: the last run of the job loads a memory that consumers share, too.
     """
 
     said: Said
     log: Callable[[str], list[Record]]
     early: int
     sources: tuple[str, ...]
+    base: int = 0
     killed: bool = False
     expires: bool = False
     whole_topic: bool = False
+    shared: bool = False
 
     @property
     def in_units(self) -> bool:
@@ -212,22 +220,22 @@ PARQUET, TWICE, LINES = "parquet", "parquet with rows twice", "json lines"
 RULES = {
     "header": Rule(
         said=looked_up("header:dedup-id", "1h"), log=lambda group: singles(group, 220), early=200,
-        sources=(CLIENT, JVM), killed=True,
+        sources=(CLIENT, JVM), base=130, killed=True,
     ),
     "key-expiring": Rule(
         said=looked_up("key", "10m"), log=lambda group: singles(group, 220, step_ms=5_000), early=200,
-        sources=(PARQUET, TWICE, LINES), expires=True,
+        sources=(PARQUET, TWICE, LINES), expires=True, shared=True,
     ),
     "json": Rule(
         said=looked_up("json:/id", "1h"), log=lambda group: singles(group, 220), early=200, sources=(JVM, PARQUET),
     ),
     "id-cache": Rule(
         said=ID_CACHE, log=lambda group: singles(group, 220), early=200,
-        sources=(JVM, TWICE), killed=True, expires=True,
+        sources=(JVM, TWICE), base=130, killed=True, expires=True,
     ),
     "count-expiring": Rule(
         said=looked_up("header:dedup-id", "3m+60n"), log=lambda group: singles(group, 220, step_ms=3_000), early=200,
-        sources=(CLIENT, PARQUET, LINES), expires=True,
+        sources=(CLIENT, PARQUET, LINES), base=130, expires=True,
     ),
     "gtid": Rule(
         said=GTIDS, log=lambda _: gtids(360, calm_from=300), early=300, sources=(CLIENT, TWICE), whole_topic=True,
@@ -263,23 +271,31 @@ class Life:
         )
         self.group = f"{self.topic} & co"
         self.log = [replace(each, topic=self.topic) for each in self.rule.log(self.group)]
-        self.early = [each for each in self.log if each.offset < self.rule.early]
+        self.early = self.between(0, self.rule.early)
         self.late = [each for each in self.log if each.offset >= self.rule.early]
+        self._store, self._lived = folder / "store", 0
         whose = ("--whole-topic",) if self.rule.whole_topic else ("--group", self.group)
         self.given = (
             "--topic", self.topic, *whose, "--bootstrap", broker.bootstrap, *self.rule.said.options,
         )  # fmt: skip
 
-    def live(self) -> Manifest:
-        """Live through the early records; return the group's own snapshot, which lies in ``own``."""
-        produce(self.broker.bootstrap, self.topic, outgoing(self.early))
-        store = self.folder / "store"
-        if self.rule.killed:
-            self._be_killed(store)
-        with self.consumer(store, idle_timeout=_IDLE_S) as consumer:
+    def live_until(self, offset: int) -> None:
+        """Live through the records of each partition that lie below an offset, and that were not there before."""
+        produce(self.broker.bootstrap, self.topic, outgoing(self.between(self._lived, offset)))
+        if self.rule.killed and not self._lived:
+            self._be_killed(self._store)
+        with self.consumer(self._store, idle_timeout=_IDLE_S) as consumer:
             run_through(consumer, self.topic, lambda _message: None)
             assert consumer.counters.verdicts["duplicate"] > 0
-        return snapshot_store(list_partitions(store), store, self.folder / "own")
+        self._lived = offset
+
+    def snapshot(self) -> Manifest:
+        """Return the group's own snapshot, which lies in ``own``."""
+        return snapshot_store(list_partitions(self._store), self._store, self.folder / "own")
+
+    def between(self, begin: int, end: int) -> list[Record]:
+        """The records of all partitions at these offsets."""
+        return [each for each in self.log if begin <= each.offset < end]
 
     def _be_killed(self, store: Path) -> None:
         with self.consumer(self.folder / "alive", completion="explicit") as killed:
@@ -335,6 +351,31 @@ class Life:
         alive = {digest: mark for digest, mark in marks.items() if is_alive(mark, entry.accepted)}
         assert len(alive) >= 30, "take another log"
         return alive
+
+    def told_by_shared(
+        self, own: Manifest, store: ClaimStore
+    ) -> tuple[dict[bytes, int | None], dict[bytes, int | None]]:
+        """Return when each ID of the group's own snapshot was seen last, as a shared memory tells it, and as it must.
+
+        In whatever partition that was. None: a next record, half a window after the newest one, is to be handled.
+        """
+        window_ms = self.rule.said.strategy.window_of(self.topic).time_ms
+        assert window_ms is not None
+        next_ms = max(each.newest_ms for each in own.partitions) + window_ms // 2
+        seen: dict[bytes, int] = {}
+        for entry in own.partitions:
+            for digest, mark in newest_of(read_snapshot(self.folder / "own", entry)).items():
+                seen[digest] = max(seen.get(digest, -1), mark.timestamp_ms)
+        scope = scope_name(
+            "topic", id_spec=own.id_spec, cluster=own.cluster, group=self.group, topic=self.topic
+        )
+        claims = store.claim(
+            scoped_ids(scope, seen), "next", 60_000, timestamps_ms=[next_ms] * len(seen), window_ms=window_ms
+        )
+        told = [claim.seen_ms if claim.kind is ClaimKind.DUPLICATE else None for claim in claims]
+        must = {digest: at_ms if next_ms - at_ms <= window_ms else None for digest, at_ms in seen.items()}
+        assert {at_ms is None for at_ms in must.values()} == {True, False}, "take another log"
+        return dict(zip(seen, told, strict=True)), must
 
     def go_on(self, snapshot: Path) -> list[Position]:
         """Send the late records to a consumer that begins with a snapshot; return what it hands out."""

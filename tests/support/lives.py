@@ -23,11 +23,12 @@ from tests.support.rebuilding import NOW_MS
 from tests.support.steps import outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from dedup_sdk._core.reach import StartPlan
     from dedup_sdk._engine.partition import Partition
+    from dedup_sdk._marks import Progress
     from dedup_sdk._strategy import Strategy
     from dedup_sdk._window import Window
 
@@ -97,19 +98,27 @@ def replayed(
     slice_records: int,
     *,
     complete: bool = True,
+    closed_at: Iterable[int] = (),
 ) -> MemoryStore:
-    """Fold a log that others have completed; ``complete``: it begins where the history of the group does."""
-    store = MemoryStore()
-    engine = engine_over(store, strategy, recent_marks)
-    held = engine.attach("t", 0)
-    held.start(plan_start(None, committed=log[-1].offset + 1, low=log[0].offset, complete=complete))
-    for start in range(0, len(log), slice_records):
-        records = log[start : start + slice_records]
-        keys = strategy.keys.digests(RecordFields(records)).digests
-        times = np.asarray([each.timestamp_ms for each in records], np.int64)
-        held.fold([each.offset for each in records], times, keys, records[-1].offset + 1)
-        engine.trim()
-    engine.shut()
+    """Fold a log that others have completed; ``complete``: it begins where the history of the group does.
+
+    At the offsets in ``closed_at`` the process ends, and another one goes on from its store.
+    """
+    store, low, end = MemoryStore(), log[0].offset, log[-1].offset + 1
+    for committed in sorted({*closed_at, end}):
+        engine = engine_over(store, strategy, recent_marks)
+        held = engine.attach("t", 0)
+        stored = None if held.loaded is None else held.loaded.progress
+        held.start(plan_start(stored, committed=committed, low=low, complete=complete))
+        begin = low if stored is None else stored.high
+        part = [each for each in log if begin <= each.offset < committed]
+        for start in range(0, len(part), slice_records):
+            records = part[start : start + slice_records]
+            keys = strategy.keys.digests(RecordFields(records)).digests
+            times = np.asarray([each.timestamp_ms for each in records], np.int64)
+            held.fold([each.offset for each in records], times, keys, records[-1].offset + 1)
+            engine.trim()
+        engine.shut()
     return store
 
 
@@ -127,12 +136,22 @@ def offset_range_of(log: Sequence[Record], window: Window, *, complete: bool = T
 
 def in_store(store: MemoryStore, strategy: Strategy) -> Memory:
     """Return all that a store remembers."""
+    pages, progress = _loaded(store, strategy)
+    return Memory(newest_of(pages), progress.accepted)
+
+
+def progress_in(store: MemoryStore, strategy: Strategy) -> Progress:
+    """Return how far a store is, and from where on it knows all."""
+    return _loaded(store, strategy)[1]
+
+
+def _loaded(store: MemoryStore, strategy: Strategy) -> tuple[list[Marks], Progress]:
     partition = store.open(_identity(strategy), strategy.window_of("t"))
     loaded = partition.load()
     assert loaded is not None
-    marks = newest_of([*partition.scan(), loaded.recent])
+    pages = [*partition.scan(), loaded.recent]
     partition.close()
-    return Memory(marks, loaded.progress.accepted)
+    return pages, loaded.progress
 
 
 def in_snapshot(folder: Path) -> Memory:

@@ -39,12 +39,3 @@ def naive_fold(rows: Iterable[Row], window: Window) -> tuple[dict[bytes, Mark], 
         for ident, seen in reading.seen.items()
     }
     return marks, reading.accepted
-
-
-def live(marks: dict[bytes, Mark], window: Window, newest_ms: int, accepted: int) -> dict[bytes, Mark]:
-    """Return the marks that are still remembered when the newest record is that old and so many were accepted."""
-    return {
-        digest: mark
-        for digest, mark in marks.items()
-        if window.holds(newest_ms - mark.timestamp_ms, accepted - mark.number)
-    }

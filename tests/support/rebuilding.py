@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from dedup_sdk._store.manifest import Manifest, read_manifest, write_manifest
-from dedup_sdk._store.snapshot import read_snapshot
 from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, id_spec
 from spark_backfill.archived import LogPart, horizons, plan_joined
@@ -25,13 +24,11 @@ from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle, rows_batch
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
-from tests.support.known_marks import newest_marks
 from tests.support.naive_fold import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dedup_sdk._decision import Mark
     from dedup_sdk._record import Record
     from spark_backfill.last_id_spec import OrderedSpec, Spec
     from spark_backfill.runs import Block
@@ -222,13 +219,6 @@ def _published(
         write_manifest(output.folder, manifest)
         output.publish()
     return manifest
-
-
-def marks_of(folder: Path) -> dict[bytes, Mark]:
-    """The marks of partition 0, read back from the files."""
-    entry = read_manifest(folder).partition(0)
-    assert entry is not None
-    return newest_marks(read_snapshot(folder, entry))
 
 
 def _columns(row: Row) -> Rows:
