@@ -686,7 +686,6 @@ class LookupMemory:
         for chunk in flight.take_dirty():
             whole = None if count_window is not None else chunk.take_whole()
             if whole is not None:
-                reach.note_completed(int(chunk.timestamps.max()))
                 parts.append(whole)
                 if chunk.offsets[-1] >= flight.high:
                     done += chunk.done_ranges(flight.high)
@@ -708,6 +707,8 @@ class LookupMemory:
         if not parts:
             return None
         marks = join_marks(parts)
+        if marks.count:
+            reach.note_completed(int(marks.timestamps.max()))
         self.note_journaled(marks)
         return Written(marks, done)
 

@@ -37,7 +37,9 @@ class PartitionState:
         reach = self.memory.reach
         if reach.since_ms == NOTHING_KNOWN:
             reach.know_from(timestamps.clip(max=now_ms), self.stream_time_ms)
-        self.stream_time_ms = max(self.stream_time_ms, min(int(timestamps.max()), now_ms))
+        # NumPy's `max` of one element costs more than all the rest of this method.
+        newest_ms = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
+        self.stream_time_ms = max(self.stream_time_ms, min(newest_ms, now_ms))
 
     # --- queries -------------------------------------------------------------------------------------------
 

@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from dedup_sdk._core.flight import (
     DONE,
+    FRESH,
     INDIVIDUAL,
     KINDS,
     OFFERED,
@@ -564,6 +565,9 @@ class Partition:
             self.store.close()
 
 
+_BUT_FRESH: Final = tuple(code for code in range(len(KINDS)) if code != FRESH)
+
+
 class VerdictCounter:
     """Counts the verdicts of one partition, and calls the observers with each when it is final."""
 
@@ -575,10 +579,14 @@ class VerdictCounter:
 
     def count(self, chunk: Chunk) -> None:
         """Count the verdicts of a chunk, but for records that are held back."""
-        totals = np.bincount(np.frombuffer(chunk.kinds, np.uint8), minlength=len(KINDS)).tolist()
-        for kind, total in zip(KINDS, totals, strict=True):
-            if total and kind is not VerdictKind.PARKED:
-                self._counters.verdicts[kind.value] += total
+        kinds, verdicts = chunk.kinds, self._counters.verdicts
+        fresh = len(kinds)
+        for code in _BUT_FRESH:
+            if total := kinds.count(code):
+                fresh -= total
+                if code != PARKED_KIND:
+                    verdicts[KINDS[code].value] += total
+        verdicts[VerdictKind.FRESH.value] += fresh
         for row in chunk.reasons:
             if chunk.kinds[row] != PARKED_KIND:
                 self._count_reason(chunk, row)

@@ -127,7 +127,9 @@ class Fetcher:
     def keep(self, messages: list[Any], began: int) -> None:
         """Keep the messages of a fetch that began in a generation, except those of void positions."""
         with self._lock.lock:
-            self.messages = self.messages + self._still_read(messages, began)
+            if self._behind or self._generation != began:
+                messages = self._still_read(messages, began)
+            self.messages = self.messages + messages if self.messages else messages
 
     def rest(self, messages: list[Any]) -> None:
         """Keep these fetched messages; the others are handled."""

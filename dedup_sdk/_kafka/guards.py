@@ -48,7 +48,16 @@ class ClientLock:
         self._changed = Condition(self.lock)
         self._client_thread: int | None = None
         self._waiting = 0
+        self._asleep = 0
+        """How many threads wait for ``_changed``: without one, nobody need be woken."""
         self._in_callback = False
+
+    def _sleep_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
+        self._asleep += 1
+        try:
+            self._changed.wait_for(condition, timeout_s)
+        finally:
+            self._asleep -= 1
 
     def check_open(self) -> None:
         """Raise `RuntimeError` after `close`, as the plain client does."""
@@ -66,7 +75,7 @@ class ClientLock:
         this thread.
         """
         with self.when_client_free():
-            self._changed.wait_for(lambda: self.closer is None or self._in_callback)
+            self._sleep_until(lambda: self.closer is None or self._in_callback)
             if self.closed or self.closer is not None:
                 return False
             self.closer = get_ident()
@@ -77,7 +86,8 @@ class ClientLock:
         with self.lock:
             if self.closer == get_ident():
                 self.closer = None
-                self._changed.notify_all()
+                if self._asleep:
+                    self._changed.notify_all()
 
     def may_change(self, call: str) -> bool:
         """Whether ``call`` may change the assignment or a position now; call this with the lock held.
@@ -108,23 +118,25 @@ class ClientLock:
         with self.lock:
             me = get_ident()
             if self._waiting:
-                self._changed.wait_for(lambda: not self._waiting, _LONGEST_WAIT_S)
+                self._sleep_until(lambda: not self._waiting, _LONGEST_WAIT_S)
             if self._client_thread not in (None, me):
-                self._changed.wait_for(lambda: not self.in_other_thread)
+                self._sleep_until(lambda: not self.in_other_thread)
             self._client_thread = me
         try:
             return call(*arguments)
         finally:
             with self.lock:
                 self._client_thread = None
-                self._changed.notify_all()
+                if self._asleep:
+                    self._changed.notify_all()
 
     @contextmanager
     def in_callback(self) -> Iterator[None]:
         """Mark the block as a callback of the client: it may wait for other threads, so they do not wait for it."""
         with self.lock:
             self._in_callback = True
-            self._changed.notify_all()
+            if self._asleep:
+                self._changed.notify_all()
         try:
             yield
         finally:
@@ -151,10 +163,11 @@ class ClientLock:
             if self.in_other_thread:
                 self._waiting += 1
                 try:
-                    self._changed.wait_for(may_go)
+                    self._sleep_until(may_go)
                 finally:
                     self._waiting -= 1
-                    self._changed.notify_all()
+                    if self._asleep:
+                        self._changed.notify_all()
             yield
 
 

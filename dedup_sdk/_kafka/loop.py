@@ -52,6 +52,8 @@ MOST_UNWRITTEN = 20_000
 JOINING_S = 60.0
 """Seconds that a group may take for its first assignment before `IdleClock` counts them as silence."""
 _RECOVERING_S = 0.02
+_AT_ONCE_S = 0.0002
+"""A message that the client returns within that time was there already, and others may be behind it."""
 _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
@@ -234,15 +236,22 @@ class FetchLoop:
     def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
         """Fetch the messages that are there, or that come in time; judge and deliver them."""
         fetcher, delivery = self._fetcher, self._delivery
-        if not fetcher.ran_dry:
-            # A whole batch may be ready. For a few messages the pause is not worth its price.
-            self._collector.pause()
-        fetcher.fetch(at_most, 0)
-        self._heard_at = now = time.monotonic()
+        # Messages come one at a time: wait for the next one at once. A gate that waits for records must know exactly
+        # when there are none.
+        exact = self._session.hurried or self._engine.waits_for_time
+        sparse = fetcher.ran_dry and count == 1 and not exact
+        now = time.monotonic()
+        if not sparse or now >= until:
+            if not fetcher.ran_dry:
+                # A whole batch may be ready. For a few messages the pause is not worth its price.
+                self._collector.pause()
+            fetcher.fetch(at_most, 0)
+            now = time.monotonic()
+        self._heard_at = now
         enough = at_most if count > 1 else 1
         judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
         if not judges:
-            judges = self._wait_for(enough, until - now, at_most)
+            judges = self._wait_for(enough, until - now, at_most, sparse=sparse)
         with self._mutex:
             try:
                 if judges and fetcher.messages:
@@ -263,8 +272,11 @@ class FetchLoop:
             handed: list[Any] = self._interruption.run_step(self._hand_over, count)
             return handed
 
-    def _wait_for(self, enough: int, left_s: float, at_most: int) -> bool:
-        """Fetch messages in the time that is left, or until maintenance is due; return whether there are ``enough``."""
+    def _wait_for(self, enough: int, left_s: float, at_most: int, *, sparse: bool) -> bool:
+        """Fetch messages in the time that is left, or until maintenance is due; return whether there are ``enough``.
+
+        ``sparse``: messages come one at a time; behind one that was waited for, no others are expected.
+        """
         fetcher = self._fetcher
         self._collector.resume()
         now = self._heard_at
@@ -273,6 +285,8 @@ class FetchLoop:
             fetcher.fetch(at_most, wait_s)
         else:
             fetcher.listen(wait_s)
+            if sparse and time.monotonic() - now > _AT_ONCE_S:
+                return bool(fetcher.messages)
         self._collector.pause()
         if enough == 1:
             fetcher.fetch(at_most, 0)
