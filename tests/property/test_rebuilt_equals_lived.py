@@ -68,7 +68,7 @@ WINDOWS = [
 def small_slots() -> Iterator[None]:
     """Partitions of forty rows are cut into several digest ranges."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slots, "_WORTH_SPLITTING", 12)
+        patch.setattr(slots, "WORTH_SPLITTING", 12)
         patch.setattr(slots, "ROWS_PER_SLOT", 9)
         yield
 
