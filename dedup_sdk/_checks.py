@@ -24,9 +24,12 @@ def shown(value: object) -> str:
     if isinstance(value, type):
         return f"<class {value.__name__}>"
     if inspect.isroutine(value):
-        return f"<function {value.__name__}>"
-    text = repr(value)
-    if _ADDRESS.search(text):
+        return f"<function {getattr(value, '__name__', type(value).__name__)}>"
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - an error's text must not be another error
+        text = ""
+    if not text or _ADDRESS.search(text):
         return f"<{type(value).__name__}>"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
@@ -87,8 +90,9 @@ def callables(name: str, value: object) -> list[Callable[..., Any]]:
 def unfit_arguments(function: Callable[..., Any], count: int) -> str | None:
     """Return the arguments of a function that cannot be called with ``count`` of them; None if it can be."""
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C do not tell
+        # A decorator's own arguments, not those of the function that it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except Exception:  # noqa: BLE001 - functions written in C, mocks and proxies do not tell, in many ways
         return None
     try:
         signature.bind(*[None] * count)

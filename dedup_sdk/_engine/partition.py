@@ -565,6 +565,7 @@ class Partition:
             self.store.close()
 
 
+# Almost all records are fresh: counting the few others is cheaper.
 _BUT_FRESH: Final = tuple(code for code in range(len(KINDS)) if code != FRESH)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import sys
 import time
 import warnings
@@ -243,8 +244,8 @@ class DedupConsumer(Consumer):
             except BaseException:
                 self._interruption.note()
                 raise
-        if not hasattr(timeout, "__float__") and timeout is not None:
-            raise _no_seconds(timeout)
+        if type(timeout) not in _NUMBERS:
+            timeout = _seconds(timeout)
         got = self._loop.messages(1, timeout, BATCH)
         return got[0] if got else None
 
@@ -254,13 +255,15 @@ class DedupConsumer(Consumer):
         Like the plain client it waits until so many have come or the time is up. It does not wait again to replace
         duplicates if there is a message to return. Error events are among the messages, in their place.
         """
-        if not hasattr(num_messages, "__index__"):
-            raise TypeError(f"num_messages={shown(num_messages)}: give a whole number, e.g. 100")
+        try:
+            num_messages = operator.index(num_messages)
+        except TypeError:
+            raise TypeError(f"num_messages={shown(num_messages)}: give a whole number, e.g. 100") from None
         if not 1 <= num_messages <= MOST_CONSUMED:
             # The plain client's own answer, which changes nothing here.
             return list(super().consume(num_messages, timeout))
-        if not hasattr(timeout, "__float__") and timeout is not None:
-            raise _no_seconds(timeout)
+        if type(timeout) not in _NUMBERS:
+            timeout = _seconds(timeout)
         return self._loop.messages(num_messages, timeout, num_messages)
 
     def __iter__(self) -> Iterator[Message]:
@@ -571,6 +574,10 @@ class DedupConsumer(Consumer):
         if not isinstance(given, list):
             listed = f"[{given!r}]" if isinstance(given, str) else "['orders']"
             raise TypeError(f"topics={shown(given)}: give a list of topics, e.g. subscribe({listed})")
+        for each in given:
+            # The client ends the whole process for some of these.
+            if not isinstance(each, str) or any("\ud800" <= character <= "\udfff" for character in each):
+                raise TypeError(f"topics={shown(given)}: {shown(each)} is not a topic's name; give text")
         self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
@@ -583,11 +590,11 @@ class DedupConsumer(Consumer):
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Take exactly these partitions; inside ``on_assign`` the way to set their offsets."""
-        self._assignment.assign(partitions)
+        self._assignment.assign(_partitions(partitions))
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Take these partitions besides those that are assigned; inside ``on_assign`` as `assign`."""
-        self._assignment.incremental_assign(partitions)
+        self._assignment.incremental_assign(_partitions(partitions))
 
     def unassign(self) -> None:
         """Let all partitions go: completed work is written and committed. Inside ``on_assign`` as `assign` of none."""
@@ -595,7 +602,7 @@ class DedupConsumer(Consumer):
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Let these partitions go: completed work is written and committed."""
-        self._assignment.incremental_unassign(partitions)
+        self._assignment.incremental_unassign(_partitions(partitions))
 
     def seek(self, partition: TopicPartition) -> None:
         """Read a partition from another offset on.
@@ -613,15 +620,15 @@ class DedupConsumer(Consumer):
 
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return, for each partition, the offset after the last message that was delivered or hidden."""
-        return self._assignment.position(partitions)
+        return self._assignment.position(_partitions(partitions))
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Deliver nothing from these partitions until `resume`; fetched messages wait, too. From any thread."""
-        self._assignment.pause(partitions)
+        self._assignment.pause(_partitions(partitions))
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Deliver from these partitions again; one that still recovers starts when that is done. From any thread."""
-        self._assignment.resume(partitions)
+        self._assignment.resume(_partitions(partitions))
 
     # --- verdicts, counters, status --------------------------------------------------------------------------------
 
@@ -758,8 +765,26 @@ class DedupConsumer(Consumer):
             logger.exception("closing failed too, after %r", error)
 
 
-def _no_seconds(timeout: object) -> TypeError:
-    return TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0")
+_NUMBERS: Final = (float, int)
+
+
+def _partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
+    """Return the partitions that a call is given; they must be a list, as for the plain client."""
+    if not isinstance(given, list) or not all(isinstance(each, TopicPartition) for each in given):
+        raise TypeError(
+            f"{name}={shown(given)}: give a list of TopicPartition, e.g. [TopicPartition('orders', 0, 42)]"
+        )
+    return given
+
+
+def _seconds(timeout: Any) -> float:
+    """Return a call's timeout as the plain client takes it: any number; None, and -1, mean no limit."""
+    if timeout is None:
+        return -1
+    try:
+        return operator.index(timeout) if hasattr(timeout, "__index__") else float(timeout.__float__())
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0") from None
 
 
 def _refuse_choices(**chosen: str) -> None:
@@ -857,4 +882,5 @@ def _below(message: Any, offsets: list[TopicPartition] | None) -> dict[tuple[str
         return {(message.topic(), message.partition()): message.offset() + 1}
     if offsets is None:
         return None
-    return {(tp.topic, tp.partition): tp.offset for tp in offsets if tp.offset >= 0}
+    named = _partitions(offsets, "offsets")
+    return {(tp.topic, tp.partition): tp.offset for tp in named if tp.offset >= 0}

@@ -61,7 +61,7 @@ _SHOWN = bytes(state == OFFERED for state in range(256))
 class Fetcher:
     """Fetches with the client. ``messages`` are the fetched messages, and the client's events, in the order they came.
 
-    ``ran_dry``: the client had fewer messages ready than the last call asked for.
+    ``ran_dry``: the client had fewer messages ready than the last `fetch` asked for.
 
     The client counts a message as read when it returns it. So messages that are dropped here lie behind the client's
     own position: nothing more of that partition is kept until it is read again.

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._core.flight import INDIVIDUAL, RecordRef
+from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.gates import Gatekeeper
 from dedup_sdk._engine.partition import Partition
@@ -137,10 +137,10 @@ class FetchLoop:
         """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
 
         ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
-        while another thread is in this method, whose messages are then delivered again.
+        while another thread is in this method (see `_doubt_receipt`).
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
-        me = get_ident()
+        me, got = get_ident(), list[Any]()
         with self._mutex:
             if self._lock.closed or self._poller not in (None, me) or not self._assignment.asked:
                 self._refuse_or_warn(me)
@@ -158,10 +158,12 @@ class FetchLoop:
                         got = self._survive(error)
                     if got or last or self._callback_errors.kept is not None:
                         break
-                if self._refused:
-                    self._doubt_receipt()
             finally:
-                self._poller = None
+                with self._mutex:
+                    # Together: once this thread is no poller any more, nobody is refused for it.
+                    if self._refused:
+                        self._doubt_receipt(got)
+                    self._poller = None
                 if self._collector.paused:
                     self._collector.resume()
         except BaseException:
@@ -180,14 +182,27 @@ class FetchLoop:
             raise RuntimeError(_TWO_POLLERS)
         self._assignment.warn_not_asked()
 
-    def _doubt_receipt(self) -> None:
-        """Have the next call release the messages of this one, because another thread was refused meanwhile.
+    def _doubt_receipt(self, got: list[Any]) -> None:
+        """Have messages delivered once more that are about to be returned: another thread was refused meanwhile.
 
         The application may wait for this thread no longer, as with a cancelled `asyncio.to_thread`. If the next call
-        completed messages that nobody got, they would be lost.
+        completed messages that nobody got, they would be lost. Each message is doubted once, so that a program with
+        two pollers gets on.
         """
         if self._delivery.completed_by is not CompletedBy.NOTHING:
-            self._interruption.note()
+            places = ((message, self._delivery.in_flight(message)) for message in got)
+            again = [
+                message for message, place in places if place and place.chunk.states[place.row] == OFFERED
+            ]
+            if again:
+                logger.warning(
+                    "another thread called poll() or consume() meanwhile, and was refused: messages come once more (%d), "
+                    "because the caller may wait for them no longer",
+                    len(again),
+                )
+                self._engine.counters.released += len(again)
+                self._delivery.put_back(again)
+                self._interruption.request_maintenance()
 
     def _survive(self, error: StoreError) -> list[Any]:
         """Return no messages after an error of a store: the next round opens all partitions again. Or raise the error.
@@ -236,9 +251,9 @@ class FetchLoop:
     def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
         """Fetch the messages that are there, or that come in time; judge and deliver them."""
         fetcher, delivery = self._fetcher, self._delivery
-        # Messages come one at a time: wait for the next one at once. A gate that waits for records must know exactly
-        # when there are none.
-        exact = self._session.hurried or self._engine.waits_for_time
+        # Messages come one at a time: wait for the next one at once. But a gate that waits for records must know when
+        # there are none; and after maintenance a whole fetch shows whether they still come one at a time.
+        exact = self._session.hurried or self._engine.waits_for_time or not self._since_maintenance
         sparse = fetcher.ran_dry and count == 1 and not exact
         now = time.monotonic()
         if not sparse or now >= until:

@@ -199,7 +199,7 @@ def dotted_advice(name: str) -> str:
 def refuse_no_broker(client: Mapping[str, Any]) -> None:
     """Raise `ConfigurationError` for a configuration that names no broker: its client would wait in silence."""
     servers = client.get("bootstrap.servers") or client.get("metadata.broker.list")
-    if servers is not None and not isinstance(servers, str):
+    if isinstance(servers, list | tuple | set | frozenset | bytes):
         raise ConfigurationError(
             f"bootstrap.servers={shown(servers)}: give text, e.g. 'localhost:9092', with commas between several"
         )
@@ -234,7 +234,7 @@ def _check_names(client: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "group.id is missing, and the key store belongs to a group; add it, e.g. 'group.id': 'billing'"
         )
-    if not isinstance(group, str | int):
+    if isinstance(group, bool) or not isinstance(group, str | int):
         raise ConfigurationError(f"group.id={shown(group)}: give text, e.g. 'billing'")
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from threading import Thread, current_thread
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Final
 
-from dedup_sdk._runner.settings import Handler, Retries
+from dedup_sdk._runner.settings import Handler, Retries, UnfitHandlerError
 from dedup_sdk._runner.tasks import Task
 
 _MISSING = object()
-_NOT_RUN: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
-"""Results of a handler whose code has not run."""
+_NOT_RUN: Final = (GeneratorType, AsyncGeneratorType, Future)
+"""Results of a handler whose code may not have run, besides all that can be awaited."""
 
 
 class Workers:
@@ -114,12 +115,12 @@ class Workers:
 
     def _run(self, task: Task) -> None:
         result = self._handler(task.message)
-        if isinstance(result, _NOT_RUN):
-            if not isinstance(result, AsyncGeneratorType):
-                result.close()
-            raise TypeError(
-                f"the handler returned a {type(result).__name__}, whose code has not run: give a plain function, which "
-                "may call asyncio.run()"
+        if isinstance(result, _NOT_RUN) or hasattr(result, "__await__"):
+            if isinstance(result, CoroutineType):
+                result.close()  # else the interpreter warns that nobody awaited it
+            raise UnfitHandlerError(
+                f"the handler returned a {type(result).__name__}, so that its code may not have run: give a plain "
+                "function that returns when the message is handled; it may call asyncio.run(), or a future's result()"
             )
 
     def _handle_again(self, task: Task, first: Exception) -> None:

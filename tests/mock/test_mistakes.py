@@ -9,8 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import re
+from concurrent.futures import Future
+from decimal import Decimal
+from fractions import Fraction
+from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import MagicMock, Mock
 
+import numpy as np
 import pytest
 from confluent_kafka import DeserializingConsumer, KafkaException
 
@@ -28,7 +34,7 @@ from dedup_sdk import (
     ids,
 )
 from dedup_sdk.errors import IdSpecError
-from tests.support.consuming import iterate_all, run_all
+from tests.support.consuming import iterate_all, poll_some, run_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -277,6 +283,24 @@ CALLS = {
     "subscribe('orders')": Mistake(
         lambda: with_consumer(lambda c: c.subscribe("orders")), ("'orders'", "subscribe(['orders'])"), TypeError
     ),
+    "subscribe([b'orders'])": Mistake(
+        lambda: with_consumer(lambda c: c.subscribe([b"orders"])), ("b'orders' is not a topic's name", "give text"), TypeError
+    ),
+    "subscribe(['\\ud800'])": Mistake(
+        lambda: with_consumer(lambda c: c.subscribe(["\ud800"])), ("'\\ud800' is not a topic's name", "give text"), TypeError
+    ),
+    "pause(['orders'])": Mistake(
+        lambda: with_consumer(lambda c: c.pause(["orders"])), ("partitions=['orders']", "TopicPartition('orders', 0"), TypeError
+    ),
+    "resume(generator)": Mistake(
+        lambda: with_consumer(lambda c: c.resume(each for each in list[Any]())), ("partitions=<generator>", "a list of"), TypeError
+    ),
+    "assign(None)": Mistake(
+        lambda: with_consumer(lambda c: c.assign(None)), ("partitions=None", "a list of TopicPartition"), TypeError
+    ),
+    "commit(offsets=['a'])": Mistake(
+        lambda: with_consumer(lambda c: c.commit(offsets=["a"])), ("offsets=['a']", "a list of TopicPartition"), TypeError
+    ),
     "poll('1')": Mistake(lambda: with_consumer(lambda c: c.poll("1")), ("timeout='1'", "give seconds"), TypeError),
     "consume('10')": Mistake(
         lambda: with_consumer(lambda c: c.consume("10")), ("num_messages='10'", "whole number"), TypeError
@@ -394,9 +418,56 @@ def not_called(handle: Callable[[object], object]) -> Callable[[object], object]
     return lambda message: handle(message)  # noqa: PLW0108 (that is the mistake)
 
 
+def wrapped(message: object) -> object:
+    """A function whose signature a mock is given."""
+    return message
+
+
+def pair(first: object, second: object) -> object:
+    """What is wrapped."""
+    return first, second
+
+
 @pytest.mark.parametrize(
-    ("handler", "kind"), [(not_called(handle_async), "coroutine"), (not_called(handle_each), "generator")]
-)  # fmt: skip
+    "handler",
+    [
+        wraps(pair)(lambda message: pair(message, 1)),
+        Mock(),
+        Mock(spec=wrapped),
+        MagicMock(),
+        MagicMock(spec=wrapped),
+        functools.partial(pair, 1),
+        print,
+    ],
+    ids=["wrapped", "mock", "mock-spec", "magic", "magic-spec", "partial", "print"],
+)
+def test_a_handler_that_works_is_taken(make: Make, send: Send, handler: Callable[[object], object]) -> None:
+    """Whatever `inspect` says of it."""
+    send("a")
+    made = make("orders")
+    run_all(made, handler)
+    assert iterate_all(made) == []
+
+
+@pytest.mark.parametrize(
+    "timeout", [Decimal("0.05"), np.float16(0.05), np.float32(0.05), np.int64(0), Fraction(1, 20), None]
+)
+def test_a_timeout_is_any_number(make: Make, send: Send, timeout: object) -> None:
+    """As in the plain client; None waits until something comes."""
+    send("a", "b")
+    made: Any = make("orders")
+    assert poll_some(made, 1)
+    assert made.poll(timeout).value() == b"b"
+
+
+@pytest.mark.parametrize(
+    ("handler", "kind"),
+    [
+        (not_called(handle_async), "coroutine"),
+        (not_called(handle_each), "generator"),
+        (lambda _: Future(), "Future"),
+    ],
+)
 def test_a_message_whose_handler_has_not_run_is_not_completed(
     make: Make, send: Send, handler: Callable[[object], object], kind: str
 ) -> None:
@@ -404,7 +475,7 @@ def test_a_message_whose_handler_has_not_run_is_not_completed(
     send("a")
     made = make("orders")
     with pytest.raises(
-        TypeError, match=f"^the handler returned a {kind}, whose code has not run: give a plain"
+        TypeError, match=f"^the handler returned a {kind}, so that its code may not have run: give a plain"
     ):
-        run_all(made, handler)
+        run_all(made, handler, on_error="dead-letter", wait_initial=0.01)
     assert [message.value() for message in iterate_all(made)] == [b"a"]

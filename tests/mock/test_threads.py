@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -191,6 +192,31 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
     assert values(poll_some(consumer, 1)) == ["a"]
     assert consumer.poll(0) is None
     assert consumer.counters.stores_set_aside == 0
+
+
+def test_two_loops_that_refuse_each_other_get_on(make: Make, send: Send) -> None:
+    """Each message is doubted once at most: it comes twice then, is counted, and is completed."""
+    names = [f"id-{number}" for number in range(60)]
+    consumer = make("orders")
+    poll_quiet(consumer)
+
+    handled = list[str]()
+
+    def ask(timeout_s: float) -> None:
+        # Either thread is refused while the other is inside; one that gets in handles what it gets.
+        with contextlib.suppress(RuntimeError):
+            handled.extend(values(consumer.consume(10, timeout_s)))
+
+    with Busybody(lambda: ask(0)):
+        for at, name in enumerate(names, 1):
+            send(name)
+            until = time.monotonic() + PATIENCE_S
+            while len(set(handled)) < at and time.monotonic() < until:
+                ask(0.1)
+    handled += values(poll_quiet(consumer))
+    assert set(handled) == set(names)
+    assert max(Counter(handled).values()) <= 2
+    assert consumer.counters.released == len(handled) - len(names) > 0
 
 
 def test_a_refused_call_changes_nothing_with_explicit_completion(make: Make, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""README's own program, as it stands there, under `kill`."""
+"""README's own program, as it stands there, under SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 README = Path(__file__).parents[3] / "README.md"
 HANDLED_FIRST = 300
-MOST_PAUSE_S = 3.0
-"""From the signal to the next message, without the start of an interpreter; a group that was not left waits 45 s for its session."""
+MOST_PAUSE_S = 20.0
+"""A limit on the time from the signal to the next message, without the start of an interpreter. It takes a second; if the
+program does not leave its group, the next one waits for the end of a session, 45 s."""
 CHARGE = """
 import time
 
@@ -34,7 +35,7 @@ print("begins", time.time(), flush=True)
 """
 
 
-def test_the_readme_s_program_doubles_nothing_when_it_is_killed(
+def test_the_program_of_the_readme_doubles_nothing_when_it_is_terminated(
     broker: Broker, topic: str, group: str, tmp_path: Path, produce: Callable[[str, Iterable[Outgoing]], int]
 ) -> None:
     """SIGTERM in the middle of its loop: the next process goes on within seconds, and no message comes twice."""
@@ -46,7 +47,7 @@ def test_the_readme_s_program_doubles_nothing_when_it_is_killed(
     second = run_until(program, len(sent) - len(first.handled))
     assert sorted([*first.handled, *second.handled], key=int) == sent
     next_at = min(second.handled.values())
-    assert (first.ended_at - first.killed_at) + (next_at - second.began_at) < MOST_PAUSE_S
+    assert (first.ended_at - first.terminated_at) + (next_at - second.began_at) < MOST_PAUSE_S
 
 
 class Run(NamedTuple):
@@ -54,7 +55,7 @@ class Run(NamedTuple):
 
     handled: dict[str, float]
     began_at: float
-    killed_at: float
+    terminated_at: float
     ended_at: float
 
 
@@ -79,7 +80,7 @@ def program_of_readme(bootstrap: str, topic: str, group: str, store: Path) -> st
 def run_until(program: str, count: int) -> Run:
     """Run the program, and terminate it after so many messages, of which none may come twice."""
     handled: dict[str, float] = {}
-    killed_at = 0.0
+    terminated_at = 0.0
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as running:
@@ -91,8 +92,8 @@ def run_until(program: str, count: int) -> Run:
             value, at = line.split()
             assert value not in handled
             handled[value] = float(at)
-            if len(handled) >= count and not killed_at:
-                killed_at = time.time()
+            if len(handled) >= count and not terminated_at:
+                terminated_at = time.time()
                 running.terminate()
         assert running.wait(PATIENCE_S) == 0, running.stderr and running.stderr.read()
-    return Run(handled, began_at, killed_at, time.time())
+    return Run(handled, began_at, terminated_at, time.time())
