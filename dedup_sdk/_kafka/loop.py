@@ -196,8 +196,8 @@ class FetchLoop:
             ]
             if again:
                 logger.warning(
-                    "another thread called poll() or consume() meanwhile, and was refused: messages come once more (%d), "
-                    "because the caller may wait for them no longer",
+                    "another thread called poll() or consume() meanwhile, and was refused: %d message(s) come once "
+                    "more, because the caller may wait for them no longer",
                     len(again),
                 )
                 self._engine.counters.released += len(again)
