@@ -257,7 +257,7 @@ class FetchLoop:
         sparse = fetcher.ran_dry and count == 1 and not exact
         now = time.monotonic()
         if not sparse or now >= until:
-            if not fetcher.ran_dry:
+            if not (fetcher.ran_dry or self._collector.paused):
                 # A whole batch may be ready. For a few messages the pause is not worth its price.
                 self._collector.pause()
             fetcher.fetch(at_most, 0)
@@ -293,7 +293,8 @@ class FetchLoop:
         ``sparse``: messages come one at a time; behind one that was waited for, no others are expected.
         """
         fetcher = self._fetcher
-        self._collector.resume()
+        if self._collector.paused:
+            self._collector.resume()
         now = self._heard_at
         wait_s = max(0.0, min(left_s, self._interruption.maintenance_at - now, self._recover_at - now))
         if enough > 1:
