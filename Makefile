@@ -66,14 +66,14 @@ demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20
 	@$(BIN)/dedup demo $(ARGS)
 
 ifdef ARGS
-test: check ## check, then the tests that need no patience: 10 minutes on two cores (ARGS="tests/mock -k commit": any tests)
+test: check ## check, then the tests that need no patience, in parts side by side (ARGS="tests/mock -k commit": any tests)
 	@$(PYTEST) $(ARGS)
 else
 test: check
 	$(SIDE_BY_SIDE) $(QUICK)
 endif
 
-test-all: $(READY) ## check, then the whole suite: 40 minutes on two cores
+test-all: $(READY) ## check, then the whole suite
 	$(SIDE_BY_SIDE) $(LONG) $(QUICK) check
 
 test-logic: $(READY)

@@ -541,7 +541,7 @@ class Session:
             if assigned.is_fetched:
                 self._client.resume(assigned.topic, assigned.partition)
             if not fetching:
-                self.wake_soon(assigned.topic, assigned.partition)
+                self.waking.append(TopicPartition(assigned.topic, assigned.partition))
         behind = [each for each in self.assigned.values() if each.state in NOT_YET_DELIVERING]
         self.log.ready(finished, behind)
         self._begun += finished

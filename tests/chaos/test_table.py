@@ -26,6 +26,7 @@ def test_every_scenario_has_a_broken_twin() -> None:
     assert set(used) == set(BROKEN)
 
 
+@pytest.mark.slow
 def test_every_protection_is_there_to_be_taken_away() -> None:
     """No broken twin is left that breaks nothing, because what it replaced has another name by now."""
     program = "from tests.chaos.sabotage import BROKEN, sabotage\nfor name in BROKEN: sabotage(name)"

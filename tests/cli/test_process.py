@@ -55,6 +55,7 @@ def test_each_shell_gets_a_script(shell: str) -> None:
     assert "_DEDUP_COMPLETE" in done.stdout.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["20", "80"])
 def test_rows_and_errors_are_never_wrapped(write_store: WriteStore, tmp_path: Path, columns: str) -> None:
     """A row, a message and an error are one line each, however long, in a pipe of however many columns."""

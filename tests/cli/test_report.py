@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from spark_backfill.report_page.page import write_page
 from tests.support.sample_report import sample_document, sample_findings
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Dedup
 
 
+@pytest.mark.slow
 def test_a_report_is_drawn_again(dedup: Dedup, tmp_path: Path) -> None:
     """From the folder or the JSON of a report the command makes the same page, and says where it is."""
     page = write_page(sample_document(sample_findings()), tmp_path / "report")

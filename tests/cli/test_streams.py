@@ -31,6 +31,7 @@ def started(*arguments: str, closing: str = "", **environment: str) -> subproces
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
@@ -66,6 +67,7 @@ def test_a_restore_whose_end_nobody_hears_has_succeeded(tmp_path: Path) -> None:
     assert (tmp_path / "out").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closing", ["2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stderr_leaves_the_status(tmp_path: Path, closing: str) -> None:
     """An error that nobody can read is told by the exit status."""

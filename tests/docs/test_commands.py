@@ -114,6 +114,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "words"), COMMANDS, ids=[f"{page_id(page)}: {' '.join(words)}"[:90] for page, words in COMMANDS]
 )

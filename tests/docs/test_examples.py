@@ -123,6 +123,7 @@ the mate counts by itself: its first ID is uncomparable, so that it is handled, 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PRINTED))
 def test_an_example_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> None:
     """Each example runs by its file name, from any folder, needs nothing started, and prints exactly this."""

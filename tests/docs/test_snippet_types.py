@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.support.pages import PAGES, ROOT, page_id
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def programs(page: Path) -> Iterator[tuple[str, str]]:
         yield page_id(page).replace("/", "_").replace(".md", ".py"), "\n".join(rest)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_pages_type_check_and_a_misspelt_method_does_not(tmp_path: Path) -> None:
     """Pyright finds nothing in the programs of all pages but the one where `subscribe` is misspelt."""
     files = {name: text for page in PAGES if page.name not in NOT_READ for name, text in programs(page)}

@@ -37,6 +37,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         del sys.modules[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=page_id)
 def test_the_examples_of_a_page_run(page: Path, stage: Stage) -> None:
     """Every Python example runs as it stands, in the page's order, and each loop handles each logical message once."""

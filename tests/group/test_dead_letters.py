@@ -28,6 +28,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "strategy", "disk"),
     [

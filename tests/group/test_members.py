@@ -24,6 +24,7 @@ STRATEGIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pair_world", "protocol"), MEMBERS, indirect=True)
 def test_members_come_and_go(pair_world: World, protocol: dict[str, Any]) -> None:
     """Two members, partitions that move both ways in the middle of the work: nothing is lost, and nothing doubled."""
@@ -88,6 +89,7 @@ def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str
     assert set(taken.values()) == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pair_world", "protocol"), MEMBERS, indirect=True)
 def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol: dict[str, Any]) -> None:
     """With explicit completion: what was not completed comes again, what was does not, and a completion that comes too late is counted."""

@@ -99,6 +99,7 @@ def test_the_price_of_one_message_is_measured_beside_a_bare_loop(broker: Broker)
     assert printed["process_us_ratio"] > 0
 
 
+@pytest.mark.slow
 def test_the_outbox_is_measured_beside_a_plain_producer() -> None:
     """One JSON object has the figures of each, and everything was confirmed (else the script fails)."""
     script = SCRIPT.with_name("adapters.py")

@@ -83,6 +83,7 @@ def test_what_is_sent_again_is_seen_once(kafka: MockKafka, there: MockKafka) -> 
         assert sorted(values(poll_quiet(consumer)), key=int) == [str(n) for n in range(60)]
 
 
+@pytest.mark.slow
 def test_a_topic_created_again_with_equal_timestamps_is_seen_whole(
     kafka: MockKafka, there: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

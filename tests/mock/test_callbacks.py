@@ -71,6 +71,7 @@ def test_an_exception_in_on_assign_costs_no_message(
     assert raised == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_exceptions_while_the_group_changes_cost_no_message(make: Make, send: Send, strategy: str) -> None:
     """A member whose callbacks always fail hands over in order: nothing is lost, and nothing doubled."""

@@ -37,6 +37,7 @@ def read(kafka: MockKafka, *ranges: Range) -> list[Block]:
     return [block for batch in reader([numbers]) for block in from_batch(batch)]
 
 
+@pytest.mark.slow
 def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
     """Of each ID the last record inside the range, and a count of what was read."""
     send("a", "b", "a", "c", topic="pairs")

@@ -52,6 +52,7 @@ def drop(held: list[DedupConsumer]) -> None:
     gc.collect()
 
 
+@pytest.mark.slow
 def test_a_close_that_meets_an_assignment_ends() -> None:
     """Consumers are closed at a random moment of their joining, many times: assignments arrive inside `close`, and none hangs."""
     rng = random.Random(4041)
@@ -115,6 +116,7 @@ def test_what_goes_with_a_close_is_revoked_once(make: Make, send: Send) -> None:
     assert message.value() == b"b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
 def test_a_consumer_that_is_dropped_leaves_its_group(kafka: MockKafka, protocol: str) -> None:
     """Without `close`, in the middle of a rebalance, collected inside a call of another consumer: that one gets all, and nothing hangs."""
@@ -184,6 +186,7 @@ time.sleep(float(sys.argv[4]))
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_waits_for_a_dropped_consumer(
     kafka: MockKafka, send: Send, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ KILLED = """
 """Handles 00 to 09, one by one: a commit while it has 03, a pause while it has 06, SIGKILL while it has 09."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("durability", "repeated"),
     [("record", ["09"]), ("batch", ["07", "08", "09"]), ("commit", ["04", "05", "06", "07", "08", "09"])],

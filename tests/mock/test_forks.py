@@ -114,6 +114,7 @@ def test_a_child_waits_for_no_lock_of_its_parent(make: Make, send: Send) -> None
         holder.join()
 
 
+@pytest.mark.slow
 def test_a_child_that_ends_as_programs_end_leaves_the_store_alone(
     kafka: MockKafka, send: Send, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def waits(consumer: DedupConsumer) -> bool:
     return any("store" in status.hindrances for status in consumer.partition_statuses)
 
 
+@pytest.mark.slow
 def test_a_consumer_pauses_while_its_disk_is_full(
     make: Make, send: Send, kafka: MockKafka, disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_reader_that_has_met_no_broker_is_kept(
     own.close()
 
 
+@pytest.mark.slow
 def test_a_slow_broker_is_answered_in_the_end(two_brokers: MockKafka, consumer: DedupConsumer) -> None:
     """One that takes longer for each answer than a poll waits at first is given the time, and its partitions deliver."""
     two_brokers.set_rtt(700, 2)

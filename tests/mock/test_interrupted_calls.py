@@ -49,6 +49,7 @@ def test_a_commit_after_an_interruption_completes_nothing_that_was_never_handed_
     assert struck > 5
 
 
+@pytest.mark.slow
 def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Send) -> None:
     """Also without a commit: the next call does not take it for handled."""
     send(*map(str, range(6)))
@@ -72,6 +73,7 @@ def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Se
     assert struck > 5
 
 
+@pytest.mark.slow
 def test_what_is_handed_out_after_an_interruption_does_not_come_twice(make: Make, send: Send) -> None:
     """The very next call puts right what is in doubt, however much is ready."""
     send(*map(str, range(6)))

@@ -88,6 +88,7 @@ def test_messages_that_were_withdrawn_and_not_put_back_come_again(
     assert sorted(handled) == list("abcdef")
 
 
+@pytest.mark.slow
 def test_an_interrupted_iteration_costs_no_message(make: Make, send: Send) -> None:
     """Wherever it strikes, also between poll's return and the application."""
     consumer = make("orders", idle_timeout=0.3)
@@ -131,6 +132,7 @@ def test_an_interrupted_start_costs_no_message(make: Make, send: Send) -> None:
         place += 29
 
 
+@pytest.mark.slow
 def test_an_interruption_at_the_end_of_a_run_leaves_a_consumer_that_works(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

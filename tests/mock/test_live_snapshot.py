@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 import s3fs
 
 from dedup_sdk import Recovery
@@ -64,6 +65,7 @@ def test_a_store_restored_from_it_goes_on_where_the_group_is(make: Make, send: S
     assert replayed(second) == 1
 
 
+@pytest.mark.slow
 def test_a_consumer_takes_a_snapshot_from_an_object_store(
     make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def owner(kafka: MockKafka, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]
     process.wait()
 
 
+@pytest.mark.slow
 def test_the_store_of_a_stopped_owner_is_waited_for(
     make: Make,
     send: Send,

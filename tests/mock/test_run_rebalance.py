@@ -84,6 +84,7 @@ def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send, go
     assert first.counters.abandoned == 0
 
 
+@pytest.mark.slow
 def test_a_handler_that_commits_does_not_hold_up_a_rebalance(
     make: Make, send: Send, going: threading.Event
 ) -> None:

@@ -128,6 +128,7 @@ def test_what_was_released_elsewhere_is_handled_here(make: Make, send: Send, sto
     assert claim_as(store, "b").kind is ClaimKind.DUPLICATE
 
 
+@pytest.mark.slow
 def test_a_partition_may_stand_still_instead(make: Make, send: Send, store: Watched) -> None:
     """With ``wait`` nothing overtakes what is in flight elsewhere, also of later batches; and others get what stands behind it."""
     given = claim_as(store, "b")
@@ -282,6 +283,7 @@ def test_what_is_owed_is_known_here(make: Make, send: Send, store: Watched) -> N
     wait_for(consumer, lambda: consumer.counters.verdicts["duplicate"] == 1, "the duplicate")
 
 
+@pytest.mark.slow
 def test_an_outage_may_pause(make: Make, send: Send, store: Watched) -> None:
     """Nothing comes until the store is back; then everything, in order."""
     store.away = True

@@ -60,6 +60,7 @@ print("ended", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_program_that_is_told_to_end_doubles_nothing(
     kafka: MockKafka, send: Send, tmp_path: Path, loop: str

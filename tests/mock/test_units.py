@@ -150,6 +150,7 @@ KILLED = """
 """Completes a, c and d, hands b back, and has a twin of b and two units waiting when it is killed."""
 
 
+@pytest.mark.slow
 def test_a_backlog_that_is_read_again_gives_nothing_twice(
     make: Make, send: SendUnits, kafka: MockKafka, tmp_path: Path
 ) -> None:

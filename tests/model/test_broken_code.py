@@ -272,6 +272,7 @@ def test_every_broken_rule_of_the_design_is_broken_in_the_code() -> None:
     assert {*_WORLDS, *_HISTORIES, *_OF_THE_LOG} == {_rules(rules) for rules in BROKEN}
 
 
+@pytest.mark.slow
 def test_snapshots_neither_lose_nor_leak(tmp_path: Path) -> None:
     """Snapshots of any cut cost no record and no twin: those that reach too far are not taken."""
     assert Counter(_outcome(seed, tmp_path) for seed in range(60)) == {"ok": 60}

@@ -19,6 +19,7 @@ _RECENT_MARKS = (1, 10, 100_000)
 """How many marks are kept in memory, in turn: most are looked up in the store, some, or none."""
 
 
+@pytest.mark.slow
 def test_the_engine_neither_loses_nor_leaks() -> None:
     """Crashes, takeovers, lost disks, rewinds, jumps, retries and dead letters cost the engine no record and no twin."""
     outcomes = Counter(

@@ -106,6 +106,7 @@ class Lives(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "rocks"])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_no_life_loses_or_doubles(window: Window, *, in_memory: bool) -> None:

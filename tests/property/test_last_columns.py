@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from dedup_sdk import orders
@@ -97,6 +98,7 @@ ACTIONS = st.lists(
 """``pass``: records come, and all of them are completed at once."""
 
 
+@pytest.mark.slow
 @settings(max_examples=800, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),

@@ -99,6 +99,7 @@ class Living:
             self.note(each.record, each.verdict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "rocks"])
 def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
     """Through any order of crashes, whatever is dropped was handled, and what is remembered is what the log says."""

@@ -107,6 +107,7 @@ def grown(log: Sequence[Record], cuts: Iterable[int], window: Window, place: Pat
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "orderly"),
     # With both windows a record that comes late may be doubted, and then it takes a number.
@@ -375,6 +376,7 @@ def alive_at(spec: LastIdSpec, newest_ms: int) -> Callable[[Kept, int], bool]:
     return is_alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comparing", ALL, ids=str)
 @given(data=st.data(), seed=SEEDS)
 @settings(max_examples=30, deadline=None)
@@ -506,6 +508,7 @@ def told_by_list(events: list[Event], window: Window, **more: Any) -> Memory:
     return Memory(marks, told.accepted if counted else 0)
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, mode=st.sampled_from(MODES), window=st.sampled_from(UNIT_WINDOWS), repeats=st.sampled_from(["drop", "deliver"]))  # fmt: skip
 @settings(max_examples=60, deadline=None)
 def test_the_fold_of_units_is_that_of_a_list(seed: int, mode: Any, window: Window, repeats: Any) -> None:
@@ -542,6 +545,7 @@ def test_the_fold_of_units_is_that_of_a_list(seed: int, mode: Any, window: Windo
     assert entry.high == max(cut for cut in range(high + 1) if cut not in crossing)
 
 
+@pytest.mark.slow
 @given(seed=SEEDS, mode=st.sampled_from(MODES))
 @settings(max_examples=120, deadline=None)
 def test_units(seed: int, mode: Any) -> None:

@@ -222,6 +222,7 @@ def moved_to(world: World, record: Record) -> list[Record]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [Window(milliseconds=100_000), Window(milliseconds=40)], ids=str)
 @given(world=worlds(), seed=st.integers(0, 2**32 - 1), run_rows=st.integers(1, 40), ranges=st.integers(1, 3))
 @settings(max_examples=80, deadline=None)

@@ -249,6 +249,7 @@ class Troubled(Sharing):
     calm = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [Sharing, Troubled])
 def test_whatever_happens_to_consumers_that_share_a_memory(machine: type[Sharing]) -> None:
     """Nothing is lost or stuck, what is doubled has a fault to show for it, and nothing stays behind."""

@@ -145,6 +145,7 @@ def count_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(VerdictCounter, "uncount", lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("twin", "machine", "kinds"),
     [

@@ -82,6 +82,7 @@ def table(path: Path, **columns: Sequence[object] | pa.Array) -> None:
     pq.write_table(pa.table(columns), path)
 
 
+@pytest.mark.slow
 def test_rows_of_the_kafka_source_need_no_mapping(archive: Callable[..., Archive], tmp_path: Path) -> None:
     """Parquet with the columns of Spark's Kafka source gives the records that were written; other topics are left out."""
     kept = [
@@ -136,6 +137,7 @@ def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_connect_files_say_where_their_rows_stand(archive: Callable[..., Archive], tmp_path: Path) -> None:
     """Lines of Kafka Connect's files have the offsets that their names and places say, but those of a partition's last file.
 
@@ -198,6 +200,7 @@ def test_files_of_a_sink_by_time_do_not_say_their_offsets(
         archive("text", "timestamp=-,key=-,headers=-")
 
 
+@pytest.mark.slow
 def test_folders_of_a_sink_are_one_sequence_of_files(archive: Callable[..., Archive], tmp_path: Path) -> None:
     """The last file of one folder is followed by the first one of the next, and one behind a hole ends the job."""
     lines(tmp_path / "may" / "orders+0+0000000000.json", "a", "b")

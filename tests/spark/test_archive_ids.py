@@ -96,6 +96,7 @@ def digests(
     return {text: [found[text, offset] for offset in range(count)] for text in SPECS}
 
 
+@pytest.mark.slow
 @settings(
     max_examples=3,
     deadline=None,

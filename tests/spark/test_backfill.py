@@ -86,6 +86,7 @@ def offsets(snapshot: Snapshot, *names: str) -> list[int | None]:
     return [None if mark is None else mark.offset for mark in found]
 
 
+@pytest.mark.slow
 def test_last_sightings_of_every_partition(
     run: Callable[..., Snapshot], make_topic: Callable[..., str], produce: Callable[..., int]
 ) -> None:

@@ -83,6 +83,7 @@ def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
     return [each.newest_ms for each in write_slots(blocks, plan, OFFSET_RANGES, window, folder)]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("ordered", [True, False])
 def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, ordered: bool) -> None:
@@ -97,6 +98,7 @@ def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, orde
     assert one_line(caught.value).startswith(SAYS)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_it_is_found_where_a_batch_ends_between_the_two(
     spark: SparkSession, frame: Callable[..., DataFrame], attempts: Path
@@ -169,6 +171,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return finished
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("by_arrow", [True, False])
 @pytest.mark.parametrize("step", [1, 3])
@@ -185,6 +188,7 @@ def test_two_logs_are_told_apart_that_no_task_sees_together(
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("by_arrow", [True, False])
 @pytest.mark.parametrize("window", ["1d", "100n"])

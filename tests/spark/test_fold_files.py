@@ -120,6 +120,7 @@ def test_an_id_on_most_records_is_a_mark_a_run(
     assert marks_of(plan, outcomes)[0][digest_of(0)].offset == 1_998
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [Window(count=40), Window(count=40, milliseconds=120)])
 def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: Window) -> None:
     """Shuffled rows of several partitions give the numbers that the rule gives in offset order."""
@@ -207,6 +208,7 @@ class AlwaysFails:
         raise RuntimeError("the disk of every worker is gone")
 
 
+@pytest.mark.slow
 def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     """What the first attempt wrote is there, is not taken, and is gone when the snapshot is in its place."""
     rows = rows_of([0, 1], 60, names=40)

@@ -79,6 +79,7 @@ def arguments(broker: Broker, topic: str, folder: Path, *more: str) -> list[str]
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["kafka-client", "kafka-jvm"])
 def test_the_report_tells_what_is_in_the_topic(
     broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, source: str
@@ -108,6 +109,7 @@ def test_the_report_tells_what_is_in_the_topic(
     assert not (tmp_path / "snapshot" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_count_window_has_a_report_too(
     broker: Broker, flights: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def checked(folder: Path) -> Manifest:
     return verify_snapshot(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", KAFKA_SOURCES)
 @pytest.mark.parametrize("partitioner", ["murmur2", "consistent_random"])
 def test_duplicates_are_recognised_where_their_keys_go_now(
@@ -151,6 +152,7 @@ def test_fewer_partitions_than_there_are_is_an_error(
     assert not (tmp_path / "snapshot").exists()
 
 
+@pytest.mark.slow
 def test_what_the_group_never_handled_is_hidden_by_nothing_of_another_partition(
     broker: Broker, spark: SparkSession, make_topic: MakeTopic, group: str, tmp_path: Path
 ) -> None:

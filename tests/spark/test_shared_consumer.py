@@ -50,6 +50,7 @@ def connect(url: str) -> ClaimStore:
     return RedisStore(url, timeout=30.0)
 
 
+@pytest.mark.slow
 def test_a_consumer_goes_on_where_the_rebuilt_memory_ends(
     memory_url: str, shared_history: Callable[[str], SharedHistory]
 ) -> None:

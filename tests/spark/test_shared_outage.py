@@ -99,6 +99,7 @@ def test_a_redis_that_is_away_is_waited_for(redis: RedisServer) -> None:
     store.store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.container
 def test_a_postgresql_that_is_away_is_waited_for() -> None:
     """And it has forgotten nothing."""
@@ -147,6 +148,7 @@ class StartedAnew:
         return task
 
 
+@pytest.mark.slow
 def test_what_a_server_forgot_in_the_middle_is_loaded_again(
     redis: RedisServer, shared_history: Callable[[str], SharedHistory]
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_store_that_is_away_ends_the_run_before_it_reads(rebuilt: Rebuilt) -> 
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_a_store_that_refuses_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
     """What a task is told comes out of Spark as a line that says what to do; the snapshot is not put in its place."""
     rebuilt.client.execute_command("ACL", "SETUSER", "reader", "on", f">{PASSWORD}", "~*", "+@all", "-set")

@@ -76,6 +76,7 @@ def rebuilt(shared_history: Callable[[str], SharedHistory], postgresql_server: s
         made.server.dispose()
 
 
+@pytest.mark.slow
 def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> None:
     """Into a database that has no table; once more, by tasks that fail at first: nothing changes, and no life is shortened."""
     said: list[str] = []
@@ -170,6 +171,7 @@ def test_what_cannot_be_loaded_into_ends_the_run_before_it_reads(rebuilt: Rebuil
     assert "start it, or correct the URL" in refused(rebuilt, "--shared", away)
 
 
+@pytest.mark.slow
 def test_a_right_that_is_missing_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
     """What a task is told comes out of Spark as a line that says what to do; it is not asked again and again."""
     SharedStore(rebuilt.server).create()
@@ -184,6 +186,7 @@ def test_a_right_that_is_missing_ends_the_run_in_one_line(rebuilt: Rebuilt) -> N
     assert PASSWORD not in line
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_meanwhile_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
     """It was there when the run began."""
 
@@ -197,6 +200,7 @@ def test_a_table_that_is_gone_meanwhile_ends_the_run_in_one_line(rebuilt: Rebuil
     assert one_line(caught.value).startswith("there is no table dedup_shared: call create()")
 
 
+@pytest.mark.slow
 def test_a_run_that_was_ended_in_the_middle_is_run_again(rebuilt: Rebuilt) -> None:
     """What it had loaded is no harm, and nothing is missing afterwards."""
 

@@ -57,6 +57,7 @@ def test_a_topic_that_stays_has_its_records_named_the_same(broker: Broker, make_
     assert len({each.ident for each in got}) == len({(each.ident, each.value) for each in got}) == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transactions", ["auto", "never"])
 def test_a_topic_made_anew_under_a_bridge_is_copied_from_its_beginning(
     broker: Broker, make_topic: MakeTopic, transactions: str

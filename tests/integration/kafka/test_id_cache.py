@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.support.worlds import World
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [artemis, hornetq], ids=["artemis", "hornetq"])
 @pytest.mark.parametrize(("disk", "commits"), [("same", "no"), ("lost", "no"), ("lost", "yes")])
 def test_a_ring_outlives_a_kill(world: World, system: ModuleType, disk: str, commits: str) -> None:

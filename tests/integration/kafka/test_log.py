@@ -292,6 +292,7 @@ def test_a_missing_topic_is_the_clients_event(world: World) -> None:
     assert committed(world.bootstrap, world.group, world.topic).offset < 0
 
 
+@pytest.mark.slow
 def test_a_missing_topic_taken_by_hand_is_an_error_in_one_line(world: World) -> None:
     """The name is in it, and what to look at."""
     consumer = world.idle_consumer()

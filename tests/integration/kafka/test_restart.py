@@ -39,6 +39,7 @@ def test_the_commits_say_where_the_history_begins(world: World) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("completion", ["explicit", "on-next-call"])
 def test_a_kill_right_after_complete_forgets_nothing(world: World, completion: str) -> None:
     """What complete() was told is in the store when it returns: SIGKILL, and the next process does not see it again."""

@@ -50,6 +50,7 @@ def test_a_cache_by_hand(size: int, ids: str, said: str) -> None:
     assert answers(hornetq.duplicate_detection(id_cache_size=size), hornetq.DUPLICATE_ID, ids) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("broker", "size"), [(artemis, 20_000), (hornetq, 2_000)])
 def test_the_usual_sizes(broker: object, size: int) -> None:
     """Found after n - 1 further IDs, gone after n."""

@@ -142,6 +142,7 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
     assert (first.writer.disk_full, second.writer.disk_full) == (True, False)
 
 
+@pytest.mark.slow
 def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The store stays below its limit, forgets what reaches back farthest, in whichever partition, and says what it still knows."""
     limit = 3_000_000

@@ -40,6 +40,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
         assert (page.parent / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_a_report_is_drawn_again_from_its_json(page: Path, tmp_path: Path) -> None:
     """Reading what was written, from the file or from its folder, and drawing that gives the same page, byte by byte."""
     for source in (page.parent, page.parent / FINDINGS_NAME):
@@ -77,6 +78,7 @@ def test_a_history_without_anything_has_a_page(tmp_path: Path, window: str) -> N
     assert "<svg" not in html
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_have_a_page(tmp_path: Path) -> None:
     """Of many partitions those with the most duplicates have a row, and the others a word."""
     html = write_page(sample_document(sample_findings(partitions=70, records=50)), tmp_path).read_text(

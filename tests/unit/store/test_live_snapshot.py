@@ -87,6 +87,7 @@ def test_what_was_completed_above_the_cut_is_not_in_it(tmp_path: Path) -> None:
     assert found == {digest("twin"): (3, 30), digest("flushed"): (4, 40)}
 
 
+@pytest.mark.slow
 def test_a_store_that_is_written_to_gives_one_moment(tmp_path: Path) -> None:
     """Whenever it is made, the marks are those of exactly the offsets below the cut; and what is restored continues them."""
     log = random_marks(200_000, 3)

@@ -45,6 +45,7 @@ def test_the_files_of_a_process_are_shared_out() -> None:
     assert files.take() == MAX_OPEN_FILES
 
 
+@pytest.mark.slow
 def test_two_hundred_partitions_stay_under_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its share of sorted files open and a handful of others, however many it has; closed ones hold none."""
     files = OpenFiles(MIN_OPEN_FILES)
