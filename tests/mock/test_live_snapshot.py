@@ -15,8 +15,6 @@ from tests.support.s3 import s3_server
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from tests.mock.conftest import Make, Send
 
 
