@@ -174,10 +174,20 @@ class Target:
             raise BatchFailedError(error.args[0]) from None
         except SystemError as error:
             # The same, if the client calls delivery callbacks while its exception is set.
-            cause = error.__cause__
-            raise BatchFailedError(
-                cause.args[0] if isinstance(cause, KafkaException) else _FATAL_ERROR
-            ) from None
+            raise BatchFailedError(self._hidden_behind(error)) from None
+
+    def _hidden_behind(self, error: SystemError) -> KafkaError:
+        """Return the client's fatal error behind an error of the interpreter, which may have swallowed it."""
+        hidden: BaseException | None = error
+        while hidden is not None and not isinstance(hidden, KafkaException):
+            hidden = hidden.__cause__ or hidden.__context__
+        if hidden is None and self.is_transactional:
+            try:
+                # Each call about a transaction tells the fatal error again, with its own code.
+                self._producer.begin_transaction()
+            except KafkaException as again:
+                hidden = again if again.args[0].fatal() else None
+        return _FATAL_ERROR if hidden is None else hidden.args[0]
 
     def _write(
         self, copies: Iterable[Copy], commit: Commit | None, until: float, *, one_by_one: bool

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from dedup_sdk.bridge._counters import BridgeCounters
 from dedup_sdk.bridge._settings import source_settings
 from dedup_sdk.bridge._source import Source
+from dedup_sdk.errors import BridgeError
 from tests.support.bridging import QUICK, bridge
 
 if TYPE_CHECKING:
-    import pytest
-
     from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Send
 
 PLACE = ("orders", 0)
 
@@ -67,3 +68,33 @@ def test_a_producer_that_cannot_abort_does_not_keep_the_member_in_its_group(
     monkeypatch.setattr(Source, "close", close)
     bridge(kafka.bootstrap, kafka.bootstrap, rename="pairs").run(until_end=True)
     assert left
+
+
+@pytest.mark.parametrize("place", ["chain", "nowhere"])
+def test_a_fatal_error_that_the_interpreter_hides_is_found(
+    kafka: MockKafka, send: Send, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A bridge whose transactional ID another producer has taken ends; else the two would take it from each other for ever."""
+    fenced = KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
+
+    class Overtaken(Producer):
+        """The client runs callbacks while its exception is set, and the interpreter makes another one of it, or two."""
+
+        began = 0
+
+        def begin_transaction(self) -> None:
+            self.began += 1
+            if self.began > 1 and place == "nowhere":
+                raise fenced
+            super().begin_transaction()
+
+        def flush(self, *_: object) -> int:
+            first = SystemError("returned a result with an exception set")
+            first.__cause__ = fenced if place == "chain" else None
+            raise SystemError("returned a result with an exception set") from first
+
+    send("a")
+    monkeypatch.setattr("dedup_sdk.bridge._target.Producer", Overtaken)
+    taken = bridge(kafka.bootstrap, kafka.bootstrap, rename="pairs", config={"transactional.id": "mine"})
+    with pytest.raises(BridgeError, match="was taken by another producer"):
+        taken.run(until_end=True)

@@ -114,7 +114,7 @@ def test_the_proxy_makes_real_duplicates() -> None:
         topic = kafka.create_topic("cut")
         sent = _send_until_delivered(proxy.bootstrap, topic, range(5000))
         consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "reader"})
-        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1]
+        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)[1]
         consumer.close()
         values = _read_values(kafka.bootstrap, topic, end)
 
@@ -130,7 +130,7 @@ def _send_until_delivered(bootstrap: str, topic: str, numbers: range) -> int:
     producer = Producer({**settings, **quick, "linger.ms": 1})
     waiting = list(numbers)
     sent = 0
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while waiting:
         assert time.monotonic() < deadline, f"{len(waiting)} numbers were never delivered"
         undelivered: list[int] = []
