@@ -26,7 +26,7 @@ export PATH := $(BIN):$(PATH)
 
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
 QUICK := test-rest test-logic test-spark test-mock-first test-mock-second
-LONG := test-jobs test-chaos test-long
+LONG := test-jobs test-long test-chaos test-brokers
 LOGIC := tests/unit tests/contract tests/property tests/model
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
@@ -98,8 +98,11 @@ test-jobs: $(READY)
 test-chaos: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/chaos -m slow tests/chaos
 
+test-brokers: $(READY)
+	@$(PYTEST) -o cache_dir=.pytest_cache/brokers -m slow tests/integration
+
 test-long: $(READY)
-	@$(PYTEST) -o cache_dir=.pytest_cache/long -m slow --ignore=tests/spark --ignore=tests/chaos
+	@$(PYTEST) -o cache_dir=.pytest_cache/long -m slow --ignore=tests/spark --ignore=tests/chaos --ignore=tests/integration
 
 check: $(READY) ## ruff, its formatter, mypy, pyright on programs as users write them, the workflows and the Compose file
 	@$(BIN)/ruff check --quiet
