@@ -23,23 +23,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
 from confluent_kafka import Consumer, Producer
 
 from benchmarks.arguments import at_least
+from benchmarks.broker import broker_at
 from benchmarks.workload import HEADER
 from dedup_sdk.errors import DedupError
-from dedup_sdk.testing import LocalKafka
 from dedup_sdk.testing._local_kafka import create_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOPIC: Final = "steady"
 PARTITIONS: Final = 4
@@ -57,12 +53,12 @@ def main() -> int:
         read(*sys.argv[1:])
         return 0
     if len(sys.argv) > 1 and sys.argv[1] == "send":
-        send(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+        send(sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]))
         return 0
     options = _options()
     try:
         with (
-            _broker(options.bootstrap) as bootstrap,
+            broker_at(options.bootstrap) as bootstrap,
             tempfile.TemporaryDirectory(prefix="dedup-benchmark-") as folder,
         ):
             rounds = [
@@ -87,15 +83,6 @@ class SteadyError(Exception):
     """A loop or the sender failed, or a loop did not get each message once; one line."""
 
 
-@contextmanager
-def _broker(bootstrap: str | None) -> Iterator[str]:
-    if bootstrap is not None:
-        yield bootstrap
-    else:
-        with LocalKafka() as kafka:
-            yield kafka.bootstrap
-
-
 def one_round(bootstrap: str, folder: Path, rate: int, seconds: int) -> dict[str, dict[str, Any]]:
     """Send for ``seconds`` and return the readings of both loops, by their names."""
     topic = create_topic(bootstrap, f"{TOPIC}-{uuid4().hex}", PARTITIONS)
@@ -103,7 +90,7 @@ def one_round(bootstrap: str, folder: Path, rate: int, seconds: int) -> dict[str
     for loop in loops.values():
         assert loop.stdout is not None
         loop.stdout.readline()
-    sender = _child("send", bootstrap, str(rate), str(WARM_UP_S + seconds), topic)
+    sender = _child("send", bootstrap, topic, str(rate), str(WARM_UP_S + seconds))
     sent = int(_end(sender, "sender"))
     readings = {name: json.loads(_end(loop, name)) for name, loop in loops.items()}
     for name, reading in readings.items():
@@ -125,9 +112,8 @@ def _end(child: subprocess.Popen[str], name: str) -> str:
     return out.splitlines()[-1]
 
 
-def send(bootstrap: str, rate: int, seconds: float) -> None:
+def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
     """Send at a steady rate, then a last message to each partition; print how many were sent before those."""
-    topic = sys.argv[5]
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     filler = b"x" * VALUE_BYTES
     began, count = time.perf_counter(), 0

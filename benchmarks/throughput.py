@@ -14,23 +14,18 @@ import argparse
 import json
 import sys
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
 from benchmarks import report
 from benchmarks.arguments import at_least
+from benchmarks.broker import broker_at
 from benchmarks.comparison import Comparison
 from benchmarks.contender import LOOPS
 from benchmarks.rounds import ContenderError
 from benchmarks.workload import Workload, WorkloadError
 from dedup_sdk.errors import DedupError
-from dedup_sdk.testing import LocalKafka
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LEAST_RECORDS = 100
 
@@ -40,7 +35,7 @@ def main() -> int:
     options = _options()
     try:
         with (
-            _broker(options.bootstrap) as bootstrap,
+            broker_at(options.bootstrap) as bootstrap,
             tempfile.TemporaryDirectory(prefix="dedup-benchmark-") as folder,
         ):
             comparison = Comparison(bootstrap, Workload(records=options.records), Path(folder), options.ids)
@@ -75,15 +70,6 @@ def _options() -> argparse.Namespace:
         "--bootstrap", help="a running broker; its topic is kept and used again (default: start one)"
     )
     return parser.parse_args()
-
-
-@contextmanager
-def _broker(bootstrap: str | None) -> Iterator[str]:
-    if bootstrap is not None:
-        yield bootstrap
-        return
-    with LocalKafka() as kafka:
-        yield kafka.bootstrap
 
 
 if __name__ == "__main__":
