@@ -66,7 +66,7 @@ demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20
 	@$(BIN)/dedup demo $(ARGS)
 
 ifdef ARGS
-test: check ## check, then the tests that need no patience, in parts side by side (ARGS="tests/mock -k commit": any tests)
+test: check ## check, then the tests that are not slow, in parts side by side (ARGS="tests/mock -k commit": any tests)
 	@$(PYTEST) $(ARGS)
 else
 test: check
