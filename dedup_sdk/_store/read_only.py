@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import time
 from collections.abc import Iterator
 from itertools import repeat
@@ -33,6 +34,18 @@ _ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.05
 
 
+def _may_block(path: Path) -> bool:
+    """Whether opening this path could block for ever: it is a pipe, a socket or a device.
+
+    A running consumer may remove a file after it was listed; such a file is none of them.
+    """
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
 class StoredMark(NamedTuple):
     """A stored mark with its payload: b"" where it has none."""
 
@@ -54,11 +67,8 @@ class ReadOnlyPartition:
         if not (self._folder / "CURRENT").is_file():
             message = f"{str(path)!r} has no partition store; give a folder that list_partitions() returns"
             raise StoreError(message)
-        strange = next(
-            (each.name for each in self._folder.iterdir() if not (each.is_file() or each.is_dir())), None
-        )
+        strange = next((each.name for each in self._folder.iterdir() if _may_block(each)), None)
         if strange is not None:
-            # Opening a pipe would block for ever.
             message = f"{str(path)!r} has {strange!r}, which is neither a file nor a folder; remove it"
             raise StoreError(message)
         with translating(self._folder):

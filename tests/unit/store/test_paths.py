@@ -86,3 +86,12 @@ def test_a_pipe_is_no_store(root: Path, store: RocksPartition) -> None:
     assert list(list_partitions(root)) == []
     with pytest.raises(StoreError, match="no partition store"):
         read_partition(folder)
+
+
+def test_a_file_that_a_running_consumer_removes_hinders_nobody(root: Path, store: RocksPartition) -> None:
+    """A name that was listed, and is gone when its kind is asked for, is no obstacle: a link to nothing is such a name."""
+    store.flush(progress(1), marks(("a", 0, 0)))
+    folder = list_partitions(root)[0].path
+    (folder / "LOG.old.1").symlink_to(folder / "gone")
+    with read_partition(folder) as held:
+        assert held.progress == progress(1)
