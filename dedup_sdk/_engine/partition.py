@@ -607,14 +607,11 @@ class VerdictCounter:
 
     def uncount(self, place: RecordRef) -> None:
         """Take back the count of a record that is held back again."""
-        chunk, row = place
-        self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
-        if row in chunk.reasons:
-            self._count_reason(chunk, row, -1)
+        self._counters.uncount([place.chunk.verdict(place.row)])
 
-    def _count_reason(self, chunk: Chunk, row: int, count: int = 1) -> None:
+    def _count_reason(self, chunk: Chunk, row: int) -> None:
         name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
-        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + count
+        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
 
     def _tell(self, chunk: Chunk, row: int) -> None:
         event = VerdictEvent(self._topic, self._partition, chunk.offsets[row], chunk.verdict(row))

@@ -187,13 +187,18 @@ class DedupConsumer(Consumer):
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
         if sharing is not None:
-            gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
+            gatekeeper = sharing.gatekeeper(
+                self._engine.counters, group=settings.group, silence_s=settings.silence_s
+            )
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
-        self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
+        self._first_verdicts = classifier.first_verdicts
+        self._delivery = Delivery(
+            classifier.partition_of, _completed_by(completion, settings), classifier.uncount
+        )
         # With durability="record" each message is written before the next one, so poll() has no quick way.
         self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
         self._fetcher = Fetcher(self, self._session, self._access)
@@ -341,7 +346,8 @@ class DedupConsumer(Consumer):
             workers: threads. One is enough for a handler that is sometimes slow; the consumer stays in its group.
             order: ``key``: messages with the same key and partition are handled one after the other, messages without
                 a key in any order. ``none``: any order.
-            attempts: the most calls of the handler for one message, the first included; None: no limit.
+            attempts: the most calls of the handler for one message, the first included; None: no limit. With
+                ``retry`` and ``dead-letter``.
             retry_on: exception classes, or a function of an exception, that tell which errors may pass; others are
                 final at once.
             wait_initial: seconds before the second call; each further pause is about twice as long.
@@ -354,7 +360,7 @@ class DedupConsumer(Consumer):
         from dedup_sdk._kafka.worker_session import WorkerSession
         from dedup_sdk._runner.dead_letters import DeadLetterProducer
         from dedup_sdk._runner.runner import Runner
-        from dedup_sdk._runner.settings import Retries, RunSettings
+        from dedup_sdk._runner.settings import Retries, RunSettings, calls_at_most
 
         settings = RunSettings(
             handler=handler,
@@ -363,7 +369,7 @@ class DedupConsumer(Consumer):
             workers=workers,
             order=order,
             retries=Retries(
-                attempts=1 if on_error == "raise" else attempts,
+                attempts=calls_at_most(on_error, attempts),
                 on=retry_on,
                 wait_initial=wait_initial,
                 wait_max=wait_max,
@@ -379,7 +385,7 @@ class DedupConsumer(Consumer):
             self.poll,
             self._loop,
             idle=IdleClock(self._session, self._idle_timeout_s),
-            counters=self.counters,
+            counters=self._engine.counters,
             deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
         )
         with Runner(settings, session, group=self._settings.group, letters=letters) as runner:
@@ -639,8 +645,12 @@ class DedupConsumer(Consumer):
 
     @property
     def counters(self) -> Counters:
-        """Totals by verdict since the consumer was made."""
-        return self._engine.counters
+        """Totals by verdict since the consumer was made; a message that you get counts when you get it.
+
+        Each reading is a copy, which does not change any more. From any thread.
+        """
+        with self._access.lock:
+            return self._engine.counters.without(self._first_verdicts(self._delivery.queued()))
 
     @property
     def partition_statuses(self) -> list[PartitionStatus]:

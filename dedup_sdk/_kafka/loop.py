@@ -192,7 +192,9 @@ class FetchLoop:
         if self._delivery.completed_by is not CompletedBy.NOTHING:
             places = ((message, self._delivery.in_flight(message)) for message in got)
             again = [
-                message for message, place in places if place and place.chunk.states[place.row] == OFFERED
+                (message, place)
+                for message, place in places
+                if place and place.chunk.states[place.row] == OFFERED
             ]
             if again:
                 logger.warning(
@@ -201,7 +203,9 @@ class FetchLoop:
                     len(again),
                 )
                 self._engine.counters.released += len(again)
-                self._delivery.put_back(again)
+                self._delivery.put_back([message for message, _ in again])
+                for _, place in again:
+                    place.chunk.offer_again(place.row)
                 self._interruption.request_maintenance()
 
     def _survive(self, error: StoreError) -> list[Any]:

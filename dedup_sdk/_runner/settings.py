@@ -114,6 +114,22 @@ class Retries:
         )
 
 
+ATTEMPTS: Final = 5
+"""The default of `run`: the most calls of a handler for one message."""
+
+
+def calls_at_most(on_error: OnError, attempts: int | None) -> int | None:
+    """Return the most calls of a handler for one message; None: no limit."""
+    if on_error != "raise":
+        return attempts
+    if attempts not in (1, ATTEMPTS):
+        raise ConfigurationError(
+            f"attempts={attempts!r} is not used with on_error='raise', which ends the run at the first error; "
+            "choose on_error='retry' or 'dead-letter', or leave it out"
+        )
+    return 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """The settings of a run; raises `ConfigurationError` with a one-line message."""

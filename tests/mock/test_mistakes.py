@@ -347,6 +347,9 @@ CALLS = {
     "run(dead_letters=) alone": Mistake(
         lambda: with_consumer(lambda c: c.run(print, dead_letters="d")), ("'d'", "choose on_error='dead-letter'")
     ),
+    "run(attempts=) alone": Mistake(
+        lambda: with_consumer(lambda c: c.run(print, attempts=3)), ("attempts=3", "choose on_error='retry'")
+    ),
     "run(retry_on=[...])": Mistake(
         lambda: with_consumer(lambda c: c.run(print, on_error="retry", retry_on=[OSError])), ("OSError", "a tuple of them")
     ),

@@ -358,7 +358,7 @@ class Member:
             on_error=on_error,
             workers=workers,
             order=("key", "none")[a // 12 % 2],
-            attempts=2,
+            attempts=1 if on_error == "raise" else 2,
             wait_initial=0.001,
             wait_max=0.002,
         )
