@@ -229,7 +229,8 @@ class DedupProducer(Producer):
     def flush(self, timeout: float = -1) -> int:
         """Wait until every message is confirmed or refused; return the number of messages that are not.
 
-        Waits at most ``timeout`` seconds (-1: no limit).
+        Waits at most ``timeout`` seconds (-1: no limit), and not after a fatal error of the client, which the next
+        `produce` raises: unconfirmed messages stay in the outbox. Raises `OutboxError` if the outbox has failed.
         """
         pipeline = self._alive()
         until = None if timeout < 0 else time.monotonic() + timeout
