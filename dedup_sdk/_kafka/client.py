@@ -106,19 +106,19 @@ class MetadataRequests:
 
     def describe(self, topics: Iterable[str]) -> dict[str, PendingRequest]:
         """Describe topics in one request; return by topic name a `PendingRequest` for a `TopicDescription`."""
-        admin = self._client()
+        admin = self.admin()
         answers = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ASK_S)
         return {topic: PendingRequest(answer, admin) for topic, answer in answers.items()}
 
     def settings_of(self, topic: str) -> PendingRequest:
         """Request a topic's configuration; the answer maps setting names to config entries."""
-        admin = self._client()
+        admin = self.admin()
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         return PendingRequest(admin.describe_configs([resource], request_timeout=ASK_S)[resource], admin)
 
     def probe(self, topic: str, partition: int) -> EndProbe:
         """Request a partition's end offset from its leader, by the consumer's isolation level."""
-        admin = self._client()
+        admin = self.admin()
         asked = TopicPartition(topic, partition)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no annotations
         answers = admin.list_offsets(
@@ -134,7 +134,8 @@ class MetadataRequests:
         """
         self._admin = None
 
-    def _client(self) -> AdminClient:
+    def admin(self) -> AdminClient:
+        """Return the client that makes the requests."""
         if self._admin is None:
             self._admin = keep_in_children(AdminClient(self._config))
         return self._admin

@@ -555,6 +555,18 @@ class DedupConsumer(Consumer):
             )
         return super().consumer_group_metadata()
 
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Return the metadata of the cluster, as the plain client does; from any thread, and in callbacks, too."""
+        if self._access.in_this_thread:
+            return self._client.requests.admin().list_topics(topic, timeout)
+        return super().list_topics(topic, timeout)
+
+    def cluster_id(self, timeout: float = -1) -> str:
+        """Return the cluster's ID, as the plain client does; from any thread, and in callbacks, too."""
+        if self._access.in_this_thread:
+            return self._client.requests.admin().cluster_id(timeout)
+        return super().cluster_id(timeout)
+
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         theirs = self._session.commits.answered(error, partitions)
         if self._settings.on_commit is not None and (theirs or not partitions):
@@ -679,6 +691,11 @@ class DedupConsumer(Consumer):
         if self._access.closer == get_ident():
             # A callback of the close itself.
             return
+        if self._access.in_this_thread:
+            raise RuntimeError(
+                "close() was called during poll() or consume() of this thread, in a callback or a signal handler, and "
+                "would wait for that call for ever; call stop() there, and close() after your loop"
+            )
         # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
         try:
             if self._access.begin_close():

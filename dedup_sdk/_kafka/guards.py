@@ -46,7 +46,8 @@ class ClientLock:
         self.closer: int | None = None
         """The ID of the thread that is closing the consumer."""
         self._changed = Condition(self.lock)
-        self._client_thread: int | None = None
+        self.client_thread: int | None = None
+        """The ID of the thread that is inside the client."""
         self._waiting = 0
         self._asleep = 0
         """How many threads wait for ``_changed``: without one, nobody need be woken."""
@@ -108,7 +109,16 @@ class ClientLock:
     @property
     def in_other_thread(self) -> bool:
         """Whether another thread is inside the client; read this with the lock held."""
-        return self._client_thread not in (None, get_ident())
+        return self.client_thread not in (None, get_ident())
+
+    @property
+    def in_this_thread(self) -> bool:
+        """Whether this thread is inside the client already: in a callback, or in a signal handler during its call.
+
+        A second call that can run callbacks would forget the first one's thread state (`CallState_end` of the client
+        clears it), and the next callback of the first one would end the process.
+        """
+        return self.client_thread == get_ident()
 
     def call_client(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the client in a way that may run callbacks.
@@ -119,14 +129,14 @@ class ClientLock:
             me = get_ident()
             if self._waiting:
                 self._sleep_until(lambda: not self._waiting, _LONGEST_WAIT_S)
-            if self._client_thread not in (None, me):
+            if self.client_thread not in (None, me):
                 self._sleep_until(lambda: not self.in_other_thread)
-            self._client_thread = me
+            self.client_thread = me
         try:
             return call(*arguments)
         finally:
             with self.lock:
-                self._client_thread = None
+                self.client_thread = None
                 if self._asleep:
                     self._changed.notify_all()
 
@@ -145,7 +155,7 @@ class ClientLock:
     @contextmanager
     def when_client_free(self) -> Iterator[None]:
         """Hold the lock while no other thread is inside the client, so that you may call the client."""
-        with self._lock_when(lambda: self._client_thread is None):
+        with self._lock_when(lambda: self.client_thread is None):
             yield
 
     @contextmanager
@@ -154,7 +164,7 @@ class ClientLock:
 
         False: another thread is inside the client, in a callback. Else waits until no other thread is inside.
         """
-        with self._lock_when(lambda: self._client_thread is None or self._in_callback):
+        with self._lock_when(lambda: self.client_thread is None or self._in_callback):
             yield not self.in_other_thread
 
     @contextmanager

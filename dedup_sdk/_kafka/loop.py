@@ -57,6 +57,10 @@ _AT_ONCE_S = 0.0002
 _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
+_NESTED: Final = (
+    "poll() or consume() was called during another such call of this thread, in a callback or a signal handler: the "
+    "client would end the process; ask for messages in your loop only"
+)
 _TWO_POLLERS: Final = (
     "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
     'others (completion="explicit"), or use run()'
@@ -142,7 +146,8 @@ class FetchLoop:
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got = get_ident(), list[Any]()
         with self._mutex:
-            if self._lock.closed or self._poller not in (None, me) or not self._assignment.asked:
+            lock = self._lock
+            if lock.closed or lock.client_thread is not None or self._poller or not self._assignment.asked:
                 self._refuse_or_warn(me)
             self._poller, self._refused = me, False
         try:
@@ -177,6 +182,8 @@ class FetchLoop:
     def _refuse_or_warn(self, thread: int) -> None:
         """Refuse a call after `close`, or beside another thread; warn if there is nothing to wait for."""
         self._lock.check_open()
+        if self._lock.in_this_thread:
+            raise RuntimeError(_NESTED)
         if self._poller not in (None, thread):
             self._refused = True
             raise RuntimeError(_TWO_POLLERS)

@@ -271,7 +271,7 @@ class KeptOffsets:
         asked = [TopicPartition(each.topic, each.partition) for each in partitions]
         if not asked:
             return []
-        topic_ids = self._topic_ids(consumer, sorted({each.topic for each in asked}))
+        topic_ids = self._topic_ids(sorted({each.topic for each in asked}))
         bounds = [consumer.get_watermark_offsets(each, timeout=_ASK_S) for each in asked]
         begun = []
         for each, (low, high) in zip(asked, bounds, strict=True):
@@ -366,9 +366,9 @@ class KeptOffsets:
             return False
         return True
 
-    def _topic_ids(self, consumer: Any, topics: list[str]) -> dict[str, str]:
+    def _topic_ids(self, topics: list[str]) -> dict[str, str]:
         """Return each topic's ID; empty where the broker has no topic IDs."""
-        if (consumer.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
+        if (self._cluster.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
             return dict.fromkeys(topics, "")
         answers = self._cluster.describe_topics(TopicCollection(topics), request_timeout=_ASK_S)
         return {topic: _told(str(answers[topic].result(_ASK_S).topic_id or "")) for topic in topics}
