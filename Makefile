@@ -1,4 +1,5 @@
-# Every target works alone and first, in a fresh clone. It needs Python 3.11+ (with venv) and make; Java 17 or 21 is used where it is found.
+# Every target works alone and first, in a fresh clone. It needs Python 3.11+ (with venv) and make; Java 17 or 21 is
+# used where it is found.
 # Everything that is installed or downloaded stays in .venv and .cache; `make clean` takes it away.
 
 PYTHON ?= python3
@@ -51,7 +52,8 @@ $(UV):
 	@mkdir -p $(CACHE)
 	@rm -rf $(CACHE)/uv-bootstrap
 	@$(PYTHON) -m venv $(CACHE)/uv-bootstrap >/dev/null \
-	  || { rm -rf $(CACHE)/uv-bootstrap; echo "make: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	  || { rm -rf $(CACHE)/uv-bootstrap; \
+	       echo "make: '$(PYTHON) -m venv' failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(CACHE)/uv-bootstrap/bin/python -m pip --disable-pip-version-check --no-cache-dir --quiet install 'uv>=0.8,<1' \
 	  || { rm -rf $(CACHE)/uv-bootstrap; echo "make: uv could not be installed from its package (see above)" >&2; exit 1; }
 
@@ -59,7 +61,7 @@ $(READY): pyproject.toml uv.lock | $(UV)
 	@$(UV) sync --quiet --locked --all-extras --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')"
 	@touch $@
 
-packages: $(READY) ## other versions of dependencies in .venv (PACKAGES="confluent-kafka==2.13.0"; without a version the newest)
+packages: $(READY) ## other versions of dependencies in .venv (PACKAGES="confluent-kafka==2.13.0", or the newest)
 	@$(UV) pip install --quiet --python .venv/bin/python --upgrade $(PACKAGES)
 
 demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20000 --json")
@@ -104,10 +106,11 @@ test-brokers: $(READY)
 test-long: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/long -m slow --ignore=tests/spark --ignore=tests/chaos --ignore=tests/integration
 
-check: $(READY) ## ruff, its formatter, mypy, pyright on programs as users write them, the workflows and the Compose file
+check: $(READY) ## ruff, its formatter, mypy, pyright on users' programs, the workflows and the Compose file
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { echo "make: files are not formatted; run: make format" >&2; exit 1; }
-	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks examples docs/site hatch_build.py)
+	@$(BIN)/mypy --no-error-summary $(wildcard dedup_sdk adapters/dedup_adapters spark_backfill tests benchmarks \
+	  examples docs/site hatch_build.py)
 	@$(BIN)/basedpyright --level error > .cache/pyright.txt || { cat .cache/pyright.txt; exit 1; }
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker-compose.yml
@@ -120,7 +123,8 @@ format: $(READY) ## formats the code and applies ruff's safe fixes
 
 docs: $(READY) ## the documentation as a site, in .cache/site; a broken link, or a name without a docstring, is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@! grep -rnoE '<(script|img|iframe)[^>]* src="?https?:[^ >]*|<link[^>]* href="?https?:[^ >]*[^>]*stylesheet' .cache/site --include='*.html' \
+	@! grep -rnoE '<(script|img|iframe)[^>]* src="?https?:[^ >]*|<link[^>]* href="?https?:[^ >]*[^>]*stylesheet' \
+	    .cache/site --include='*.html' \
 	  || { echo "make: pages load something from elsewhere (see above)" >&2; exit 1; }
 	@echo "docs: open .cache/site/index.html"
 
@@ -130,8 +134,8 @@ bench: $(READY) ## throughput against a bare consumer (ARGS="--records 100000 --
 chaos: $(READY) ## consumers under faults, every scenario on every group protocol (ARGS="--scenario kill --minutes 1")
 	@$(BIN)/python -m tests.chaos --protocol all $(ARGS)
 
-# The longest first.
-ci: chaos-once test-all docs ## everything that must hold: the suite, the site, every chaos scenario, the protocols by SEED, and three minutes of all at once
+# The longest first. SEED chooses the protocol of each scenario; then all faults at once are played for three minutes.
+ci: chaos-once test-all docs ## everything that must hold: the suite, the site, every chaos scenario, all at once
 
 chaos-once: $(READY)
 	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3
@@ -139,7 +143,8 @@ chaos-once: $(READY)
 dist: $(READY) ## the wheel and the source distribution in dist, and a look at their contents
 	@rm -rf dist
 	@$(UV) build --quiet
-	@$(BIN)/python -m zipfile -l dist/*.whl | awk '{print $$1}' | grep / | cut -d/ -f1 | sort -u | grep -v dist-info | tr '\n' ' ' \
+	@$(BIN)/python -m zipfile -l dist/*.whl | awk '{print $$1}' | grep / | cut -d/ -f1 | sort -u | grep -v dist-info \
+	  | tr '\n' ' ' \
 	  | diff - <(printf 'dedup_adapters dedup_sdk spark_backfill ') \
 	  || { echo "make: the wheel has other top-level packages" >&2; exit 1; }
 	@ls dist

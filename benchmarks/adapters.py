@@ -3,8 +3,8 @@
     python benchmarks/adapters.py
     python benchmarks/adapters.py --only outbox --records 500000 --rounds 7 --json
 
-Every contender runs in a process of its own, in an order that begins with another one each round; the median of the rounds counts. The result
-goes to stdout.
+Every contender runs in a process of its own, in an order that begins with another one each round; the median of
+the rounds counts. The result goes to stdout.
 """
 
 from __future__ import annotations

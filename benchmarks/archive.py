@@ -50,7 +50,10 @@ def write_archive(bootstrap: str, topic: str, folder: Path, records: int) -> Non
 
 
 def generate_archive(topic: str, folder: Path, workload: Workload) -> None:
-    """Write the files of a topic that was never in a broker: the workload's records, sent in the last hundred seconds."""
+    """Write the files of a topic that was never in a broker.
+
+    The workload's records, sent in the last hundred seconds.
+    """
     folder.mkdir()
     began_ms = time.time_ns() // 1_000_000 - 100_000
     rows: list[list[dict[str, Any]]] = [[] for _ in range(PARTITIONS)]

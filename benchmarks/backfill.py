@@ -6,11 +6,12 @@
     python benchmarks/backfill.py --only client --window 2s
     python benchmarks/backfill.py --only client parquet --report --quick
 
-``client`` and ``jvm`` are `dedup backfill` with its two ways to read Kafka, ``parquet`` the same job over an archive of the topic.
-``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job
-that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the backfill are compared
-with those of a consumer that lived through the topic and of one that replayed it (with a short ``--window`` IDs expire and are
-accepted again on the way). With ``--report`` each of ours runs once more with a report about duplicates, as ``NAME+report``. The result goes to stdout, progress
+``client`` and ``jvm`` are `dedup backfill` with its two ways to read Kafka, ``parquet`` the same job over an
+archive of the topic. ``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into
+RocksDB a batch. ``naive`` is the Spark job that one writes first (`naive_backfill.py`). Spark's own start is given
+apart. At the end the marks of the backfill are compared with those of a consumer that lived through the topic and
+of one that replayed it (with a short ``--window`` IDs expire and are accepted again on the way). With ``--report``
+each of ours runs once more with a report about duplicates, as ``NAME+report``. The result goes to stdout, progress
 to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
 """
 

@@ -2,7 +2,8 @@
 
 python benchmarks/bridge.py CONTENDER SOURCE TARGET RECORDS         one contender, for adapters.py
 
-The bare loop commits now and then, and adds no IDs; `bridge` uses transactions, and gives each record an ID; `bridge_plain` does so without transactions.
+The bare loop commits now and then, and adds no IDs; `bridge` uses transactions, and gives each record an ID;
+`bridge_plain` does so without transactions.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def contend(name: str, source: str, target: str, records: int) -> dict[str, floa
 
 def _loop(reader: dict[str, Any], writer: dict[str, Any], records: int) -> None:
     """What one writes by hand: it loses nothing while nothing dies."""
-    consumer = Consumer({**reader, "group.id": "loop", "auto.offset.reset": "earliest", "enable.auto.commit": False})  # fmt: skip
+    consumer = Consumer(
+        {**reader, "group.id": "loop", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    )
     producer = Producer(writer)
     consumer.subscribe([_TOPIC])
     copied = since_commit = 0
@@ -84,7 +87,9 @@ def _loop(reader: dict[str, Any], writer: dict[str, Any], records: int) -> None:
 
 
 def _fill(bootstrap: str, records: int) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 1_000_000, "log_level": 0})  # fmt: skip
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 1_000_000, "log_level": 0}
+    )
     for number in range(records):
         producer.produce(_TOPIC, _VALUE, b"k%d" % (number % 10_000), partition=number % _PARTITIONS)
     assert producer.flush(120) == 0

@@ -111,7 +111,10 @@ class Comparison:
         return reading
 
     def _check(self, name: str) -> bool:
-        """Whether exactly the first sightings are handled, each once, in a run whose time does not count; sizes its store."""
+        """Whether exactly the first sightings are handled, each once, in a run whose time does not count.
+
+        Sizes its store.
+        """
         self._measure(replace(self._spec(name), seen=str(self._seen)))
         seen: NDArray[np.int64] = np.load(self._seen, allow_pickle=False)
         exact = all(

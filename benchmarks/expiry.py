@@ -3,10 +3,11 @@
     python benchmarks/expiry.py
     python benchmarks/expiry.py --window-ids 1000000 --windows 4 --json
 
-One database without Kafka: ``--windows`` times ``--window-ids`` random IDs, each window ``--seconds`` long, an eighth of a window a
-step. After every step a thousand IDs of the last window and a thousand new ones are looked up. `generations` is a column family an eighth, dropped as a
-whole; `ttl` one family opened with a time to live; `fifo` one family that drops its oldest files above the size of a window and an eighth.
-The result goes to stdout, progress to stderr. Exit status 1: something failed; 2: wrong usage.
+One database without Kafka: ``--windows`` times ``--window-ids`` random IDs, each window ``--seconds`` long, an
+eighth of a window a step. After every step a thousand IDs of the last window and a thousand new ones are looked
+up. `generations` is a column family an eighth, dropped as a whole; `ttl` one family opened with a time to live;
+`fifo` one family that drops its oldest files above the size of a window and an eighth. The result goes to stdout,
+progress to stderr. Exit status 1: something failed; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -191,10 +192,11 @@ def ingest(family: Rdict, path: Path, marks: Marks) -> None:
 class Outcome:
     """What one way cost.
 
-    ``cpu_us``: microseconds of all threads a mark, look-ups not included. ``hit_us`` and ``miss_us``: a look-up of an ID that is there,
-    and of one that is not; medians of the last window. ``live_found``: share of IDs inside the window that were found (1.0 or it
-    loses). ``burst_found``: the same in one window more, in which four times as many come. ``dead_found``: share of IDs from one to two windows before that were still there. ``disk_ratio``: the disk at the end over that
-    after the first window, the burst left out.
+    ``cpu_us``: microseconds of all threads a mark, look-ups not included. ``hit_us`` and ``miss_us``: a look-up of
+    an ID that is there, and of one that is not; medians of the last window. ``live_found``: share of IDs inside
+    the window that were found (1.0 or it loses). ``burst_found``: the same in one window more, in which four times
+    as many come. ``dead_found``: share of IDs from one to two windows before that were still there.
+    ``disk_ratio``: the disk at the end over that after the first window, the burst left out.
     """
 
     way: str

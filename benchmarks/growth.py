@@ -5,8 +5,9 @@
     python benchmarks/growth.py --windows 3 --window-ids 4000000
 
 Synthetic digests go through the engine's columns by batches of 1000; one record in twenty repeats an ID of the last
-50,000. Timestamps advance so that ``--window-ids`` records fill the window (by default the largest of ``--ids``: nothing
-expires); ``--windows N`` feeds so many windows, one a line. A line says what the records *since the line before* cost. The result goes to stdout, progress to stderr.
+50,000. Timestamps advance so that ``--window-ids`` records fill the window (by default the largest of ``--ids``:
+nothing expires); ``--windows N`` feeds so many windows, one a line. A line says what the records *since the line
+before* cost. The result goes to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ _TITLES = (
 class Stretch:
     """What the records between two sizes of the store cost, in microseconds each.
 
-    ``judge_us`` and ``journal_us`` come with every batch, ``flush_us`` with some, and is spread over all. ``cpu_us`` is the
-    time of all threads, RocksDB's included: steadier than the others where the machine has other work. ``slowest_ms`` is
-    the longest that one batch took, its flush included. ``bytes_per_id`` counts all files of the store per mark in it, ``disk_mib``
-    all of them. ``windows_kept``: how far back the marks reach, in windows (one, and what expiry leaves for later).
+    ``judge_us`` and ``journal_us`` come with every batch, ``flush_us`` with some, and is spread over all.
+    ``cpu_us`` is the time of all threads, RocksDB's included: steadier than the others where the machine has other
+    work. ``slowest_ms`` is the longest that one batch took, its flush included. ``bytes_per_id`` counts all files
+    of the store per mark in it, ``disk_mib`` all of them. ``windows_kept``: how far back the marks reach, in
+    windows (one, and what expiry leaves for later).
     """
 
     ids: int

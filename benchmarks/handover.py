@@ -3,10 +3,10 @@
     python benchmarks/handover.py
     python benchmarks/handover.py --shapes 64x100000 --rounds 3 --json
 
-A shape is partitions x IDs in each. One member, a process, holds all partitions, and each partition gets 20 records a second; another joins
-on the same ``store=`` and takes half of them; the first gives all back and takes its half again (eager protocol: the worst case). What
-the rebalance itself takes is seen with plain consumers in the same run. The result goes to stdout, progress to stderr. Exit status 1:
-something failed; 2: wrong usage.
+A shape is partitions x IDs in each. One member, a process, holds all partitions, and each partition gets 20
+records a second; another joins on the same ``store=`` and takes half of them; the first gives all back and takes
+its half again (eager protocol: the worst case). What the rebalance itself takes is seen with plain consumers in
+the same run. The result goes to stdout, progress to stderr. Exit status 1: something failed; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -53,10 +53,11 @@ CONFIG: dict[str, Any] = {
 class Handover:
     """One shape, seconds: medians of the rounds, of each the slower member.
 
-    ``plain_s``: from the joining member's subscription until both plain consumers have had a record of each partition of their half;
-    ``dedup_s``: until both of ours have. ``given_s``: the poll in which ours gives its partitions back. ``taken_s``: from the assignment
-    until ours has had a record of each partition. ``beyond_s``: both together, of one member, less the same of the plain consumers.
-    ``cpu_s``: what of both ours was at work, rather than waiting for the broker, the disk or a processor; less that of plain consumers too.
+    ``plain_s``: from the joining member's subscription until both plain consumers have had a record of each
+    partition of their half; ``dedup_s``: until both of ours have. ``given_s``: the poll in which ours gives its
+    partitions back. ``taken_s``: from the assignment until ours has had a record of each partition. ``beyond_s``:
+    both together, of one member, less the same of the plain consumers. ``cpu_s``: what of both ours was at work,
+    rather than waiting for the broker, the disk or a processor; less that of plain consumers too.
     """
 
     partitions: int

@@ -27,9 +27,9 @@ _POLL_S = 0.01
 class Delivering:
     """A member has had a record of each of ``count`` partitions since it was assigned them.
 
-    ``began_at``, ``ready_at``: of its subscription and of now, monotonic seconds, which all processes share. ``given_s``: the
-    poll in which it gave away what it had before, from its callback on (0: it had nothing). ``taken_s``: from its callback to now.
-    ``cpu_s``: processor time of the process in both.
+    ``began_at``, ``ready_at``: of its subscription and of now, monotonic seconds, which all processes share.
+    ``given_s``: the poll in which it gave away what it had before, from its callback on (0: it had nothing).
+    ``taken_s``: from its callback to now. ``cpu_s``: processor time of the process in both.
     """
 
     count: int

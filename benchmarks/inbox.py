@@ -1,8 +1,10 @@
-"""The inbox beside a table with a unique key, as one writes it by hand: a topic is read in batches, each in one transaction.
+"""The inbox beside a table with a unique key, as one writes it by hand.
 
-``plain`` is SQLAlchemy's ``insert(table).on_conflict_do_nothing().returning(table.c.id)``, one statement a batch.
-``array`` (PostgreSQL only) gives all IDs as one array, which few write. ``inbox`` is `Inbox.once_many` in the same loop, of the same bare consumer.
-``filtered`` has the drop-in consumer in front. The database is that of ``$DEDUP_BENCH_DATABASE``, an URL of SQLAlchemy's kind; without it SQLite in a file.
+A topic is read in batches, each in one transaction. ``plain`` is SQLAlchemy's
+``insert(table).on_conflict_do_nothing().returning(table.c.id)``, one statement a batch. ``array`` (PostgreSQL
+only) gives all IDs as one array, which few write. ``inbox`` is `Inbox.once_many` in the same loop, of the same
+bare consumer. ``filtered`` has the drop-in consumer in front. The database is that of ``$DEDUP_BENCH_DATABASE``,
+an URL of SQLAlchemy's kind; without it SQLite in a file.
 """
 
 from __future__ import annotations
@@ -97,7 +99,10 @@ def _fill(bootstrap: str, records: int, *, halved: bool) -> int:
 
 
 def _measured(name: str, bootstrap: str, url: str, records: int, store: str) -> tuple[float, int]:
-    """Read the topic in a group of its own; return the seconds from the first batch to the last commit, and how many records were first."""
+    """Read the topic in a group of its own.
+
+    Return the seconds from the first batch to the last commit, and how many records were first.
+    """
     engine = create_engine(url)
     group = f"bench-{uuid.uuid4()}"
     table = "bench_" + uuid.uuid4().hex[:12]

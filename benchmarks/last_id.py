@@ -3,9 +3,10 @@
     python benchmarks/last_id.py
     python benchmarks/last_id.py --records 2000000 --rounds 5 --json
 
-The same messages go through the stages of a batch of 1000 that `DedupConsumer` takes, into a RocksDB store, once for each
-strategy and round; one in twenty repeats one of the last hundred of its source. Not in it: reading from Kafka. What is told is checked: every
-strategy has to find every duplicate, and nothing else. The result goes to stdout.
+The same messages go through the stages of a batch of 1000 that `DedupConsumer` takes, into a RocksDB store, once
+for each strategy and round; one in twenty repeats one of the last hundred of its source. Not in it: reading from
+Kafka. What is told is checked: every strategy has to find every duplicate, and nothing else. The result goes to
+stdout.
 """
 
 from __future__ import annotations
@@ -101,7 +102,10 @@ def batches(records: int, sources: int) -> Iterator[tuple[list[Message], int]]:
 
 
 def measure(contender: Contender, records: int, folder: Path) -> float:
-    """Return the microseconds of CPU that a record takes; raises `RuntimeError` when a verdict is not the expected one."""
+    """Return the microseconds of CPU that a record takes.
+
+    Raises `RuntimeError` when a verdict is not the expected one.
+    """
     spent, expected = 0.0, 0
     keys = contender.strategy.keys
     with Deduplicator(contender.strategy, store=RocksStore(folder), group="last-id") as engine:

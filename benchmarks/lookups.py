@@ -3,9 +3,9 @@
     python benchmarks/lookups.py --ids 1000000
     python benchmarks/lookups.py --ids 200000 --json
 
-A store is filled by flushes of ``--flush`` random marks, spread over a window, and asked. So do two versions: run it in each checkout in turn, and compare
-medians. Times are CPU time, in microseconds: of a flush that of all threads, a mark; of a look-up that of the thread that
-asks, a digest. The result goes to stdout.
+A store is filled by flushes of ``--flush`` random marks, spread over a window, and asked. So do two versions: run
+it in each checkout in turn, and compare medians. Times are CPU time, in microseconds: of a flush that of all
+threads, a mark; of a look-up that of the thread that asks, a digest. The result goes to stdout.
 """
 
 from __future__ import annotations

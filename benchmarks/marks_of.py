@@ -1,6 +1,7 @@
-"""What is remembered of a topic: by a consumer that lived through it, by one that lost its store and replayed it, by a snapshot.
+"""What is remembered of a topic.
 
-Only marks inside the window count, seen from the newest of their partition: a store drops older ones when it is convenient.
+By a consumer that lived through it, by one that lost its store and replayed it, by a snapshot. Only marks inside
+the window count, seen from the newest of their partition: a store drops older ones when it is convenient.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def fingerprint_of_lived(bootstrap: str, topic: str, records: int, window: Windo
 
 
 def fingerprint_of_replayed(bootstrap: str, topic: str, records: int, window: Window) -> str:
-    """Recover a group that stands at the end of the topic without its store; return the fingerprint of what it remembers."""
+    """Recover a group that stands at the end of the topic without its store.
+
+    Return the fingerprint of what it remembers.
+    """
     del topic
     group = f"replayed-{time.time_ns()}"
     commit_end(bootstrap, group, records)

@@ -3,8 +3,9 @@
     python benchmarks/orders.py
     python benchmarks/orders.py --ids 1000000 --rounds 7 --json
 
-Each order is asked for the sort keys of the same IDs in batches of 1000, as a partition does; the parser beside it reads them one by
-one into what Python has for them, without a sort key. The fastest round counts, and what is read is checked. The result goes to stdout.
+Each order is asked for the sort keys of the same IDs in batches of 1000, as a partition does; the parser beside it
+reads them one by one into what Python has for them, without a sort key. The fastest round counts, and what is read
+is checked. The result goes to stdout.
 """
 
 from __future__ import annotations
@@ -64,19 +65,23 @@ CONTESTS = [
     Contest(orders.integer(), lambda n: b"%d" % (10**12 + n), int),
     Contest(orders.big_endian(), lambda n: n.to_bytes(8, "big"), lambda text: int.from_bytes(text, "big")),
     Contest(orders.epoch_sequence(), lambda n: b"7:%d" % n, _ints(":")),
-    Contest(orders.ulid(), lambda n: str(ulid.ULID(_random_bits(n).to_bytes(16, "big"))).encode(), lambda text: ulid.ULID.from_str(text.decode())),
+    Contest(orders.ulid(), lambda n: str(ulid.ULID(_random_bits(n).to_bytes(16, "big"))).encode(),
+            lambda text: ulid.ULID.from_str(text.decode())),
     Contest(orders.uuid1(), lambda n: _uuid(n, 1), lambda text: uuid.UUID(text.decode()).time),
     Contest(orders.uuid7(), lambda n: _uuid(n, 7), lambda text: uuid.UUID(text.decode()).int),
     Contest(orders.snowflake(), lambda n: b"%d" % (1541815603606036480 + (n << 22)), int),
     Contest(orders.rfc3339(), _moment, lambda text: datetime.fromisoformat(text.decode())),
     Contest(orders.unix_time(unit="ms"), lambda n: b"%d" % (1_700_000_000_000 + n), int),
     Contest(orders.hybrid_clock(), lambda n: b"%d.%010d" % (1532379923319195777 + n, n % 7), _ints(".")),
-    Contest(orders.postgresql_lsn(), lambda n: b"16/%X" % (0x1000 + n), lambda text: [int(half, 16) for half in text.split(b"/")]),
+    Contest(orders.postgresql_lsn(), lambda n: b"16/%X" % (0x1000 + n),
+            lambda text: [int(half, 16) for half in text.split(b"/")]),
     Contest(orders.mysql_gtid(), lambda n: f"{_SERVER}:{n + 1}".encode(), lambda text: int(text.rpartition(b":")[2])),
-    Contest(orders.mongodb_resume_token(), lambda n: b"82%016X2B022C0100296E5A1004" % n, lambda text: bytes.fromhex(text.decode())),
+    Contest(orders.mongodb_resume_token(), lambda n: b"82%016X2B022C0100296E5A1004" % n,
+            lambda text: bytes.fromhex(text.decode())),
     Contest(orders.kafka_coordinates(), lambda n: b"orders-eu-3-%d" % n, lambda text: int(text.rpartition(b"-")[2])),
     Contest(orders.dotted_version(), lambda n: b"1.%d.%d" % (n >> 8, n & 255), _ints(".")),
-    Contest(solace.order(), lambda n: str(solace.ReplicationGroupMessageId(1, n)).encode(), lambda text: solace.ReplicationGroupMessageId.parse(text.decode())),
+    Contest(solace.order(), lambda n: str(solace.ReplicationGroupMessageId(1, n)).encode(),
+            lambda text: solace.ReplicationGroupMessageId.parse(text.decode())),
 ]  # fmt: skip
 
 

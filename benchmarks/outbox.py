@@ -43,7 +43,8 @@ def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
 def contend(name: str, bootstrap: str, records: int) -> dict[str, float]:
     """Produce, and return what it took from the first record to the last report."""
     config: dict[str, Any] = {
-        "bootstrap.servers": bootstrap, "enable.idempotence": True, "queue.buffering.max.messages": 200_000, "log_level": 0
+        "bootstrap.servers": bootstrap, "enable.idempotence": True, "queue.buffering.max.messages": 200_000,
+        "log_level": 0
     }  # fmt: skip
     with TemporaryDirectory(dir=Path.cwd(), prefix=".outbox-") as folder:
         producer = (

@@ -4,14 +4,16 @@
     python benchmarks/path.py --trace assignment
 
 record
-    one new record, with `Lookup`, one partition and a store on disk, through ``poll()``, and completed by the next ``poll()``
+    one new record, with `Lookup`, one partition and a store on disk, through ``poll()``, and completed by the next
+    ``poll()``
 housekeeping
     a ``poll()`` that brings nothing, when all that is on a timer is due
 assignment
     from the client's callback up to the first message, with a store that an orderly ``close()`` of a consumer with the
     same settings left, whose last commit the group has
 
-A generator's step and a lambda count as calls; a comprehension does not, because Python 3.12 and later make none of it. Runs on librdkafka's mock cluster. The result goes to stdout.
+A generator's step and a lambda count as calls; a comprehension does not, because Python 3.12 and later make none
+of it. Runs on librdkafka's mock cluster. The result goes to stdout.
 """
 
 from __future__ import annotations

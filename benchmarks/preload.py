@@ -1,7 +1,8 @@
 """A key store that knows other IDs before the first record: as after a week of traffic.
 
-The store is made once per comparison and copied for every run. The consumer takes it for its own: same cluster, group, topic and ID
-spec, and the group has committed the offset at which the store stands (0: the topic's own records are all to come).
+The store is made once per comparison and copied for every run. The consumer takes it for its own: same cluster,
+group, topic and ID spec, and the group has committed the offset at which the store stands (0: the topic's own
+records are all to come).
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def beginning_text(offset: int, dedup: Strategy, group: str, topic: str, partiti
 
 
 def commit_beginning(bootstrap: str, group: str, topic: str) -> None:
-    """Let the group stand where its preloaded store does: at offset 0, with the metadata of a group that is new there."""
+    """Let the group stand where its preloaded store does.
+
+    That is offset 0, with the metadata of a group that is new there.
+    """
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     try:
         offsets = [

@@ -26,7 +26,8 @@ _MIB = 2**20
 class TreeReading:
     """What a program and its children took; ``output`` is its last line on stdout.
 
-    ``peak_rss_mib`` is the highest sum of their resident memory, seen every quarter of a second: what they share counts in each.
+    ``peak_rss_mib`` is the highest sum of their resident memory, seen every quarter of a second: what they share
+    counts in each.
     """
 
     output: str

@@ -1,7 +1,8 @@
-"""ClaimGatekeeper in a shared Redis beside a plain pipeline of ``SET NX``, as one writes it by hand: so many IDs, all new, in batches.
+"""ClaimGatekeeper in a shared Redis beside a plain pipeline of ``SET NX``, as one writes it by hand.
 
-``plain`` is one pipeline of ``SET key 1 NX PX window`` a batch. ``claims`` is `RedisStore.claim`; ``completed`` claims and completes each batch. The server is that of
-``$DEDUP_BENCH_REDIS``, an URL; without it the installed ``redis-server`` is started, without persistence.
+So many IDs, all new, in batches. ``plain`` is one pipeline of ``SET key 1 NX PX window`` a batch. ``claims`` is
+`RedisStore.claim`; ``completed`` claims and completes each batch. The server is that of ``$DEDUP_BENCH_REDIS``, an
+URL; without it the installed ``redis-server`` is started, without persistence.
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ class Workload:
     seed: int = 1
 
     def sources(self) -> NDArray[np.int64]:
-        """Shape ``(records,)``: for each record the number of the first one with its ID (its own number if it is first)."""
+        """Shape ``(records,)``.
+
+        For each record the number of the first one with its ID (its own number if it is first).
+        """
         sources = np.arange(self.records, dtype=np.int64)
         rng = np.random.default_rng(self.seed)
         # The last of each partition is a first sighting, so that whoever handled all of them has read everything.

@@ -1,7 +1,9 @@
-"""The Spark job that rebuilds key stores from a topic's history.
+r"""The Spark job that rebuilds key stores from a topic's history.
 
-    dedup backfill --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
+    dedup backfill --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d \
+        --output snapshot
 
 reads the topic once with Spark's Kafka connector, folds it to the marks that a consumer would have kept, and writes
-them as the sorted files of a snapshot. `spark_backfill.job` is what ``spark-submit`` runs, `spark_backfill.launch` starts it.
+them as the sorted files of a snapshot. `spark_backfill.job` is what ``spark-submit`` runs, `spark_backfill.launch`
+starts it.
 """

@@ -53,7 +53,8 @@ _STRICT_CSV: Final = {"enforceSchema": "false", "mode": "FAILFAST"}
 class Archive:
     """The records of one topic in an archive, as frames with the columns of `spark_backfill.columns`.
 
-    ``reads_keys``: the keys are wanted also where the spec does not read them. Headers are read wherever the archive has them, for redrive headers.
+    ``reads_keys``: the keys are wanted also where the spec does not read them. Headers are read wherever the
+    archive has them, for redrive headers.
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
@@ -89,17 +90,22 @@ class Archive:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """The last file of each partition where nothing says which offsets its rows have (`spark_backfill.connect_layout`)."""
+        """The last file of each partition where nothing says which offsets its rows have.
+
+        See `spark_backfill.connect_layout`.
+        """
         return tuple(name for _, name in self._open.values())
 
     def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
         """Look at every row once, without what the ID is made of, and say what there is of each partition.
 
-        ``cuts`` are the offsets (exclusive) that ``last_ms`` and ``first_kept`` go up to, ``horizons_ms`` the timestamps (ms)
-        that ``first_kept`` goes by; a partition that is not there has no cut, and no horizon that anything is behind.
+        ``cuts`` are the offsets (exclusive) that ``last_ms`` and ``first_kept`` go up to, ``horizons_ms`` the
+        timestamps (ms) that ``first_kept`` goes by; a partition that is not there has no cut, and no horizon that
+        anything is behind.
 
         Raises:
-            BackfillError: rows without a topic, an offset or a partition, negative ones, none of this topic, or absurd timestamps.
+            BackfillError: rows without a topic, an offset or a partition, negative ones, none of this topic, or
+                absurd timestamps.
         """
         rows: Counter[str] = Counter()
         while self._by_name:

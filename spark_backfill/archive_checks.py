@@ -15,9 +15,10 @@ _YEAR_2096_MS: Final = 4_000_000_000_000
 
 
 def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
-    """Return what was found of a partition: ``nulls`` (rows without an offset), ``newest_ms``, and the fields of `Archived`.
+    """Return what was found of a partition.
 
-    ``partition`` None: rows without one. ``units_are_said``: that timestamps are what they are taken for is only what somebody said.
+    ``nulls`` (rows without an offset), ``newest_ms``, and the fields of `Archived`. ``partition`` None: rows
+    without one. ``units_are_said``: that timestamps are what they are taken for is only what somebody said.
 
     Raises:
         BackfillError: rows without an offset or a partition, negative ones, or absurd timestamps.
@@ -36,8 +37,8 @@ def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
         )
     if units_are_said and newest_ms > 0 and not _YEAR_1973_MS < newest_ms < _YEAR_2096_MS:
         raise BackfillError(
-            f"the archive's newest timestamp in partition {partition} would be {newest_ms} ms since 1970: is its unit in "
-            "--columns timestamp=COLUMN:UNIT right?"
+            f"the archive's newest timestamp in partition {partition} would be {newest_ms} ms since 1970: "
+            "is its unit in --columns timestamp=COLUMN:UNIT right?"
         )
     return Archived(**{name: found[name] for name in Archived._fields})
 
@@ -56,8 +57,8 @@ def unreadable(place: str, options: Mapping[str, str], error: Exception) -> Back
 def without_topic(rows: int) -> BackfillError:
     """Return the error for rows without a topic in an archive that has topics: nobody knows whose they are."""
     return BackfillError(
-        f"{rows} rows of the archive have no topic, and others have one: write it into them, or put their files into a folder whose "
-        "files all have no such column"
+        f"{rows} rows of the archive have no topic, and others have one: write it into them, or put their "
+        "files into a folder whose files all have no such column"
     )
 
 
@@ -70,17 +71,19 @@ def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
 
 
 def told_open_files(names: Sequence[str]) -> str:
-    """Return the line about files that were left out, because only a next one would say which offsets their rows have."""
+    """Return the line about files that were left out. Only a next one would say which offsets their rows have."""
     more = ", ..." if len(names) > SHOWN_TOPICS else ""
     return (
-        f"left out: {', '.join(names[:SHOWN_TOPICS])}{more}, the last of a partition; where records may be missing in it the offsets of its "
-        "rows are not known, and no next file tells. Name the offset's column with --columns offset=COLUMN if the records bear it"
+        f"left out: {', '.join(names[:SHOWN_TOPICS])}{more}, the last of a partition; where records may be "
+        "missing in it the offsets of its rows are not known, and no next file tells. Name the offset's "
+        "column with --columns offset=COLUMN if the records bear it"
     )
 
 
 def only_open_files(names: Sequence[str]) -> BackfillError:
     """Return the error for an archive of which nothing is left without such files."""
     return BackfillError(
-        f"the archive has one file of each partition ({names[0]}), and no next one says whether records are missing in it, without which "
-        "the offsets of its rows are not known: name their column with --columns offset=COLUMN"
+        f"the archive has one file of each partition ({names[0]}), and no next one says whether records are "
+        "missing in it, without which the offsets of its rows are not known: name their column with "
+        "--columns offset=COLUMN"
     )

@@ -25,7 +25,8 @@ def archived_history(
     ``whole`` as in `spark_backfill.archived.plan_joined`.
 
     Raises:
-        BackfillError: the archive has nothing of the topic, or rows that are no records, or does not go on where the base ends.
+        BackfillError: the archive has nothing of the topic, or rows that are no records, or does not go on where
+            the base ends.
     """
     if base is not None:
         check_base_log(base, cluster=cluster, topic_id=topic_id, partitions=())

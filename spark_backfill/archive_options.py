@@ -19,7 +19,8 @@ class ArchiveOptions:
 
     - ``places``: paths and URLs, or names of tables behind `TABLE`; ``format``: Spark's name of the paths' format.
     - ``columns``: where Kafka's columns stand; ``read_options``: options of Spark's reader.
-    - ``isolation``: ``read_committed`` where the archive has no records of aborted transactions, else ``read_uncommitted``.
+    - ``isolation``: ``read_committed`` where the archive has no records of aborted transactions, else
+      ``read_uncommitted``.
     """
 
     places: tuple[str, ...]

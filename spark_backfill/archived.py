@@ -18,16 +18,20 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
 
 FEW_RECORDS: Final = 5
-"""So many records behind a gap are looked at, because the first one may be late: older than what was written before it."""
+"""So many records behind a gap are looked at, because the first one may be late.
+
+It may be older than what was written before it.
+"""
 _SHOWN_GAPS: Final = 3
 
 
 class Archived(NamedTuple):
     """One partition in an archive: the offsets ``[begin, end)``, with ``rows`` rows.
 
-    ``first_ms`` is the timestamp (ms) of its first row, ``last_ms`` that of the last row before the cut (None: there is no such
-    row), ``first_kept`` the first offset before the cut of a timestamp at or after the horizon (None: there is none). ``end_ms`` is
-    the timestamp of the very last row, -1 where it has none. ``oldest_ms`` is the lowest timestamp of all rows.
+    ``first_ms`` is the timestamp (ms) of its first row, ``last_ms`` that of the last row before the cut (None:
+    there is no such row), ``first_kept`` the first offset before the cut of a timestamp at or after the horizon
+    (None: there is none). ``end_ms`` is the timestamp of the very last row, -1 where it has none. ``oldest_ms`` is
+    the lowest timestamp of all rows.
     """
 
     partition: int
@@ -51,7 +55,10 @@ class Archived(NamedTuple):
 
 
 Survey = Callable[[Mapping[int, int], Mapping[int, int]], Mapping[int, Archived]]
-"""Looks through an archive: the cuts (offsets, exclusive) and horizons (timestamps, ms) by partition in, what is there out."""
+"""Looks through an archive.
+
+The cuts (offsets, exclusive) and horizons (timestamps, ms) by partition in, what is there out.
+"""
 
 
 class Horizons(NamedTuple):
@@ -75,9 +82,10 @@ def horizons(window: Window, last_ms: int | None, now_ms: int) -> Horizons:
 class LogPart(NamedTuple):
     """What the log has of the history ``[low, high)``.
 
-    ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first record below
-    ``high``, None without one; ``first_kept`` as of `plan_offset_range`; ``complete``: the history begins at ``low``. ``soon_ms`` is the
-    latest of its first `FEW_RECORDS` timestamps (ms), None where it has no first one.
+    ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first
+    record below ``high``, None without one; ``first_kept`` as of `plan_offset_range`; ``complete``: the history
+    begins at ``low``. ``soon_ms`` is the latest of its first `FEW_RECORDS` timestamps (ms), None where it has no
+    first one.
     """
 
     low: int
@@ -96,10 +104,10 @@ class LogPart(NamedTuple):
 def survey_archive(
     survey: Survey, cuts: Mapping[int, int], last_ms: Mapping[int, int | None], *, window: Window, now_ms: int
 ) -> tuple[Mapping[int, Archived], dict[int, int | None]]:
-    """Look through an archive, and return what it has and, with it, the timestamps (ms) of the last records before the cuts.
+    """Look through an archive; return what it has and the timestamps (ms) of the last records before the cuts.
 
-    ``last_ms`` has those that the log knows. Only where the log does not have it, and the archive has rows that are too old to be
-    of use, the archive is looked through again.
+    ``last_ms`` has those that the log knows. Only where the log does not have it, and the archive has rows that
+    are too old to be of use, the archive is looked through again.
     """
 
     def kept_from(known: Mapping[int, int | None]) -> dict[int, int]:
@@ -134,8 +142,8 @@ def plan_joined(
 ) -> OffsetRange:
     """Say what is read of one partition from the log, and what from the archive that lies before it.
 
-    ``whole``: the fold begins where the history does, however far the window reaches, as it does where the window is a count.
-    ``Stretch.gaps`` are offsets that the window reaches, and that neither has.
+    ``whole``: the fold begins where the history does, however far the window reaches, as it does where the window
+    is a count. ``Stretch.gaps`` are offsets that the window reaches, and that neither has.
     """
     whole = whole or window.count is not None
     edge = min(max(log.low, log.start), log.high)
@@ -144,8 +152,8 @@ def plan_joined(
     if taken is not None:
         begin, end = max(taken.begin, log.low), min(taken.end, edge)
     lacks_before_log = end < edge and _lacks(log, edge, taken, window, limits)
-    # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks live too long. Nor does a
-    # source that is remembered on both sides of one tell what it lacks.
+    # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks
+    # live too long. Nor does a source that is remembered on both sides of one tell what it lacks.
     uncounted = lacks_before_log and whole
     if begin == edge or uncounted or (end < edge and not lacks_before_log):
         return _log_alone(partition, log, edge, taken, window=window, limits=limits)
@@ -207,9 +215,10 @@ def _log_alone(
 
 
 def _lacks(log: LogPart, edge: int, taken: Archived | None, window: Window, limits: Horizons) -> bool:
-    """Whether the window reaches offsets that are gone right before ``edge``, where the log begins; ``taken`` lies before them.
+    """Whether the window reaches offsets that are gone right before ``edge``, where the log begins.
 
-    Timestamps are in no strict order: that one record behind them is old says nothing, if others there are young, or rows before.
+    ``taken`` lies before them. Timestamps are in no strict order: that one record behind them is old says nothing,
+    if others there are young, or rows before.
     """
     inside = (taken is not None and taken.first_kept is not None) or any(
         _is_inside(each, limits) for each in log.times()
@@ -231,7 +240,10 @@ def _is_inside(timestamp_ms: int | None, limits: Horizons) -> bool:
 
 
 def _reaches(window: Window, offsets_after: int, *, inside: bool) -> bool:
-    """Whether the window of the record at the cut reaches what lies so many offsets before it, and, by time, ``inside`` it."""
+    """Whether the window of the record at the cut reaches what lies so many offsets before it.
+
+    By time, it also has to reach ``inside`` it.
+    """
     # An ID is remembered while both hold.
     return (window.time_ms is None or inside) and (window.count is None or offsets_after < window.count)
 
@@ -260,14 +272,14 @@ def check_gaps(topic: str, offset_ranges: Sequence[OffsetRange], *, allowed: boo
     if lines and not allowed:
         # What has records on both sides of the cut has what was written between them.
         cut = (
-            "; right behind a base's cut there may have been no record (a transaction's marker): give the archive's files from before "
-            "the cut, too"
+            "; right behind a base's cut there may have been no record (a transaction's marker): give the "
+            "archive's files from before the cut, too"
             if any(each.gaps and each.base for each in offset_ranges)
             else ""
         )
         more = f" and {len(lines) - _SHOWN_GAPS} more partitions" if len(lines) > _SHOWN_GAPS else ""
         raise BackfillError(
-            f"history inside the window is gone: {'; '.join(lines[:_SHOWN_GAPS])}{more}: add an archive that has it with --source, "
-            f"or go on with --allow-gap, so that coverage begins behind it{cut}"
+            f"history inside the window is gone: {'; '.join(lines[:_SHOWN_GAPS])}{more}: add an archive "
+            f"that has it with --source, or go on with --allow-gap, so that coverage begins behind it{cut}"
         )
     return lines

@@ -94,8 +94,12 @@ def bears_header(column: pa.ListArray, name: str) -> bool:
 
 
 def milliseconds(column: pa.Array, unit: str) -> Int64s:
-    """Return timestamps in ms, -1 where there is none. ``unit``: of a column of numbers; empty where its type says it."""
+    """Return timestamps in ms, -1 where there is none.
+
+    ``unit``: of a column of numbers; empty where its type says it.
+    """
     scale = _PER_SECOND[unit or column.type.unit]
     numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
-    found: Int64s = numbers * (1_000 // scale) if scale <= 1_000 else numbers // (scale // 1_000)  # noqa: PLR2004 (ms a second)
+    # A second has 1,000 ms.
+    found: Int64s = numbers * (1_000 // scale) if scale <= 1_000 else numbers // (scale // 1_000)  # noqa: PLR2004
     return np.where(np.asarray(column.is_valid()), found, -1)

@@ -54,8 +54,8 @@ def backfill(
     """Make the snapshot that the options ask for, and return what it holds.
 
     The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
-    ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many offsets and
-    writes. Leaves a whole snapshot, or nothing.
+    ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many
+    offsets and writes. Leaves a whole snapshot, or nothing.
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
@@ -166,7 +166,10 @@ def _share(
 
 
 def _lacked(options: Options, made: Made) -> str | None:
-    """Return what none of the records of a snapshot has, and the beginning of a question about it; None: nothing is lacked by all."""
+    """Return what none of the records of a snapshot has, and the beginning of a question about it.
+
+    None: nothing is lacked by all.
+    """
     told, compared = made.report, options.last_id
     if told.records and told.records == told.unkeyed + told.malformed:
         return _unreadable(options) if told.malformed else _what(options)
@@ -212,8 +215,8 @@ def _packing(options: Options, history: History, parallelism: int) -> Packing:
 def _splits(spec: OrderedSpec) -> bool:
     """Whether a partition that is folded in offset order may have several slots.
 
-    Not where the partition is one source without a second opinion, which leaves one mark; nor where there are units, which are judged in the order
-    of their ends.
+    Not where the partition is one source without a second opinion, which leaves one mark; nor where there are
+    units, which are judged in the order of their ends.
     """
     return isinstance(spec, LastIdSpec) and (spec.source, spec.otherwise) != (None, None)
 
@@ -265,8 +268,9 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     dropped = any(entry.since_ms is not None for entry in base.manifest.partitions)
     if dropped and (options.window.time_ms or 0) > (base.window.time_ms or 0):
         say(
-            f"the base remembers {base.window}, and not what it had dropped by then: what {options.window} reaches beyond that is "
-            "known as the window fills; known_since_ms in the report says from when on"
+            f"the base remembers {base.window}, and not what it had dropped by then: what {options.window} "
+            "reaches beyond that is known as the window fills; known_since_ms in the report says from when "
+            "on"
         )
     return base
 

@@ -69,7 +69,8 @@ def check_base(
         )
     if any(file.payloads for entry in told.partitions for file in entry.files):
         raise BackfillError(
-            f"base {base.source.place} has marks with payloads, which a run cannot add to: rebuild in full without --base"
+            f"base {base.source.place} has marks with payloads, which a run cannot add to: rebuild in full "
+            "without --base"
         )
     pairs = {
         "topic": (told.topic, topic),
@@ -86,20 +87,22 @@ def check_base(
             for each in (told.group, group)
         )
         raise BackfillError(
-            f"base {base.source.place} is of {theirs}, not of {ours}: give the base of this one, or rebuild in full without "
-            "--base"
+            f"base {base.source.place} is of {theirs}, not of {ours}: give the base of this one, or rebuild "
+            "in full without --base"
         )
     if base.window == window:
         return
     if window.count is not None or base.window.count is not None:
         raise BackfillError(
-            f"base {base.source.place} has the window {told.window}, not {window}: what a window by count remembers hangs on its "
-            "size; rebuild in full without --base"
+            f"base {base.source.place} has the window {told.window}, not {window}: what a window by count "
+            "remembers hangs on its size; rebuild in full without --base"
         )
 
 
 def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Sequence[int]) -> None:
-    """Refuse a base of another log; an empty ``topic_id`` says nothing. ``partitions`` are those of the topic, empty where nobody knows.
+    """Refuse a base of another log; an empty ``topic_id`` says nothing.
+
+    ``partitions`` are those of the topic, empty where nobody knows.
 
     Raises:
         BackfillError: naming what differs.
@@ -112,15 +115,15 @@ def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Seque
     others = {entry.partition for entry in told.partitions} - set(partitions)
     if partitions and others:
         raise BackfillError(
-            f"base {base.source.place} has partition {min(others)}, the topic has {len(partitions)} partitions: the base is of another "
-            "topic; rebuild in full without --base"
+            f"base {base.source.place} has partition {min(others)}, the topic has {len(partitions)} "
+            "partitions: the base is of another topic; rebuild in full without --base"
         )
 
 
 def _another(base: Base, name: str, theirs: str, ours: str) -> BackfillError:
     return BackfillError(
-        f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or rebuild in full without "
-        "--base"
+        f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or "
+        "rebuild in full without --base"
     )
 
 
@@ -134,10 +137,11 @@ def _check_files(base: Base) -> None:
                     found = path.stat().st_size
                 except OSError as error:
                     raise SnapshotError(
-                        f"base: {path} cannot be read: {error.strerror}; copy the snapshot again, or rebuild in full without --base"
+                        f"base: {path} cannot be read: {error.strerror}; copy the snapshot again, or "
+                        "rebuild in full without --base"
                     ) from None
                 if found != size:
                     raise SnapshotError(
-                        f"base: {path} has {found} bytes, its manifest says {size}; copy the snapshot again, or rebuild in full "
-                        "without --base"
+                        f"base: {path} has {found} bytes, its manifest says {size}; copy the snapshot "
+                        "again, or rebuild in full without --base"
                     )

@@ -20,7 +20,8 @@ from spark_backfill.offset_range import GRACE
 _FROM_BASE: Final = ("topic", "id", "window")
 """What a base says where it is not given."""
 _OF_READING: Final = (
-    "client_config", "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns", "read_option",
+    "client_config", "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns",
+    "read_option",
     "archive_isolation", "allow_gap", "packages", "cluster_id", "topic_id", "report", "producer_header",
     "jvm_client_config",
 )  # fmt: skip
@@ -44,18 +45,20 @@ def add_base_options(add: Callable[..., Any]) -> None:
     add(
         "--base",
         metavar="SNAPSHOT",
-        help="folder or URL of an earlier snapshot of this history: only what came after it is read; --topic, --id and --window are "
-        "taken from it where they are not given",
+        help="folder or URL of an earlier snapshot of this history: only what came after it is read; "
+        "--topic, --id and --window are taken from it where they are not given",
     )
     add(
         "--compact",
         action="store_true",
-        help="with --base: add nothing; write it again as few sorted files, without what its window does not reach any more",
+        help="with --base: add nothing; write it again as few sorted files, without what its window does not "
+        "reach any more",
     )
     add(
         "--expire-before",
         metavar="TIME",
-        help="leave out IDs last seen before that: 2024-05-01, 2024-05-01T12:00:00+02:00 (UTC unless it says), or an age, e.g. 30d",
+        help="leave out IDs last seen before that: 2024-05-01, 2024-05-01T12:00:00+02:00 (UTC unless it "
+        "says), or an age, e.g. 30d",
     )
 
 
@@ -73,14 +76,15 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
         return BaseOptions(expire_before_ms=expire_before_ms)
     if given.partitions is not None:
         raise ConfigurationError(
-            "--partitions and --base do not go together: where the keys of the base's records go is not known any more; rebuild in full "
-            "without --base"
+            "--partitions and --base do not go together: where the keys of the base's records go is not "
+            "known any more; rebuild in full without --base"
         )
     if given.compact:
         useless = [name for name in _OF_READING if getattr(given, name)]
         if useless:
             raise ConfigurationError(
-                f"--compact reads no history, and --{useless[0].replace('_', '-')} is about that: leave it out, or leave --compact out"
+                f"--compact reads no history, and --{useless[0].replace('_', '-')} is about that: leave it "
+                "out, or leave --compact out"
             )
     if any(getattr(given, name) is None for name in _FROM_BASE):
         told = open_base(given.base).manifest
@@ -94,7 +98,10 @@ def read_base_options(given: argparse.Namespace) -> BaseOptions:
 
 
 def _refuse_others(base: str, id_text: str) -> None:
-    """Refuse a base whose marks are more than last sightings, and an ID spec that names code: a file must not decide which code runs here."""
+    """Refuse a base whose marks are more than last sightings, and an ID spec that names code.
+
+    A file must not decide which code runs here.
+    """
     if source_spec_of(id_text) is not None:
         raise ConfigurationError(
             f"base {base!r} is of LastId: what it remembers cannot be added to: rebuild in full with "
@@ -102,7 +109,8 @@ def _refuse_others(base: str, id_text: str) -> None:
         )
     if spec_in_units(id_text) is not None:
         raise ConfigurationError(
-            f"base {base!r} has marks of units, and nothing can be added to these: rebuild in full with --id and --unit, without --base"
+            f"base {base!r} has marks of units, and nothing can be added to these: rebuild in full with "
+            "--id and --unit, without --base"
         )
     try:
         id_spec(id_text, imports=False)
@@ -124,8 +132,8 @@ def check_expiry(text: str | None, window: Window, *, option: str = "--window") 
     if age_ms is None or window.time_ms is None or age_ms < window.time_ms + window.time_ms // GRACE:
         return
     raise ConfigurationError(
-        f"--expire-before {text} is longer than {option} {window}, after which IDs are forgotten anyway: give a shorter age, or leave "
-        "it out"
+        f"--expire-before {text} is longer than {option} {window}, after which IDs are forgotten anyway: "
+        "give a shorter age, or leave it out"
     )
 
 
@@ -150,7 +158,8 @@ def parse_time(text: str) -> int:
         age_ms = _age_ms(text)
         if age_ms is None:
             raise ConfigurationError(
-                f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or an age such as 30d"
+                f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or "
+                "an age such as 30d"
             ) from None
         return max(now_ms - age_ms, 0)
     if moment.tzinfo is None:

@@ -34,8 +34,8 @@ def resumable(
     what = f"partition {entry.partition}: the base"
     if entry.high > high:
         raise BackfillError(
-            f"{what} reaches offset {entry.high}, and the history ends at {high}: the group was rewound, or the log is another "
-            "one; rebuild in full without --base"
+            f"{what} reaches offset {entry.high}, and the history ends at {high}: the group was rewound, or "
+            "the log is another one; rebuild in full without --base"
         )
     if entry.low > low:
         raise BackfillError(
@@ -44,8 +44,8 @@ def resumable(
     if window.count is None or vouched or entry.low == low:
         return entry
     raise BackfillError(
-        f"{what} begins at offset {entry.low}, and the history at {low}: a window by count is counted from there; rebuild in "
-        "full without --base"
+        f"{what} begins at offset {entry.low}, and the history at {low}: a window by count is counted from "
+        "there; rebuild in full without --base"
     )
 
 
@@ -60,7 +60,8 @@ def plan_on_base(
 ) -> OffsetRange:
     """Say what is read of ``[low, log.high)`` where ``log`` and ``archived`` are planned from the base's cut on."""
     if not _expired(entry, limits.keep_from_ms):
-        # Timestamps are in no order: the first record that the window reaches may lie behind old ones, and marks of the base be as new.
+        # Timestamps are in no order: the first record that the window reaches may lie behind old ones, and marks
+        # of the base be as new.
         log = log._replace(first_kept=None)
         archived = None if archived is None else archived._replace(first_kept=archived.begin)
     above = plan_joined(entry.partition, log, archived, window=window, limits=limits)
@@ -68,9 +69,9 @@ def plan_on_base(
 
 
 def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, counted: bool) -> OffsetRange:
-    """Return the offset range ``[low, high)`` of which only ``offset_range``, planned from ``entry.high`` on, is to be read.
+    """Return the offset range ``[low, high)`` of which only a part is to be read.
 
-    ``counted``: the window has a count.
+    That part is ``offset_range``, planned from ``entry.high`` on. ``counted``: the window has a count.
     """
     contiguous = offset_range.begin == entry.high and not offset_range.gaps
     if not contiguous and (counted or (not offset_range.gaps and _expired(entry, offset_range.keep_from_ms))):
@@ -108,7 +109,10 @@ def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
 
 
 def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange, ...]:
-    """Return the offset ranges of a base to which nothing is added; what its own window does not reach any more is left out."""
+    """Return the offset ranges of a base to which nothing is added.
+
+    What its own window does not reach any more is left out.
+    """
     return tuple(
         on_base(
             OffsetRange(

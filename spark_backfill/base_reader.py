@@ -53,8 +53,8 @@ class BaseFile(NamedTuple):
 class BaseReader:
     """A function for ``mapInArrow``: numbers of tasks in, the blocks of their files out.
 
-    ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks of offsets below
-    the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
+    ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks
+    of offsets below the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
 
     Raises in the task:
         SnapshotError: a file is not what the manifest says.

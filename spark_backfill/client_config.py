@@ -47,7 +47,10 @@ def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
 
 
 def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
-    """Return the values that no line may show: those of settings whose name tells of a secret, and what is quoted in them."""
+    """Return the values that no line may show.
+
+    Those of settings whose name tells of a secret, and what is quoted in them.
+    """
     found: set[str] = set()
     for name, value in ((name, value) for each in settings for name, value in each.items()):
         if _SECRET_NAME.search(name):

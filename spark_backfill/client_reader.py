@@ -1,6 +1,7 @@
 """Reading Kafka with confluent-kafka in Spark's Python workers: read, digest and pack in one process.
 
-Rows do not pass through the JVM one by one, no connector has to be found, and the IDs come from the very code of the consumer.
+Rows do not pass through the JVM one by one, no connector has to be found, and the IDs come from the very code of
+the consumer.
 
 A Spark data source in Python would do the same with one more Python process, which plans it.
 """
@@ -51,7 +52,10 @@ class Range(NamedTuple):
 
 
 def plan_ranges(bounds: Bounds, parallelism: int) -> tuple[Range, ...]:
-    """Cut what is read into ranges of about equal size, a few for each of the ``parallelism`` tasks that run at a time."""
+    """Cut what is read into ranges of about equal size.
+
+    There are a few for each of the ``parallelism`` tasks that run at a time.
+    """
     total = sum(end - begin for begin, end in bounds.values())
     size = min(max(-(-total // (parallelism * _TASKS_A_CORE)), LEAST_OFFSETS), MOST_OFFSETS)
     ranges = []
@@ -66,8 +70,9 @@ def plan_ranges(bounds: Bounds, parallelism: int) -> tuple[Range, ...]:
 class ClientReader:
     """A function for ``mapInArrow``: numbers of ranges in, their blocks out.
 
-    ``settings`` are librdkafka's, bootstrap servers among them. Only committed records are read. Raises `RecoveryError` in the
-    task where a range is not in the log any more, the broker refuses, or is silent for ``patience_s``.
+    ``settings`` are librdkafka's, bootstrap servers among them. Only committed records are read. Raises
+    `RecoveryError` in the task where a range is not in the log any more, the broker refuses, or is silent for
+    ``patience_s``.
     """
 
     settings: Mapping[str, str]
@@ -107,7 +112,10 @@ class ClientReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRows:
-    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.slot_shuffle.ROWS_SCHEMA`); else as `ClientReader`."""
+    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.slot_shuffle.ROWS_SCHEMA`).
+
+    Otherwise it is as `ClientReader`.
+    """
 
     settings: Mapping[str, str]
     topic: str

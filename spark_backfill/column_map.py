@@ -25,7 +25,10 @@ from spark_backfill.last_id_spec import Spec
 
 KAFKA_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 TIME_FORMS: Final = ("s", "ms", "us", "ns", "iso")
-"""Units of a timestamp that is a number, since the epoch; ``iso``: a text in ISO 8601, in UTC where it names no zone."""
+"""Units of a timestamp that is a number, since the epoch.
+
+``iso``: a text in ISO 8601, in UTC where it names no zone.
+"""
 BYTE_FORMS: Final = ("utf8", "base64", "hex", "json")
 """How bytes stand in a text; ``json``: the JSON text of a struct, a map, a list, or (``*``) of all other columns."""
 ID_COLUMNS: Final = KAFKA_COLUMNS[-3:]
@@ -74,7 +77,8 @@ def parse_columns(texts: Sequence[str]) -> dict[str, ColumnPlace]:
         name, equals, column = entry.partition("=")
         if not equals or not column:
             raise ConfigurationError(
-                f"--columns {entry!r} maps nothing; write NAME=COLUMN, e.g. --columns offset=kafka_offset,timestamp=ts:ms"
+                f"--columns {entry!r} maps nothing; write NAME=COLUMN, e.g. --columns "
+                "offset=kafka_offset,timestamp=ts:ms"
             )
         if name not in KAFKA_COLUMNS:
             raise ConfigurationError(

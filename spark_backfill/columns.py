@@ -103,8 +103,8 @@ class KafkaColumns:
             dotted = place.column in self._frame.columns
             quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
             raise ConfigurationError(
-                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that {name} stands{quoted}; "
-                f"{self.listed()}"
+                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that "
+                f"{name} stands{quoted}; {self.listed()}"
             )
         return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
 
@@ -129,8 +129,8 @@ class KafkaColumns:
 
     def _wrong(self, found: Found, name: str, wanted: str) -> ConfigurationError:
         return ConfigurationError(
-            f"archive {self._archive!r}: column {found.name!r} is {found.type.simpleString()[:200]}, and {name} has to be "
-            f"{wanted}; name another column with --columns {name}=COLUMN"
+            f"archive {self._archive!r}: column {found.name!r} is {found.type.simpleString()[:200]}, and "
+            f"{name} has to be {wanted}; name another column with --columns {name}=COLUMN"
         )
 
     def _milliseconds(self, found: Found) -> Column:
@@ -145,8 +145,8 @@ class KafkaColumns:
             return F.call_function("div", number, F.lit(ratio)) - down
         if isinstance(kind, T.IntegralType) and not form:
             raise ConfigurationError(
-                f"archive {self._archive!r}: column {found.name!r} is {kind.simpleString()}, and its unit is not known: "
-                f"say --columns timestamp={found.name}:ms (or :s, :us, :ns)"
+                f"archive {self._archive!r}: column {found.name!r} is {kind.simpleString()}, and its unit "
+                f"is not known: say --columns timestamp={found.name}:ms (or :s, :us, :ns)"
             )
         if isinstance(kind, T.TimestampType | T.TimestampNTZType) and not form:
             return F.unix_millis(column.cast("timestamp"))
@@ -227,7 +227,10 @@ def steps_of(name: str) -> list[str]:
 
 
 def type_at(schema: T.StructType, name: str) -> T.DataType | None:
-    """Return the type of a column, or of a field of a struct behind a dot; None where there is none. Quoted names may have dots."""
+    """Return the type of a column, or of a field of a struct behind a dot; None where there is none.
+
+    Quoted names may have dots.
+    """
     kind: T.DataType = schema
     for step in steps_of(name):
         fields = kind.fields if isinstance(kind, T.StructType) else []

@@ -1,4 +1,7 @@
-"""Files of Kafka Connect's sinks in Spark: topic, partition and offset of a row, from its file's name and its place there."""
+"""Files of Kafka Connect's sinks in Spark.
+
+Topic, partition and offset of a row, from its file's name and its place there.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ _WHOLE_FILE: Final = str(2**30)
 
 
 class FileColumns(NamedTuple):
-    """What the name of a row's file says, as columns; ``name`` is the file's, without its folder. ``paths``: of all files, with theirs."""
+    """What the name of a row's file says, as columns; ``name`` is the file's, without its folder.
+
+    ``paths``: of all files, with theirs.
+    """
 
     paths: tuple[str, ...]
     name: Column
@@ -53,8 +59,8 @@ def with_offsets(
 ) -> DataFrame:
     """Return ``columns`` of a frame and ``offset``: that of the file's first row plus the row's place in the file.
 
-    ``indexed``: Spark itself knows the place (Parquet). Else every file below a GiB is read by one task, which counts; a
-    larger one ends the job.
+    ``indexed``: Spark itself knows the place (Parquet). Else every file below a GiB is read by one task, which
+    counts; a larger one ends the job.
     """
     selected = [column.alias(name) for name, column in columns.items()]
     if indexed:

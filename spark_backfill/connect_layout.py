@@ -5,12 +5,13 @@
 
 The rows of a file are in offset order. Where a file has exactly as many rows as offsets up to the next file (or to its
 own last one) every row's offset is known: that of the first plus its place. A file with fewer rows has holes somewhere
-(transaction markers, compaction, tombstones that the sink left out), and does not say where. Behind such a hole a row would be
-taken for one of a lower offset, which a group may have handled when it has not handled this one. So the last file of a partition,
-which no other one follows, is left out where its name does not say where it ends.
+(transaction markers, compaction, tombstones that the sink left out), and does not say where. Behind such a hole a
+row would be taken for one of a lower offset, which a group may have handled when it has not handled this one. So
+the last file of a partition, which no other one follows, is left out where its name does not say where it ends.
 
-A sink that partitions by time or by a field (folders ``hour=13``, ``country=NZ``) may write several files of a partition at once, so that a
-row of one has an offset above those of the next. Where as many are missing in a file as it has of such, its rows would seem to be all there.
+A sink that partitions by time or by a field (folders ``hour=13``, ``country=NZ``) may write several files of a
+partition at once, so that a row of one has an offset above those of the next. Where as many are missing in a file
+as it has of such, its rows would seem to be all there.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def check_rows(rows: Mapping[str, int]) -> None:
         file = parse_file_name(name)
         if file is None:
             raise BackfillError(
-                f"file {name!r} does not say which offsets it has: name the offset's column with --columns offset=COLUMN"
+                f"file {name!r} does not say which offsets it has: name the offset's column with --columns "
+                "offset=COLUMN"
             )
         by_partition.setdefault((file.topic, file.partition), []).append((file, name))
     for files in by_partition.values():
@@ -65,10 +67,13 @@ def check_rows(rows: Mapping[str, int]) -> None:
 
 
 def check_folders(files: Iterable[str]) -> None:
-    """Make sure that files which say their first offset only were written one after the other; given are their paths or URLs.
+    """Make sure that files which say their first offset only were written one after the other.
+
+    Given are their paths or URLs.
 
     Raises:
-        BackfillError: those of a partition lie in several folders of values, as a sink by time or by a field makes them.
+        BackfillError: those of a partition lie in several folders of values, as a sink by time or by a field makes
+            them.
     """
     folders: dict[tuple[str, int], str] = {}
     for path in map(PurePosixPath, files):
@@ -80,14 +85,15 @@ def check_folders(files: Iterable[str]) -> None:
         known = folders.setdefault((file.topic, file.partition), folder)
         if known != folder:
             raise BackfillError(
-                f"files of partition {file.partition} lie in the folders {min(known, folder)!r} and {max(known, folder)!r}: a sink that "
-                "partitions by time or by a field may write several at once, and then the place of a row does not say its offset: let the sink "
-                "write it into the record, and name it with --columns offset=COLUMN"
+                f"files of partition {file.partition} lie in the folders {min(known, folder)!r} and "
+                f"{max(known, folder)!r}: a sink that partitions by time or by a field may write several at "
+                "once, and then the place of a row does not say its offset: let the sink write it into the "
+                "record, and name it with --columns offset=COLUMN"
             )
 
 
 def open_files(names: Iterable[str], topic: str) -> dict[int, tuple[int, str]]:
-    """Return of each partition of a topic its last file, with its first offset, where nothing says at which offset it ends."""
+    """Return of each partition its last file, with its first offset, where nothing says at which offset it ends."""
     last: dict[int, tuple[ConnectFile, str]] = {}
     for name in names:
         file = parse_file_name(name)
@@ -111,6 +117,7 @@ def _check_partition(files: list[tuple[ConnectFile, str]], rows: Mapping[str, in
             )
         if end is not None and rows[name] != end - file.first:
             raise BackfillError(
-                f"file {name!r} has {rows[name]} rows for offsets {file.first} to {end - 1}, so that the offset of a row is "
-                "not known: let the sink write it into the record, and name it with --columns offset=COLUMN"
+                f"file {name!r} has {rows[name]} rows for offsets {file.first} to {end - 1}, so that the "
+                "offset of a row is not known: let the sink write it into the record, and name it with "
+                "--columns offset=COLUMN"
             )

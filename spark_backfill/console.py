@@ -1,7 +1,7 @@
 """Where the job's own lines go, and the silence of everything else.
 
-``spark-submit`` joins a Python program's stderr to its stdout, and lets the JVM's log go to stderr. Here it is the other way
-round: stdout has the report and nothing else, stderr our lines and no log.
+``spark-submit`` joins a Python program's stderr to its stdout, and lets the JVM's log go to stderr. Here it is the
+other way round: stdout has the report and nothing else, stderr our lines and no log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The fold of a count window: one record after the other, as the live consumer judged them.
 
-The circular cache of Apache ActiveMQ Artemis and HornetQ: the last ``n`` accepted IDs. An accepted record takes the next
-number, its rank among the accepted ones; a duplicate moves the mark's offset and timestamp, but neither takes a number
-nor refreshes one. With a time window as well an ID is remembered while both hold.
+The circular cache of Apache ActiveMQ Artemis and HornetQ: the last ``n`` accepted IDs. An accepted record takes
+the next number, its rank among the accepted ones; a duplicate moves the mark's offset and timestamp, but neither
+takes a number nor refreshes one. With a time window as well an ID is remembered while both hold.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from spark_backfill.time_fold import Folded, leave_out
 class CountFold:
     """Takes the rows of one partition in offset order; holds at most ``window.count`` marks.
 
-    Numbers are counted from the first row on, so that the first row has to be where the offset range of history begins. Or where an
-    earlier fold ended: ``accepted`` is then how many that one had accepted, and `resume` takes its marks.
+    Numbers are counted from the first row on, so that the first row has to be where the offset range of history
+    begins. Or where an earlier fold ended: ``accepted`` is then how many that one had accepted, and `resume` takes
+    its marks.
     """
 
     def __init__(self, window: Window, keep_from_ms: int | None, *, accepted: int = 0) -> None:

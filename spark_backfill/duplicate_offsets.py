@@ -1,7 +1,8 @@
 """Two records at one offset of a partition, which no log has: an archive of two logs.
 
-Who reads rows in any order compares those of a run, and besides, over all tasks, those of some offsets (`watched_marks`), the same
-ones everywhere: two logs have thousands of offsets in common, of which some are watched.
+Who reads rows in any order compares those of a run, and besides, over all tasks, those of some offsets
+(`watched_marks`), the same ones everywhere: two logs have thousands of offsets in common, of which some are
+watched.
 
 Whether an archive has two logs is seen only where rows of one offset meet, and the shuffle is by digest. So
 the rows at watched offsets go to the first slot of their partition, where they meet. Where an archive has
@@ -26,7 +27,10 @@ _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def watch_bits(offsets: int) -> int:
-    """Return ``bits`` for `watched_marks` by which some ten thousands of so many offsets are watched, or all where they are fewer."""
+    """Return ``bits`` for `watched_marks` by which some ten thousands of so many offsets are watched.
+
+    All are watched where they are fewer.
+    """
     return (max(offsets - 1, 0) // _MOST_WATCHED).bit_length()
 
 
@@ -36,7 +40,10 @@ def watched_marks(marks: Marks, bits: int) -> Marks:
 
 
 def is_watched(offsets: Int64s, bits: int) -> NDArray[np.bool_]:
-    """Say of offsets which are among the one in ``2**bits``, in no pattern: transactions leave holes at every second one."""
+    """Say of offsets which are among the one in ``2**bits``, in no pattern.
+
+    Transactions leave holes at every second one.
+    """
     if not bits:
         return np.ones(len(offsets), np.bool_)
     spread = offsets.astype(np.uint64) * _SPREAD
@@ -45,7 +52,9 @@ def is_watched(offsets: Int64s, bits: int) -> NDArray[np.bool_]:
 
 
 def check_one_record(partition: int, marks: Marks) -> None:
-    """Check that no offset comes twice with different IDs; the same one may come again. Marks in any order, best by offset.
+    """Check that no offset comes twice with different IDs; the same one may come again.
+
+    Marks in any order, best by offset.
 
     Raises:
         BackfillError: one does.

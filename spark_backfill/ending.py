@@ -32,7 +32,10 @@ class EndedError(BaseException):
 
 
 def end_in_order() -> None:
-    """Let SIGINT, SIGTERM and SIGHUP raise `EndedError` in the main thread, the first one only; nothing in another thread."""
+    """Let SIGINT, SIGTERM and SIGHUP raise `EndedError` in the main thread, the first one only.
+
+    It does nothing in another thread.
+    """
     if threading.current_thread() is threading.main_thread():
         for number in _ENDING:
             signal.signal(number, _end)

@@ -37,8 +37,8 @@ class BackfillError(DedupError):
 def one_line(error: BaseException) -> str:
     """Return the innermost cause of an error as one line of at most 500 characters.
 
-    Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root cause. What
-    looks like a credential is masked where the text is not ours, in our own texts what lies in URLs.
+    Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root
+    cause. What looks like a credential is masked where the text is not ours, in our own texts what lies in URLs.
     """
     if isinstance(error, DedupError):
         return _flat(masked_urls(str(error)))
@@ -69,19 +69,19 @@ def _help(text: str) -> str | None:
         )
     if _NANOSECONDS.search(text):
         return (
-            "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, and in $DEDUP_SPARK_ARGS "
-            "--conf spark.sql.legacy.parquet.nanosAsLong=true"
+            "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, "
+            "and in $DEDUP_SPARK_ARGS --conf spark.sql.legacy.parquet.nanosAsLong=true"
         )
     if found := _NO_FORMAT.search(text):
         return (
-            f"Spark has nothing that reads --format {found[1]}: is that how Spark calls it? Name what reads it with --packages, for delta "
-            "io.delta:delta-spark_2.13:<the version for this Spark>"
+            f"Spark has nothing that reads --format {found[1]}: is that how Spark calls it? Name what reads "
+            "it with --packages, for delta io.delta:delta-spark_2.13:<the version for this Spark>"
         )
     for kind in _NO_FILES:
         if found := kind.search(text):
             return (
-                f"Spark has no driver for {found[1]}:// URLs: name it with --packages; for a bucket of S3 give s3a:// and --packages "
-                "org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
+                f"Spark has no driver for {found[1]}:// URLs: name it with --packages; for a bucket of S3 "
+                "give s3a:// and --packages org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
             )
     return _help_with_archive(text)
 
@@ -90,23 +90,25 @@ def _help_with_archive(text: str) -> str | None:
     """What to do where an archive is not what it was said to be, None where Spark does not say so."""
     if found := _NO_ENCODED.search(text):
         return (
-            f"the archive has the value {_short(found[1])}, which is no {found[2].lower()}: check what --columns says of keys, values and "
-            "headers (:utf8, :base64, :hex), and that all of --source is written alike"
+            f"the archive has the value {_short(found[1])}, which is no {found[2].lower()}: check what "
+            "--columns says of keys, values and headers (:utf8, :base64, :hex), and that all of --source is "
+            "written alike"
         )
     if found := _NO_CAST.search(text):
         return (
-            f"the archive has the value {_short(found[1])}, which cannot be read as {found[2]}: check --columns (of texts, "
-            "timestamp=COLUMN:iso reads ISO 8601), and that all of --source is written alike"
+            f"the archive has the value {_short(found[1])}, which cannot be read as {found[2]}: check "
+            "--columns (of texts, timestamp=COLUMN:iso reads ISO 8601), and that all of --source is written "
+            "alike"
         )
     if found := _NO_FIELD.search(text):
         return (
-            f"the archive has a line whose field {found[1]} is {_short(found[2])}, which cannot be read as {found[3]}: check --columns, "
-            "and that all of --source are lines of such records"
+            f"the archive has a line whose field {found[1]} is {_short(found[2])}, which cannot be read as "
+            f"{found[3]}: check --columns, and that all of --source are lines of such records"
         )
     if found := _NO_TABLE.search(text):
         return (
-            f"Spark's catalog has no table {found[1]}: check --source table:NAME, and that $DEDUP_SPARK_ARGS names the catalog that has it "
-            "(--conf spark.sql.catalog....)"
+            f"Spark's catalog has no table {found[1]}: check --source table:NAME, and that "
+            "$DEDUP_SPARK_ARGS names the catalog that has it (--conf spark.sql.catalog....)"
         )
     if found := _NO_PATH.search(text):
         return f"{masked_text(found[1])} does not exist: check --source"

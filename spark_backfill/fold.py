@@ -34,9 +34,11 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 class Packing:
     """How tasks pack what they read: the slots, whether rows are kept in order; see `RunPacker`.
 
-    ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular. ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
-    ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come twice, so that they are
-    sorted by offset and each counts once. ``watch``: the bits by which offsets of a partition are watched (`spark_backfill.duplicate_offsets`), where they may.
+    ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
+    ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
+    ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
+    twice, so that they are sorted by offset and each counts once. ``watch``: the bits by which offsets of a
+    partition are watched (`spark_backfill.duplicate_offsets`), where they may.
     """
 
     plan: SlotPlan
@@ -50,7 +52,10 @@ class Packing:
 
     @property
     def marks_redriven(self) -> bool:
-        """Whether a record with a redrive header leaves two marks, one as the group that the header names knows it; not in a count window."""
+        """Whether a record with a redrive header leaves two marks, one as the group that the header names knows it.
+
+        In a count window it does not.
+        """
         return self.group is None and not self.ordered
 
     @property
@@ -59,7 +64,10 @@ class Packing:
         return self.ordered or self.findings or self.has_duplicates
 
     def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> Packing:
-        """Return it for an archive of which these offsets are read; ``has_duplicates``: some of them certainly come twice."""
+        """Return it for an archive of which these offsets are read.
+
+        ``has_duplicates``: some of them certainly come twice.
+        """
         # What is sorted by offset is compared as a whole.
         watch = (
             {}
@@ -98,7 +106,10 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
 
 
 def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
-    """Do as `pack_rows` with rows of which a task has those of a partition by offset, and no other has any between them."""
+    """Do as `pack_rows` with rows that come by offset.
+
+    A task has those of a partition by offset, and no other task has any between them.
+    """
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         packer, order = packing.packer(), OffsetOrder()
@@ -131,8 +142,9 @@ def write_slots(
     """Fold blocks and write the marks below ``folder``; return, of each slot that had a row, what was written.
 
     ``folder`` exists, is empty, and is seen by every worker under the same
-    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report was asked for. ``resharded``: blocks
-    may have marks of other partitions. ``around`` wraps the task, for tests that let it fail.
+    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
+    was asked for. ``resharded``: blocks may have marks of other partitions. ``around`` wraps the task, for tests
+    that let it fail.
     """
     count = len(plan.slots)
     if not count:

@@ -29,15 +29,19 @@ NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
 
 _SECOND_MS: Final = 1_000
-_ANOTHER_RULE: Final = "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, --window and the others as they do"
+_ANOTHER_RULE: Final = (
+    "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, "
+    "--window and the others as they do"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The offset ranges of a topic, by partition ascending, and the partitions that contribute nothing, with the reason.
+    """The offset ranges of a topic, by partition ascending.
 
-    ``partitions``: how many the topic has, 0 where nobody asked. ``eras``: by partition, as the group's commits say, what changes when an
-    operator rewinds it (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
+    Partitions that contribute nothing are named with the reason. ``partitions``: how many the topic has, 0 where
+    nobody asked. ``eras``: by partition, as the group's commits say, what changes when an operator rewinds it
+    (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     ``epochs``: the leader epochs of those commits, or of the snapshot that is the history, where they are known.
     """
 
@@ -88,19 +92,21 @@ def resolve_history(
 ) -> History:
     """Ask which offsets of a log are the history of a group and are to be folded, and where they are read.
 
-    Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning is the ``low`` of its
-    commit's metadata; with ``assume_processed`` the beginning is where the log begins. A commit without our metadata, or with that of another
-    log, says nothing about what lies before it, so that its partition is skipped; so is one with the metadata of another rule, vouched for or
-    not: what its consumers hid as duplicates, nobody handled by this rule.
+    Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning
+    is the ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A
+    commit without our metadata, or with that of another log, says nothing about what lies before it, so that its
+    partition is skipped; so is one with the metadata of another rule, vouched for or not: what its consumers hid
+    as duplicates, nobody handled by this rule.
 
     - ``base``: what it has of a partition is not read again.
     - ``rule``: that of the fold (`dedup_sdk._rule_fingerprint.rule_digits`).
-    - ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the user vouches the history
-      begins with the archive. With ``reads_log`` False everything is taken from there.
+    - ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the
+      user vouches the history begins with the archive. With ``reads_log`` False everything is taken from there.
     - ``whole`` as in `plan_joined`.
 
     Raises:
-        BackfillError: Kafka does not answer, nothing of the history is there, or a base or an archive is of another log.
+        BackfillError: Kafka does not answer, nothing of the history is there, or a base or an archive is of
+            another log.
     """
     partitions = log.partitions()
     bounds = log.bounds(partitions)
@@ -237,8 +243,8 @@ def _claim(
         return None
     if commit.offset > bounds.end:
         raise BackfillError(
-            f"partition {partition}: committed offset {commit.offset} lies beyond the log's end {bounds.end}: the topic was "
-            "made anew or truncated; reset the group's offsets first"
+            f"partition {partition}: committed offset {commit.offset} lies beyond the log's end "
+            f"{bounds.end}: the topic was made anew or truncated; reset the group's offsets first"
         )
     high = min(commit.offset, bounds.stable_end)
     metadata = parse_metadata(commit.text, committed=commit.offset)
@@ -288,13 +294,14 @@ def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Map
     for number, known in sorted(archived.items()):
         if number not in bounds:
             raise BackfillError(
-                f"the archive has partition {number}, the topic has {len(bounds)} partitions: the archive is of another topic"
+                f"the archive has partition {number}, the topic has {len(bounds)} partitions: the archive "
+                "is of another topic"
             )
         if known.end > bounds[number].end:
             raise BackfillError(
-                f"partition {number}: the archive's offset {known.end - 1} lies beyond the log's end {bounds[number].end}: it is "
-                "of another topic, or this one was made anew; give --cluster-id and --topic-id instead of --bootstrap if it "
-                "is the archive that counts"
+                f"partition {number}: the archive's offset {known.end - 1} lies beyond the log's end "
+                f"{bounds[number].end}: it is of another topic, or this one was made anew; give "
+                "--cluster-id and --topic-id instead of --bootstrap if it is the archive that counts"
             )
         # The last record of the archive that the log has, too, bears witness; units of seconds cut its time.
         shared = known.end - 1
@@ -303,6 +310,7 @@ def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Map
         for timestamp_ms in log.first_timestamps_ms(number, shared, known.end):
             if timestamp_ms >= 0 and abs(timestamp_ms - known.end_ms) >= _SECOND_MS:
                 raise BackfillError(
-                    f"partition {number}: offset {shared} is of {known.end_ms} ms in the archive and of {timestamp_ms} ms in the "
-                    "topic: the archive is of another log, or --columns timestamp=COLUMN is not the record's own time"
+                    f"partition {number}: offset {shared} is of {known.end_ms} ms in the archive and of "
+                    f"{timestamp_ms} ms in the topic: the archive is of another log, or --columns "
+                    "timestamp=COLUMN is not the record's own time"
                 )

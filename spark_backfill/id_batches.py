@@ -27,9 +27,10 @@ _ALL: Final = ("topic", "key", "value", "headers")
 def with_digests(
     records: DataFrame, spec: IdSpec, *others: str, group: str | None = None, with_redriven: bool = False
 ) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` (16 bytes, null without an ID) and others of each record.
+    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` and others of each record.
 
-    ``group`` and ``with_redriven``: as in `digester`. Only the columns that the spec needs travel to Python, and headers where there are any.
+    A digest has 16 bytes, and is null without an ID. ``group`` and ``with_redriven``: as in `digester`. Only the
+    columns that the spec needs travel to Python, and headers where there are any.
     """
     added = [*others, *([REDRIVEN] if with_redriven else [])]
     schema = ", ".join([_RESULT, *(f"{name} binary" for name in added)])
@@ -48,10 +49,11 @@ def read_columns(records: DataFrame, spec: Spec, *others: str) -> DataFrame:
 def digester(
     text: SpecText, *others: str, group: str | None = None, with_redriven: bool = False
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out; source keys in the place of digests where IDs are compared.
+    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out.
 
-    ``group``: a redrive header that names it is part of a record's ID; None: of nobody's. ``with_redriven``: a column `REDRIVEN` has the digest of
-    the ID together with any group's header, null where a record has no such header.
+    Source keys in the place of digests where IDs are compared. ``group``: a redrive header that names it is part
+    of a record's ID; None: of nobody's. ``with_redriven``: a column `REDRIVEN` has the digest of the ID together
+    with any group's header, null where a record has no such header.
     """
 
     def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -71,14 +73,20 @@ def digester(
 
 
 class ReadKeys(NamedTuple):
-    """The keys of the records of a batch, None without an ID; and, for a run without a group, those that redrive headers give besides, by row."""
+    """The keys of the records of a batch, None without an ID.
+
+    For a run without a group there are also those that redrive headers give besides, by row.
+    """
 
     digests: Sequence[bytes | None]
     redriven: Mapping[int, bytes | None]
 
 
 def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
-    """Return the digest (or source key, or unit key) of each record of a batch as a group knows them (`dedup_sdk.ids._redrive`)."""
+    """Return the digest (or source key, or unit key) of each record of a batch as a group knows them.
+
+    See `dedup_sdk.ids._redrive`.
+    """
     digests = _plain_digests(spec, batch)
     if "headers" not in batch.schema.names or not bears_header(batch.column("headers"), REDRIVE_HEADER):
         return ReadKeys(digests, {})
@@ -103,7 +111,10 @@ def by_row(redriven: Mapping[int, bytes | None], count: int) -> list[bytes | Non
 
 
 def _plain_digests(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
-    """Return the digest (or source key) of each record of a batch, None without an ID: `IdSpec.digests`, by columns where that is possible."""
+    """Return the digest (or source key) of each record of a batch, None without an ID.
+
+    This is `IdSpec.digests`, by columns where that is possible.
+    """
     if not isinstance(spec, IdSpec):
         return spec.digests(ArrowFields(batch)).digests
     leaves = spec.describe()

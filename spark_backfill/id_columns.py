@@ -1,6 +1,7 @@
 """ID specs as Spark columns: the digest of `dedup_sdk.ids._columns`, computed by the JVM alone.
 
-``json:``, ``cloudevents`` and ``py:`` have no such column; they go through the SDK's own code (`spark_backfill.id_batches`).
+``json:``, ``cloudevents`` and ``py:`` have no such column; they go through the SDK's own code
+(`spark_backfill.id_batches`).
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ def jvm_computes(spec: IdSpec) -> bool:
 def with_digests(
     records: DataFrame, spec: IdSpec, *others: str, group: str | None = None, with_redriven: bool = False
 ) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` (16 bytes, null without an ID) and others of each record.
+    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` and others of each record.
 
-    ``records`` has the columns of Spark's Kafka source (with headers where the spec needs them), and ``timestamp_ms``. ``group`` and
-    ``with_redriven``: as in `spark_backfill.id_batches.digester`.
+    A digest has 16 bytes, and is null without an ID. ``records`` has the columns of Spark's Kafka source (with
+    headers where the spec needs them), and ``timestamp_ms``. ``group`` and ``with_redriven``: as in
+    `spark_backfill.id_batches.digester`.
     """
     digest = digest_column(spec)
     place = ("partition", "offset", "timestamp_ms")

@@ -1,7 +1,7 @@
 """JSON lines: one object a line, read with the types that Kafka's columns have, never with types guessed from the data.
 
-A guess would turn the IDs ``5`` and ``"5"`` of two lines into one, and ``1e2`` into ``100.0``. So keys and values stay the
-text that stands there: of a JSON string its characters, of anything else its JSON text as it is.
+A guess would turn the IDs ``5`` and ``"5"`` of two lines into one, and ``1e2`` into ``100.0``. So keys and values
+stay the text that stands there: of a JSON string its characters, of anything else its JSON text as it is.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _MAP: Final = "map<string, string>"
 def read_json_lines(
     spark: SparkSession, path: str, places: ColumnMap, wanted: Iterable[str], options: Mapping[str, str]
 ) -> tuple[DataFrame, ColumnMap]:
-    """Return the lines of the files below ``path`` with the fields where ``wanted`` of Kafka's columns stand, and these places.
+    """Return the lines of the files below ``path``, and the places of Kafka's columns in them.
 
-    A line that is no object, or has another type there than Kafka's column, ends the job when it is read.
+    The lines have the fields where the ``wanted`` columns stand. A line that is no object, or has another type
+    there than Kafka's column, ends the job when it is read.
 
     Raises:
         ConfigurationError: the places contradict each other, or what JSON lines are.
@@ -37,8 +38,8 @@ def read_json_lines(
         place = place_of(places, name)
         if place.column == ALL_OTHERS:
             raise ConfigurationError(
-                f"--columns {name}={place}: the fields of JSON lines are not known in advance; with --format text a line "
-                "is the value, or name the field that has it"
+                f"--columns {name}={place}: the fields of JSON lines are not known in advance; with "
+                "--format text a line is the value, or name the field that has it"
             )
         if place.column != NOWHERE:
             _put(tree, place.column.split("."), _type(name, place.form))
@@ -79,7 +80,10 @@ def _struct(tree: dict[str, Any]) -> T.StructType:
 
 
 def _parsed(text: Column) -> Column:
-    """Headers as a list of objects ``{"key": ..., "value": ...}``, as one object of names and values, or as kcat's flat list."""
+    """Headers in one of three forms.
+
+    They are a list of objects ``{"key": ..., "value": ...}``, one object of names and values, or kcat's flat list.
+    """
     strict = {"mode": "FAILFAST"}
     entries = F.map_entries(F.from_json(text, _MAP, strict)).cast(_LIST)
     flat = F.from_json(text, "array<string>", strict)

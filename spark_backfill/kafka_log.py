@@ -41,7 +41,10 @@ class Bounds(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What a group has committed for a partition: the next offset, and the text beside it (empty where there is none)."""
+    """What a group has committed for a partition.
+
+    The next offset, and the text beside it (empty where there is none).
+    """
 
     offset: int
     text: str
@@ -155,7 +158,10 @@ class KafkaLog:
         return found.offset if found.offset >= 0 else None
 
     def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
-        """Return the timestamps (ms; -1 where one has none) of the first ``count`` delivered records in ``[begin, cut)``, or fewer."""
+        """Return the timestamps (ms) of the first ``count`` delivered records in ``[begin, cut)``, or of fewer.
+
+        A timestamp is -1 where a record has none.
+        """
         with closing(self._between(partition, begin, cut)) as found:
             return [timestamp_ms for _, timestamp_ms in islice(found, count)]
 

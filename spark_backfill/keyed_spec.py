@@ -1,4 +1,7 @@
-"""Keys of records, read on the way past: a reader that reads IDs only asks its spec for them, and shows it all fields."""
+"""Keys of records, read on the way past.
+
+A reader that reads IDs only asks its spec for them, and shows it all fields.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ class KeyedSpec:
         return self._spec.digests(fields)
 
     def keys(self, count: int) -> pa.Array:
-        """Return the keys of the records that were asked about last, of which there were ``count``: Arrow ``binary``."""
+        """Return the keys of the records that were asked about last, of which there were ``count``.
+
+        Arrow ``binary``.
+        """
         if len(self._keys) != count:
             raise ValueError(f"{len(self._keys)} keys of {count} records; ask for them after each batch")
         return pa.array(self._keys, pa.binary())

@@ -1,6 +1,7 @@
 """The fold of compared IDs: what each source remembers once all its records are completed, one source after the other.
 
-Where `LastId` has a second opinion, the last sighting of each looked-up ID is a mark, too; all marks are in the order of their digests.
+Where `LastId` has a second opinion, the last sighting of each looked-up ID is a mark, too; all marks are in the
+order of their digests.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ class _Left(NamedTuple):
 
 
 class LastIdFold:
-    """Folds the rows of one slot, sorted by fold key and offset. One source is in memory at a time, and a page of marks.
+    """Folds the rows of one slot, sorted by fold key and offset.
 
-    ``tally``, ``malformed`` (records whose ID the order cannot read) and ``forgotten_ms`` (the newest timestamp of the marks that were left
-    out for their age, None: none were) are known when all pages were taken.
+    One source is in memory at a time, and a page of marks. ``tally``, ``malformed`` (records whose ID the order
+    cannot read) and ``forgotten_ms`` (the newest timestamp of the marks that were left out for their age, None:
+    none were) are known when all pages were taken.
     """
 
     def __init__(self, rule: LastRule, offset_range: OffsetRange) -> None:
@@ -64,7 +66,9 @@ class LastIdFold:
         self._latest_ms = int(time.time() * 1000)
 
     def pages(self, rows: Iterable[ShuffledRow]) -> Iterator[Marks]:
-        """Yield all marks, ascending by digest. The payload of a source's mark is what it remembers; the mark of a looked-up ID has none.
+        """Yield all marks, ascending by digest.
+
+        The payload of a source's mark is what it remembers; the mark of a looked-up ID has none.
 
         Raises:
             BackfillError: an offset comes with two IDs.
@@ -130,7 +134,10 @@ class LastIdFold:
         return mark
 
     def _doubt_past_gaps(self, mark: SourceState | None, offset: int) -> None:
-        """Doubt what a source remembers where the history has a gap behind its last record: completed records may be missing."""
+        """Doubt what a source remembers where the history has a gap behind its last record.
+
+        Completed records may be missing.
+        """
         if mark is not None and any(mark.offset < begin < offset for begin, _ in self._offset_range.gaps):
             mark.seen.doubt()
 

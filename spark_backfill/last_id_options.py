@@ -27,13 +27,15 @@ def add_last_id_options(add: Callable[..., Any]) -> None:
     add(
         "--order",
         metavar="NAME",
-        help="for LastId: how two IDs compare, e.g. integer, ulid, snowflake(epoch_ms=1420070400000), or py:MODULE:NAME; --window is "
-        f"then how long a silent source is remembered ({IDLE_DAYS}d where it is not given)",
+        help="for LastId: how two IDs compare, e.g. integer, ulid, snowflake(epoch_ms=1420070400000), or "
+        f"py:MODULE:NAME; --window is then how long a silent source is remembered ({IDLE_DAYS}d where "
+        "it is not given)",
     )
     add(
         "--source-id",
         metavar="SPEC",
-        help="with --order: the ID of the source inside a partition, e.g. header:producer (default: the partition is one source)",
+        help="with --order: the ID of the source inside a partition, e.g. header:producer (default: the "
+        "partition is one source)",
     )
     add(
         "--reorder-depth",
@@ -44,7 +46,8 @@ def add_last_id_options(add: Callable[..., Any]) -> None:
     add(
         "--otherwise",
         metavar="SPEC",
-        help="with --order: the ID that LastId(otherwise=Lookup(...)) looks up in doubt, e.g. header:order-id; every record leaves a mark for it",
+        help="with --order: the ID that LastId(otherwise=Lookup(...)) looks up in doubt, e.g. "
+        "header:order-id; every record leaves a mark for it",
     )
     add(
         "--otherwise-window",
@@ -68,7 +71,8 @@ def read_last_id_spec(given: argparse.Namespace) -> LastIdSpec | None:
         given.window = f"{IDLE_DAYS}d"
     elif Window.parse(given.window).count is not None:
         raise ConfigurationError(
-            f"--window {given.window}: with --order it is how long a silent source is remembered; give a length of time alone, e.g. {IDLE_DAYS}d"
+            f"--window {given.window}: with --order it is how long a silent source is remembered; give a "
+            f"length of time alone, e.g. {IDLE_DAYS}d"
         )
     if given.id is None:
         raise ConfigurationError("--order needs --id: say which IDs are compared, e.g. --id header:sequence")
@@ -109,5 +113,6 @@ def _check_second(given: argparse.Namespace) -> None:
         )
     if Window.parse(given.otherwise_window).count is not None:
         raise ConfigurationError(
-            f"--otherwise-window {given.otherwise_window}: a second opinion's window is a length of time alone; give e.g. 7d"
+            f"--otherwise-window {given.otherwise_window}: a second opinion's window is a length of time "
+            "alone; give e.g. 7d"
         )

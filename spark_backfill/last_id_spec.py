@@ -1,4 +1,7 @@
-"""How IDs are compared, as texts that Spark sends to its workers. A worker parses them, and imports there what ``py:`` names."""
+"""How IDs are compared, as texts that Spark sends to its workers.
+
+A worker parses them, and imports there what ``py:`` names.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from spark_backfill.unit_spec import UnitSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastIdSpec:
-    """A `LastId` as texts, all but ``reorder_depth``: its ID spec, the name of its order (`dedup_sdk.orders.named`), the ID spec of the source (None: the partition), its window.
+    """A `LastId` as texts, all but ``reorder_depth``.
 
-    ``otherwise`` and ``otherwise_window``: ID spec and window of its second opinion, both None where it has none. ``str`` is what a manifest
-    keeps as the ID spec.
+    Its ID spec, the name of its order (`dedup_sdk.orders.named`), the ID spec of the source (None: the partition),
+    its window. ``otherwise`` and ``otherwise_window``: ID spec and window of its second opinion, both None where
+    it has none. ``str`` is what a manifest keeps as the ID spec.
     """
 
     id: str
@@ -46,7 +50,10 @@ class LastIdSpec:
 
     @property
     def reach(self) -> Window:
-        """How long anything is remembered: the longer of the windows, as in the consumer (`dedup_sdk._core.reach.Reach.horizon_ms`)."""
+        """How long anything is remembered.
+
+        It is the longer of the windows, as in the consumer (`dedup_sdk._core.reach.Reach.horizon_ms`).
+        """
         strategy = self.strategy
         second = strategy.second_window
         if second is None:

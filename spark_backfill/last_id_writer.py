@@ -1,4 +1,7 @@
-"""From rows to sorted files where rows are folded in offset order: one shuffle, which Spark sorts on disk where memory is short, folded as it streams by."""
+"""From rows to sorted files where rows are folded in offset order.
+
+One shuffle, which Spark sorts on disk where memory is short, folded as it streams by.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,10 @@ _NO_TIME: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastIdWriter:
-    """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset; a JSON `SlotOutcome` a slot out.
+    """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset.
 
-    ``offset ranges`` are those of the run by partition. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
+    A JSON `SlotOutcome` a slot out. ``offset ranges`` are those of the run by partition. As
+    `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
     """
 
     folder: str

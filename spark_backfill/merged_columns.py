@@ -37,8 +37,9 @@ class _Reads:
         self._left -= 1
         if self._left < 0:
             raise ConfigurationError(
-                f"the archive's files change the types of their columns more often than {_MOST_READS} times: put those of each kind into a "
-                "folder of their own, and give each folder with --source"
+                f"the archive's files change the types of their columns more often than {_MOST_READS} "
+                "times: put those of each kind into a folder of their own, and give each folder with "
+                "--source"
             )
         try:
             schema = self._reader.load(list(files)).schema
@@ -76,8 +77,9 @@ def read_merged(
     columns = [each.column for each in wanted if each.column != NOWHERE]
     if ALL_OTHERS in columns:
         raise ConfigurationError(
-            f"archive {place!r}: a column has several types in its files, and value=*:json takes all columns: put the files of each kind into a "
-            "folder of their own, and give each folder with --source"
+            f"archive {place!r}: a column has several types in its files, and value=*:json takes all "
+            "columns: put the files of each kind into a folder of their own, and give each folder with "
+            "--source"
         )
     files = sorted(map(unquote, reader.options(**{**options, MERGED: "false"}).load(place).inputFiles()))
     parts = list(_Reads(spark, form, options).parts(files))
@@ -99,8 +101,9 @@ def _agreed(column: str, parts: Sequence[_Part], place: str) -> T.DataType | Non
     if len(found) > 1:
         (one, (first, _)), (other, (second, _)), *_ = found.items()
         raise ConfigurationError(
-            f"archive {place!r}: column {column!r} is {one[:100]} in {first!r} and {other[:100]} in {second!r}: put the files of each kind into "
-            "a folder of their own, and give each folder with --source"
+            f"archive {place!r}: column {column!r} is {one[:100]} in {first!r} and {other[:100]} in "
+            f"{second!r}: put the files of each kind into a folder of their own, and give each folder with "
+            "--source"
         )
     return next((kind for _, kind in found.values()), None)
 
@@ -118,7 +121,8 @@ def _put(tree: dict[str, object], path: Sequence[str], kind: T.DataType) -> None
 def _struct(tree: Mapping[str, object]) -> T.StructType:
     return T.StructType(
         [
-            T.StructField(name, _struct(below) if isinstance(below, dict) else below)  # type: ignore[arg-type]  # a type
+            # What is no dict is a type.
+            T.StructField(name, _struct(below) if isinstance(below, dict) else below)  # type: ignore[arg-type]
             for name, below in tree.items()
         ]
     )

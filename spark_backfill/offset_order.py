@@ -15,14 +15,18 @@ _NO_TIME = 2**63 - 1
 def order_columns() -> list[Column | str]:
     """Return by what rows ``partition, offset, timestamp_ms, digest`` are sorted for `OffsetOrder`.
 
-    Of an offset that comes twice the first one stays: the one with an ID, of two of them that of the earlier time, any before none.
+    Of an offset that comes twice the first one stays: the one with an ID, of two of them that of the earlier time,
+    any before none.
     """
     known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
     return ["partition", "offset", F.col("digest").isNull(), known_ms]
 
 
 class OffsetOrder:
-    """Takes batches of one task, each partition's rows in the order of `order_columns`, and leaves the first row of each offset."""
+    """Takes batches of one task, and leaves the first row of each offset.
+
+    Each partition's rows are in the order of `order_columns`.
+    """
 
     def __init__(self) -> None:
         self._offsets: dict[int, int] = {}

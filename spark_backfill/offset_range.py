@@ -6,8 +6,8 @@
                                       |  what is read           |
 
 ``low``
-    where the offset range of log begins that is taken for processed: from the metadata of the group's commit, or where the
-    log begins when the user vouches for it.
+    where the offset range of log begins that is taken for processed: from the metadata of the group's commit, or
+    where the log begins when the user vouches for it.
 ``high``
     the cut: the group's committed offset, else the end of the log (for ``read_committed``: the last stable offset).
 ``begin``
@@ -35,7 +35,9 @@ Bounds = Mapping[int, tuple[int, int]]
 
 
 class BasePart(NamedTuple):
-    """What another snapshot (the *base*) remembers of an offset range's beginning, ``[low, begin)``, so that this is not read again.
+    """What another snapshot (the *base*) remembers of an offset range's beginning, ``[low, begin)``.
+
+    This is not read again.
 
     - ``marks``: how many it has; those of offsets before ``floor`` are left out.
     - ``accepted``, ``since_number``, ``newest_ms``, ``gaps``: as in its manifest.
@@ -57,11 +59,13 @@ class OffsetRange:
     - ``begin``: where reading begins, ``low <= begin <= high``.
     - ``complete``: nothing of the history is missing before ``begin``.
     - ``keep_from_ms``: marks of an older timestamp (ms) are left out; None: none are.
-    - ``known_from_ms``: the window, not the history, ends at ``begin``: all sightings from this timestamp (ms) on are read.
+    - ``known_from_ms``: the window, not the history, ends at ``begin``: all sightings from this timestamp (ms) on
+      are read.
     - ``archived``: the offsets that are read from an archive, ``[begin, end)``; None: none are.
     - ``log_from``: where reading the topic itself begins; None: at ``begin``.
     - ``gaps``: offsets ``[begin, end)`` inside ``[low, high)`` that the window reaches and that are nowhere, ascending.
-    - ``unknown_before_ms``: whatever else is known, no sighting of an older timestamp (ms) is; None: there is no such bound.
+    - ``unknown_before_ms``: whatever else is known, no sighting of an older timestamp (ms) is; None: there is no
+      such bound.
     - ``base``: what is taken from a base instead of being read; None: nothing is.
     """
 
@@ -103,8 +107,8 @@ class OffsetRange:
     def since_ms(self, first_ms: int | None, forgotten_ms: int | None) -> int | None:
         """Return the timestamp (ms) from which all sightings are known, None: from the beginning of the history.
 
-        ``first_ms`` is the timestamp of the first record that was read, ``forgotten_ms`` the newest of the marks that were
-        left out; both None where there was none.
+        ``first_ms`` is the timestamp of the first record that was read, ``forgotten_ms`` the newest of the marks
+        that were left out; both None where there was none.
         """
         if self.complete:
             known = None
@@ -130,7 +134,10 @@ def archive_bounds(offset_ranges: Sequence[OffsetRange]) -> Bounds:
 
 
 def expire(offset_ranges: Sequence[OffsetRange], before_ms: int | None) -> tuple[OffsetRange, ...]:
-    """Return the offset ranges, so that no mark is kept that was last seen before this timestamp (ms; None: whatever its age)."""
+    """Return the offset ranges, so that no mark is kept that was last seen before this timestamp.
+
+    It is in ms; None keeps marks of any age.
+    """
     if before_ms is None:
         return tuple(offset_ranges)
     return tuple(replace(each, keep_from_ms=max(before_ms, each.keep_from_ms or 0)) for each in offset_ranges)
@@ -139,8 +146,8 @@ def expire(offset_ranges: Sequence[OffsetRange], before_ms: int | None) -> tuple
 def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:
     """Return the timestamp (ms) before which a sighting may be left out, None where everything is kept.
 
-    ``last_ms`` is the timestamp of the last record before the cut (-1 or None: unknown), a lower bound of the newest one.
-    One from the future counts as now, so that it cannot push everything else out of the window.
+    ``last_ms`` is the timestamp of the last record before the cut (-1 or None: unknown), a lower bound of the
+    newest one. One from the future counts as now, so that it cannot push everything else out of the window.
     """
     if window.time_ms is None or last_ms is None or last_ms < 0:
         return None

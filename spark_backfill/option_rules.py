@@ -9,7 +9,10 @@ from dedup_sdk.errors import ConfigurationError
 
 
 def refuse_without(given: argparse.Namespace, names: Iterable[str], owner: str, remedy: str) -> None:
-    """Raise `ConfigurationError` for the first of these options (by its name in ``given``) that was given without its ``owner``."""
+    """Raise `ConfigurationError` for the first of these options that was given without its ``owner``.
+
+    Options go by their names in ``given``.
+    """
     for name in names:
         if getattr(given, name) is not None:
             raise ConfigurationError(f"--{name.replace('_', '-')} needs {owner}: {remedy}")

@@ -48,8 +48,10 @@ class Options:
 
     ``client_config`` goes to librdkafka, ``jvm_client_config`` to the Java client inside Spark's connector: that is the
     former, with what ``--jvm-client-config`` adds. ``bootstrap`` is empty where no broker is asked.
-    ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None: none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of nobody in particular.
-    ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only that is, and no snapshot stays.
+    ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
+    none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of
+    nobody in particular. ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only
+    that is, and no snapshot stays.
     """
 
     bootstrap: str
@@ -194,7 +196,10 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
 
 
 def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings of librdkafka and of the Java client; the servers among them are put into ``given.bootstrap``."""
+    """Return the settings of librdkafka and of the Java client.
+
+    The servers among them are put into ``given.bootstrap``.
+    """
     client = client_settings("--client-config", given.client_config)
     servers = client.pop(SERVERS, None)
     if given.bootstrap is None:
@@ -210,12 +215,13 @@ def _group(given: argparse.Namespace) -> str | None:
     groups: list[str] = given.group or []
     if len(groups) > 1:
         raise ConfigurationError(
-            f"--group is given {len(groups)} times, the last time as {groups[-1]!r}: a run makes the snapshot of one group; run once for each"
+            f"--group is given {len(groups)} times, the last time as {groups[-1]!r}: a run makes the "
+            "snapshot of one group; run once for each"
         )
     if not groups and not given.whole_topic and not given.compact:
         raise ConfigurationError(
-            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch that whoever "
-            "installs the snapshot has processed all of the topic)"
+            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch "
+            "that whoever installs the snapshot has processed all of the topic)"
         )
     if groups and given.whole_topic:
         raise ConfigurationError(
@@ -279,7 +285,8 @@ def _url(given: argparse.Namespace) -> str:
         return ""
     if given.overwrite:
         raise ConfigurationError(
-            f"--overwrite replaces a folder, and {redacted_url(output)} is a URL: a snapshot there is never overwritten, choose another"
+            f"--overwrite replaces a folder, and {redacted_url(output)} is a URL: a snapshot there is never "
+            "overwritten, choose another"
         )
     require_driver(output)
     if not redacted_url(output).partition("://")[2].strip("/"):
@@ -295,12 +302,14 @@ def _add_history_options(add: Callable[..., argparse.Action]) -> None:
         "--group",
         metavar="GROUP",
         action="append",
-        help="whose history: up to what this group has committed, from where its own history begins; this or --whole-topic",
+        help="whose history: up to what this group has committed, from where its own history begins; this or "
+        "--whole-topic",
     )
     add(
         "--whole-topic",
         action="store_true",
-        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has processed that",
+        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has "
+        "processed that",
     )
     add(
         "--assume-processed",
@@ -336,13 +345,14 @@ def job_parser(parents: Sequence[argparse.ArgumentParser] = ()) -> _Parser:
     add(
         "--output",
         metavar="DIR|URL",
-        help="folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. s3://bucket/snapshot (extra [remote])",
+        help="folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
+        "s3://bucket/snapshot (extra [remote])",
     )
     add(
         "--scratch",
         metavar="DIR",
-        help="with a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared (default: the temporary folder); "
-        "on a cluster a folder that driver and workers share",
+        help="with a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared "
+        "(default: the temporary folder); on a cluster a folder that driver and workers share",
     )
     _add_history_options(add)
     add_source_options(add)
@@ -352,7 +362,8 @@ def job_parser(parents: Sequence[argparse.ArgumentParser] = ()) -> _Parser:
     add(
         "--report",
         metavar="DIR",
-        help="write a page about duplicates to this folder: how late they come, and which window hides them (extra [report])",
+        help="write a page about duplicates to this folder: how late they come, and which window hides them "
+        "(extra [report])",
     )
     add(
         "--producer-header",
@@ -372,7 +383,7 @@ def job_parser(parents: Sequence[argparse.ArgumentParser] = ()) -> _Parser:
         action="append",
         default=[],
         metavar="FILE|KEY=VALUE",
-        help="with --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a setting of "
-        "--client-config",
+        help="with --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a "
+        "setting of --client-config",
     )
     return parser

@@ -1,8 +1,9 @@
 """The folder of a snapshot: built beside its place, and put there whole or not at all.
 
-Beside ``DIR`` lies, while a run goes on, ``.DIR.partial``: a lock, which the kernel gives back however the run ends, and a
-folder of that run alone. Tasks that are still at work when the run is over (speculative copies, or those of a driver that was
-killed) know only paths in that folder; it is renamed before it is removed, so that nothing they do makes a file afterwards.
+Beside ``DIR`` lies, while a run goes on, ``.DIR.partial``: a lock, which the kernel gives back however the run
+ends, and a folder of that run alone. Tasks that are still at work when the run is over (speculative copies, or
+those of a driver that was killed) know only paths in that folder; it is renamed before it is removed, so that
+nothing they do makes a file afterwards.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def check_output(output: Path, *, overwrite: bool) -> None:
     """Refuse a place that a snapshot must not take.
 
     Raises:
-        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; or the place is a link
-            or where a file system is mounted, which no rename can replace.
+        BackfillError: there is a snapshot and ``overwrite`` is False, or something that is no snapshot; or the
+            place is a link or where a file system is mounted, which no rename can replace.
     """
     what = "a symbolic link" if output.is_symlink() else "a mount point" if _is_mount(output) else ""
     if what:
@@ -80,8 +81,9 @@ def _is_mount(output: Path) -> bool:
 class Output:
     """A snapshot being made: ``attempts`` is where tasks write, ``folder`` becomes the snapshot by `publish`.
 
-    ``put`` publishes a finished folder elsewhere instead. A context manager that leaves nothing behind unless it was published. The folder lies beside its final place, so that
-    putting it there is one rename; what a killed run left there is put right by the next one. One run at a time.
+    ``put`` publishes a finished folder elsewhere instead. A context manager that leaves nothing behind unless it
+    was published. The folder lies beside its final place, so that putting it there is one rename; what a killed
+    run left there is put right by the next one. One run at a time.
 
     Raises:
         BackfillError: the place cannot be used (see `check_output`), or another run is writing to it.
@@ -147,9 +149,9 @@ class Output:
                     (place / name).chmod(0o600)
                 except OSError as error:
                     raise BackfillError(
-                        f"{name} of partition {place.name}, which a task wrote to {outcome.folder}, cannot be taken over: "
-                        f"{error.strerror}; the output's folder has to be on storage that the driver and all workers "
-                        "share, under one path and as one user"
+                        f"{name} of partition {place.name}, which a task wrote to {outcome.folder}, cannot "
+                        f"be taken over: {error.strerror}; the output's folder has to be on storage that "
+                        "the driver and all workers share, under one path and as one user"
                     ) from None
 
     def publish(self) -> None:
@@ -220,8 +222,8 @@ def _claimed(work: Path, output: Path) -> IO[str]:
             if error.errno not in {errno.EAGAIN, errno.EACCES}:
                 raise
             raise BackfillError(
-                f"output {str(output)!r}: another run is writing to it ({holder or 'just started'}); wait for it, or choose "
-                "another"
+                f"output {str(output)!r}: another run is writing to it ({holder or 'just started'}); wait "
+                "for it, or choose another"
             ) from None
         file.close()
 

@@ -1,6 +1,7 @@
 """Reading plain Parquet files in Spark's Python workers: read, digest and pack in one process.
 
-Through the JVM each row would be taken apart and put together again twice. Spark deals the work out, shuffles and tries again.
+Through the JVM each row would be taken apart and put together again twice. Spark deals the work out, shuffles and
+tries again.
 
 For windows by time, and runs without a report; everything else goes through Spark's readers, with the same
 result.
@@ -65,7 +66,10 @@ class SurveyTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenRows:
-    """Reads the rows of one source that a run takes, with their digests as a group knows them; ``bounds``: which offsets ``[begin, end)`` of a partition."""
+    """Reads the rows of one source that a run takes, with their digests as a group knows them.
+
+    ``bounds``: which offsets ``[begin, end)`` of a partition.
+    """
 
     reader: ParquetReader
     spec: SpecText
@@ -100,9 +104,10 @@ class TakenRows:
 
 
 class Taken(NamedTuple):
-    """Rows that are taken: ``n`` partitions, offsets, timestamps (ms) and digests or source keys (None: no ID), and the columns they were made of.
+    """Rows that are taken, and the columns that they were made of.
 
-    ``redriven``: as in `spark_backfill.id_batches.ReadKeys`.
+    There are ``n`` partitions, offsets, timestamps (ms) and digests or source keys (None: no ID). ``redriven``: as
+    in `spark_backfill.id_batches.ReadKeys`.
     """
 
     partitions: NDArray[np.int64]
@@ -140,7 +145,10 @@ class BlocksTask:
 
 @dataclass(frozen=True, slots=True)
 class RowsTask:
-    """A function for ``mapInArrow``: numbers of tasks in, their rows out as `spark_backfill.fold.pack_rows` takes them."""
+    """A function for ``mapInArrow``.
+
+    Numbers of tasks in, their rows out as `spark_backfill.fold.pack_rows` takes them.
+    """
 
     rows: TakenRows
     with_keys: bool = False

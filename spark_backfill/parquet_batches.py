@@ -32,8 +32,8 @@ class _Written(NamedTuple):
 def batch_rows(file: pq.ParquetFile, source: pa.NativeFile, group: int, columns: Sequence[str]) -> int:
     """Return how many rows (1 to `MOST_ROWS`) of a row group a batch of these columns of the schema has.
 
-    A row group tells its bytes before compression, but a value in a dictionary is counted once and may stand in every row: where
-    that could be too much the dictionary itself is looked at.
+    A row group tells its bytes before compression, but a value in a dictionary is counted once and may stand in
+    every row: where that could be too much the dictionary itself is looked at.
     """
     chunks = file.metadata.row_group(group)
     if not chunks.num_rows:

@@ -1,6 +1,7 @@
-"""Plain Parquet files that have Kafka's columns as they are: which archives are such, and how they are dealt out to tasks.
+"""Plain Parquet files that have Kafka's columns as they are.
 
-What needs more than to be read (catalogs, globs, folders that are columns, encodings, files named by offsets) is Spark's.
+Which archives are such, and how they are dealt out to tasks. What needs more than to be read (catalogs, globs,
+folders that are columns, encodings, files named by offsets) is Spark's.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def layout_of(options: Options) -> Layout | None:
 def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout | None:
     """Return how an archive is written that Arrow reads as Spark would; None for any other.
 
-    ``id_columns``: which of key, value and headers are read, for IDs or to re-shard. Headers are read besides where the files have them.
+    ``id_columns``: which of key, value and headers are read, for IDs or to re-shard. Headers are read besides
+    where the files have them.
 
     Raises:
         BackfillError: a file is empty, torn, or no Parquet file.

@@ -30,9 +30,10 @@ _ENCRYPTED: Final = b"PARE"
 
 
 class Stamp(NamedTuple):
-    """What a file is known by: its bytes, the rows of each of its row groups, and a checksum of its footer, which tells of all of them.
+    """What a file is known by.
 
-    The time of its last change is none of it: machines that see one file may tell it differently.
+    Its bytes, the rows of each of its row groups, and a checksum of its footer, which tells of all of them. The
+    time of its last change is none of it: machines that see one file may tell it differently.
     """
 
     size: int
@@ -92,8 +93,8 @@ def read_footers(files: Sequence[str]) -> list[Footer] | None:
 def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str = "topic") -> None:
     """Check that of these columns every file of a folder has the same; files without rows may have any.
 
-    Spark would take the columns of one file for those of all: rows of a file without a topic would be of any, or of none.
-    ``topic``: which of the columns has it.
+    Spark would take the columns of one file for those of all: rows of a file without a topic would be of any, or
+    of none. ``topic``: which of the columns has it.
 
     Raises:
         ConfigurationError: two files differ; it names them, and the column.
@@ -111,7 +112,8 @@ def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str = 
         if any(has) and not all(has):
             one, other = filled[has.index(True)], filled[has.index(False)]
             raise ConfigurationError(
-                f"archive files {one.path!r} and {other.path!r} differ: only the first has a column {column!r}; {remedy(column)}"
+                f"archive files {one.path!r} and {other.path!r} differ: only the first has a column "
+                f"{column!r}; {remedy(column)}"
             )
 
 
@@ -119,14 +121,16 @@ def broken(path: str, why: str) -> BackfillError:
     """Return the error for a file that cannot be read."""
     reason = " ".join(why.split())
     return BackfillError(
-        f"archive file {path!r} cannot be read as Parquet ({reason}): write it again, or move it away if it is no part of the archive"
+        f"archive file {path!r} cannot be read as Parquet ({reason}): write it again, or move it away if it "
+        "is no part of the archive"
     )
 
 
 def changed(path: str, what: str) -> BackfillError:
     """Return the error for a file that is not what it was when the archive was looked through."""
     return BackfillError(
-        f"archive file {path!r} {what} since the archive was looked through: run the backfill again when nothing writes there"
+        f"archive file {path!r} {what} since the archive was looked through: run the backfill again when "
+        "nothing writes there"
     )
 
 

@@ -28,8 +28,8 @@ from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
 class Batch(NamedTuple):
     """Rows of the topic: their coordinates and timestamps (ms), and what else was asked for, by Kafka's names.
 
-    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and those without a
-    topic, in files that have topics, as ``nameless``.
+    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and
+    those without a topic, in files that have topics, as ``nameless``.
     """
 
     partitions: NDArray[np.int64]
@@ -44,7 +44,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetReader:
-    """Reads what one task has to read; ``names`` are Kafka's names of the columns that it wants beside the coordinates."""
+    """Reads what one task has to read.
+
+    ``names`` are Kafka's names of the columns that it wants beside the coordinates.
+    """
 
     topic: str
     layout: Layout

@@ -1,10 +1,11 @@
 """Which partition a producer gives a key: the partitioners of Java's client and of librdkafka, over Arrow columns.
 
 ``murmur2``
-    Java's default, and librdkafka's ``murmur2`` and ``murmur2_random``: MurmurHash2 of the key's bytes, its sign bit cleared, modulo the
-    number of partitions. An empty key is a key.
+    Java's default, and librdkafka's ``murmur2`` and ``murmur2_random``: MurmurHash2 of the key's bytes, its sign
+    bit cleared, modulo the number of partitions. An empty key is a key.
 ``consistent_random``
-    librdkafka's default, and its ``consistent``: CRC-32 of the key's bytes, modulo the number of partitions. An empty key is none.
+    librdkafka's default, and its ``consistent``: CRC-32 of the key's bytes, modulo the number of partitions. An
+    empty key is none.
 
 A record without a key goes anywhere, so that nobody can say where another of its ID would go.
 """
@@ -31,7 +32,10 @@ _WORD_BYTES: Final = 4
 
 
 def partitions_of(keys: pa.Array, partitioner: Partitioner, partitions: int) -> Int64s:
-    """Return where each of ``n`` keys (Arrow ``binary``, null: none) goes among so many partitions: shape ``(n,)``, `NO_KEY` without one."""
+    """Return where each of ``n`` keys (Arrow ``binary``, null: none) goes among so many partitions.
+
+    Shape ``(n,)``, `NO_KEY` without one.
+    """
     found = np.full(len(keys), NO_KEY, np.int64)
     placed = np.asarray(keys.is_valid())
     if partitioner == "consistent_random":

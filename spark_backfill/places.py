@@ -55,7 +55,7 @@ def check_places(
     report: str | None = None,
     scratch: str | None = None,
 ) -> None:
-    """Refuse what would put a run's files among those that are read, or take these away with an output that is replaced.
+    """Refuse what would put a run's files among those that are read, or remove these with an output that is replaced.
 
     ``output`` None: no snapshot stays.
 

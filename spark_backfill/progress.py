@@ -1,7 +1,7 @@
 """How far a run is: a plain value, made from what Spark says of its stages, and the line that a person reads.
 
-Spark counts tasks. What a *reading* task has read is taken to be an equal share of all offsets, since the job cuts its reading
-into parts of about equal size; the figures are estimates, and exact only at the end.
+Spark counts tasks. What a *reading* task has read is taken to be an equal share of all offsets, since the job cuts
+its reading into parts of about equal size; the figures are estimates, and exact only at the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _LEAST_SHARE: Final = 0.02
 
 
 class StageCount(NamedTuple):
-    """What Spark says of a stage: its number, its tasks, those that are over, and whether it gives rows to another stage."""
+    """What Spark says of a stage.
+
+    Its number, its tasks, those that are over, and whether it gives rows to another stage.
+    """
 
     number: int
     tasks: int
@@ -33,8 +36,8 @@ class Progress:
     - ``step``: ``reading`` (from the source, up to the shuffle) or ``writing`` (sorted files).
     - ``tasks``, ``done``: tasks of the step, and those that are over.
     - ``offsets``, ``read``: offsets to be read in all, and about how many of them are.
-    - ``seconds``: since the step began; ``per_second``: offsets, while reading; ``seconds_left``: of this step, None while
-      too little of it is over to tell.
+    - ``seconds``: since the step began; ``per_second``: offsets, while reading; ``seconds_left``: of this step,
+      None while too little of it is over to tell.
     """
 
     step: Step
@@ -58,7 +61,8 @@ class Progress:
             parts.append(f"about {self.read:,} of {self.offsets:,} offsets, {self.per_second:,.0f}/s")
         if self.seconds_left is not None:
             parts.append(
-                f"{length_text(round(self.seconds_left) * 1_000, most_units=2)} left to {'read' if self.step == 'reading' else 'write'}"
+                f"{length_text(round(self.seconds_left) * 1_000, most_units=2)} left to "
+                f"{'read' if self.step == 'reading' else 'write'}"
             )
         return ", ".join(parts)
 
@@ -75,8 +79,8 @@ class Progress:
 class Meter:
     """Makes a `Progress` of what Spark says now; has no clock, the time (s) is given.
 
-    Stages that give nothing to another one and come before the first that does are preparations, and are passed over until
-    one of them turns out to be all there is.
+    Stages that give nothing to another one and come before the first that does are preparations, and are passed
+    over until one of them turns out to be all there is.
     """
 
     def __init__(self, offsets: int) -> None:

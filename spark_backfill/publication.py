@@ -49,7 +49,10 @@ def describe(
     spark_start_seconds: float,
     seconds: float,
 ) -> Made:
-    """Describe the snapshot whose slots have these outcomes; ``seconds`` are those of the run, without the start of Spark."""
+    """Describe the snapshot whose slots have these outcomes.
+
+    ``seconds`` are those of the run, without the start of Spark.
+    """
     manifest = make_manifest(
         history,
         plan,

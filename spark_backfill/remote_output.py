@@ -1,4 +1,7 @@
-"""A snapshot behind a URL: made in a folder on this machine, uploaded when it is whole, its manifest after its files."""
+"""A snapshot behind a URL.
+
+It is made in a folder on this machine, and uploaded when it is whole, its manifest after its files.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ def check_shared(options: Options, spark: SparkSession) -> None:
     """See to it that workers on other machines can hand over what they write.
 
     Raises:
-        BackfillError: there may be such workers, the output is a URL, or none, and nobody named a folder that is shared.
+        BackfillError: there may be such workers, the output is a URL, or none, and nobody named a folder that is
+            shared.
     """
     master = spark.sparkContext.master or ""
     if (
@@ -74,8 +78,8 @@ def _upload(target: UrlTarget | None, folder: Path) -> None:
     """Publish a snapshot at a URL: all files go up first, then the manifest, then the report. Without a target nowhere.
 
     Raises:
-        SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no manifest, or the
-            error says that the snapshot is there nevertheless.
+        SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no
+            manifest, or the error says that the snapshot is there nevertheless.
     """
     if target is None:
         return

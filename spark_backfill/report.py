@@ -16,16 +16,21 @@ class Report:
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``:
       records without an ID; ``marks``: IDs remembered at the cut;
       ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
-    - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to another partition now.
+    - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to
+      another partition now.
     - ``malformed``: where IDs are compared, records whose ID the order cannot read.
-    - ``duplicates_or_expired``: how many of these records (and marks of the base) are no IDs remembered at the cut: duplicates, and
-      those that the window does not reach; None where IDs are compared, in units, or where the topic is re-sharded.
-    - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and ``base_marks`` what
-      was taken from it.
-    - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the whole history.
-    - ``shared``: the memory that was rebuilt, without what may be a secret of its URL, None without one; ``shared_marks``: how many marks it was given.
+    - ``duplicates_or_expired``: how many of these records (and marks of the base) are no IDs remembered at the
+      cut: duplicates, and those that the window does not reach; None where IDs are compared, in units, or where
+      the topic is re-sharded.
+    - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and
+      ``base_marks`` what was taken from it.
+    - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the
+      whole history.
+    - ``shared``: the memory that was rebuilt, without what may be a secret of its URL, None without one;
+      ``shared_marks``: how many marks it was given.
     - ``skipped``: partitions that contribute nothing, with the reason.
-    - ``seconds``: of the whole run, without the start of Spark and the loading of a shared memory; ``records_per_second``: ``records`` by them.
+    - ``seconds``: of the whole run, without the start of Spark and the loading of a shared memory;
+      ``records_per_second``: ``records`` by them.
     """
 
     output: str
@@ -81,7 +86,10 @@ def make_report(
     malformed: int = 0,
     one_mark_each: bool = True,
 ) -> Report:
-    """Return the report of a snapshot that was made; ``one_mark_each``: every record with an ID, and mark of the base, is one mark at most."""
+    """Return the report of a snapshot that was made.
+
+    ``one_mark_each``: every record with an ID, and mark of the base, is one mark at most.
+    """
     files = [file for entry in manifest.partitions for file in entry.files]
     marks = sum(file.marks for file in files)
     return Report(

@@ -1,8 +1,8 @@
 """Re-sharding: where the marks of a topic go that has more partitions than when its records were written.
 
-A record's key says to which partition the next one with that key goes. Where that is another one, its mark is left in both: in its own
-partition, where a duplicate may be unread still, and *elsewhere*, in the partition of its key, as a sighting just before that one's
-cut (`dedup_sdk._marks.elsewhere`).
+A record's key says to which partition the next one with that key goes. Where that is another one, its mark is left
+in both: in its own partition, where a duplicate may be unread still, and *elsewhere*, in the partition of its key,
+as a sighting just before that one's cut (`dedup_sdk._marks.elsewhere`).
 
 **Meaning.** Such a mark has the offset ``~c``, where ``c`` is the cut of the partition that takes it,
 ``q``, and the timestamp of its own record. It says: when the group had completed ``q`` up to ``c``, it had
@@ -82,7 +82,9 @@ class Reshard:
         return elsewhere(self.cuts[partition])
 
     def widened(self, history: History) -> History:
-        """Return a history that has all partitions: those that contribute nothing are empty, and take what comes from others.
+        """Return a history that has all partitions.
+
+        Those that contribute nothing are empty, and take what comes from others.
 
         Raises:
             BackfillError: the topic has more partitions.
@@ -90,8 +92,8 @@ class Reshard:
         there = {each.partition for each in history.offset_ranges} | set(history.skipped)
         if max(there) >= self.partitions:
             raise BackfillError(
-                f"topic {history.topic!r} has {max(there) + 1} partitions, and --partitions {self.partitions} is fewer: give "
-                "the number that it has, or will have"
+                f"topic {history.topic!r} has {max(there) + 1} partitions, and --partitions "
+                f"{self.partitions} is fewer: give the number that it has, or will have"
             )
         known = {each.partition: each for each in history.offset_ranges}
         empty = (
@@ -109,14 +111,15 @@ class Reshard:
     def doubt(self, topic: str, partitions: int, records: int, keyless: int, moved: int) -> str | None:
         """Return a line where the partitioner cannot be the producers', None where nothing speaks against it.
 
-        ``partitions`` is how many the topic has, the others are counted of the records of its last one: nobody wrote there before it had
-        so many, so that all keys there are placed among so many.
+        ``partitions`` is how many the topic has, the others are counted of the records of its last one: nobody
+        wrote there before it had so many, so that all keys there are placed among so many.
         """
         if partitions != self.partitions or not moved:
             return None
         return (
-            f"warning: {moved:,} of {records - keyless:,} records with a key in {topic}[{partitions - 1}] would lie elsewhere by "
-            f"{self.partitioner} among {partitions} partitions: is it what the producers use? See --partitioner"
+            f"warning: {moved:,} of {records - keyless:,} records with a key in {topic}[{partitions - 1}] "
+            f"would lie elsewhere by {self.partitioner} among {partitions} partitions: is it what the "
+            "producers use? See --partitioner"
         )
 
 

@@ -12,8 +12,9 @@ from spark_backfill.time_fold import Folded, TimeFold, leave_out
 class ReshardFold:
     """Takes rows in any order; an offset below zero says that the record lies in another partition.
 
-    Sightings of one partition are ordered by their offsets, those of several by their timestamps. So the last one here is found first,
-    then the latest elsewhere; of these two the later one stays, and the one here where they are of the same time.
+    Sightings of one partition are ordered by their offsets, those of several by their timestamps. So the last one
+    here is found first, then the latest elsewhere; of these two the later one stays, and the one here where they
+    are of the same time.
     """
 
     def __init__(self, keep_from_ms: int | None) -> None:

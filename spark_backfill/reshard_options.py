@@ -22,13 +22,14 @@ def add_reshard_options(add: Callable[..., Any]) -> None:
         "--partitions",
         type=int,
         metavar="N",
-        help="re-shard: the topic has N partitions now, so that IDs are also remembered in the partition where their record's key "
-        "goes now; with --partitioner and --group",
+        help="re-shard: the topic has N partitions now, so that IDs are also remembered in the partition "
+        "where their record's key goes now; with --partitioner and --group",
     )
     add(
         "--partitioner",
         choices=PARTITIONERS,
-        help="with --partitions: how the topic's producers place keys; murmur2 is Java's default, consistent_random librdkafka's",
+        help="with --partitions: how the topic's producers place keys; murmur2 is Java's default, "
+        "consistent_random librdkafka's",
     )
 
 
@@ -41,32 +42,37 @@ def read_reshard_options(given: argparse.Namespace, window: Window, sources: Sou
     if given.partitions is None:
         if given.partitioner is not None:
             raise ConfigurationError(
-                f"--partitioner {given.partitioner} needs --partitions: only to re-shard a topic are its keys placed anew"
+                f"--partitioner {given.partitioner} needs --partitions: only to re-shard a topic are its "
+                "keys placed anew"
             )
         return None
     if given.partitioner is None:
         raise ConfigurationError(
-            f"--partitions {given.partitions} needs --partitioner: say how the producers place keys, {' or '.join(PARTITIONERS)}"
+            f"--partitions {given.partitions} needs --partitioner: say how the producers place keys, "
+            f"{' or '.join(PARTITIONERS)}"
         )
     if given.group is None or given.assume_processed:
         vouching = "--assume-processed" if given.assume_processed else "--whole-topic"
         raise ConfigurationError(
-            f"--partitions {given.partitions} needs --group alone: marks go to other partitions, where nobody sees how far a group is in "
-            f"theirs, so that with {vouching} messages that were never handled may be hidden; leave {vouching} out"
+            f"--partitions {given.partitions} needs --group alone: marks go to other partitions, where "
+            f"nobody sees how far a group is in theirs, so that with {vouching} messages that were never "
+            f"handled may be hidden; leave {vouching} out"
             + (", and give --group GROUP" if given.group is None else "")
         )
     if not 0 < given.partitions <= _MOST_PARTITIONS:
         raise ConfigurationError(
-            f"--partitions {given.partitions}: a topic has 1 to {_MOST_PARTITIONS} partitions; give the number that it has now"
+            f"--partitions {given.partitions}: a topic has 1 to {_MOST_PARTITIONS} partitions; give the "
+            "number that it has now"
         )
     if window.count is not None:
         raise ConfigurationError(
-            f"--window {window} cannot be re-sharded: a count is one of a partition's own records; give a window by time alone"
+            f"--window {window} cannot be re-sharded: a count is one of a partition's own records; give a "
+            "window by time alone"
         )
     archive = sources.archive
     if archive is not None and place_of(archive.columns, "key").column == NOWHERE:
         raise ConfigurationError(
-            f"--partitions {given.partitions} places records by their keys, and --columns key={NOWHERE} says that there are none: "
-            "name the column of the keys"
+            f"--partitions {given.partitions} places records by their keys, and --columns key={NOWHERE} "
+            "says that there are none: name the column of the keys"
         )
     return Reshard(partitions=given.partitions, partitioner=given.partitioner)

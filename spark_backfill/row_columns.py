@@ -18,8 +18,9 @@ from spark_backfill.runs import Rows, by_partition
 def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
     """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
 
-    A column ``producer`` (binary), where there is one, has the value of the header that names it, and one ``redriven`` the digest of the ID together with
-    a redrive header; to ``reshard`` them there has to be one with their keys.
+    A column ``producer`` (binary), where there is one, has the value of the header that names it, and one
+    ``redriven`` the digest of the ID together with a redrive header; to ``reshard`` them there has to be one with
+    their keys.
     """
     if not batch.num_rows:
         return

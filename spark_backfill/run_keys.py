@@ -11,8 +11,8 @@ from dedup_sdk.ids._spec import GroupKeys, Redrivable, redriven_keys
 class RunKeys:
     """Reads the keys of records for a run of a group (`dedup_sdk.ids._redrive`).
 
-    Without a group a redrive header changes no key; then ``redriven`` has the keys that the headers of the records which were asked about
-    last give besides, by row: the group that a header names knows the record by that one.
+    Without a group a redrive header changes no key; then ``redriven`` has the keys that the headers of the records
+    which were asked about last give besides, by row: the group that a header names knows the record by that one.
     """
 
     def __init__(self, keys: Redrivable, group: str | None) -> None:

@@ -1,9 +1,10 @@
 """Runs: rows of a log, folded and packed before they are shuffled.
 
-A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as *blocks*, one a slot: a
-block is one row for Spark, with its marks as a few packed columns. So the shuffle moves few large rows; millions of small ones
-would cost more than reading the log does, in conversions alone. In a run each ID has one mark already, so that an ID on half
-of all records is a mark a run. Where a topic is re-sharded a run leaves blocks in other partitions' slots, too.
+A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as
+*blocks*, one a slot: a block is one row for Spark, with its marks as a few packed columns. So the shuffle moves
+few large rows; millions of small ones would cost more than reading the log does, in conversions alone. In a run
+each ID has one mark already, so that an ID on half of all records is a mark a run. Where a topic is re-sharded a
+run leaves blocks in other partitions' slots, too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ RUN_ROWS: Final = 500_000
 
 BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
-    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings binary, findings string, "
-    "watched_digests binary, watched_offsets binary"
+    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings "
+    "binary, findings string, watched_digests binary, watched_offsets binary"
 )
 _NAMES: Final = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
 _COUNTED: Final = 7
@@ -49,8 +50,9 @@ _NO_OFFSET: Final = 2**63 - 1
 class Tally:
     """What is counted of rows: how many, how many of them without an ID, and where and when they lie.
 
-    ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1 without any.
-    Where they are re-sharded, ``keyless`` have no key, and the key of those that ``moved`` goes to another partition now.
+    ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1
+    without any. Where they are re-sharded, ``keyless`` have no key, and the key of those that ``moved`` goes to
+    another partition now.
     """
 
     first_offset: int = _NO_OFFSET
@@ -63,7 +65,10 @@ class Tally:
 
     @property
     def begin_ms(self) -> int | None:
-        """The timestamp (ms) where these rows begin, None where none has one; that of the newest where the first one has none."""
+        """The timestamp (ms) where these rows begin, None where none has one.
+
+        It is that of the newest where the first one has none.
+        """
         if self.newest_ms < 0:
             return None
         return self.first_ms if self.first_ms >= 0 else self.newest_ms
@@ -82,9 +87,9 @@ class Tally:
 class Rows(NamedTuple):
     """Rows of one partition: ``n`` offsets and timestamps (ms), and the digests of those that have an ID.
 
-    ``keyed`` says which do (bool, shape ``(n,)``); None: all. ``producers`` are those of all ``n`` rows, None where nobody asked.
-    So are ``targets``: where records of the same key go now (`spark_backfill.reshard`); and ``redriven``: the digests of IDs together with redrive
-    headers, None in a row without one.
+    ``keyed`` says which do (bool, shape ``(n,)``); None: all. ``producers`` are those of all ``n`` rows, None
+    where nobody asked. So are ``targets``: where records of the same key go now (`spark_backfill.reshard`); and
+    ``redriven``: the digests of IDs together with redrive headers, None in a row without one.
     """
 
     offsets: Int64s
@@ -136,7 +141,10 @@ class Rows(NamedTuple):
         return Marks(b"".join(digest for _, digest in found), self.offsets[rows], self.timestamps[rows])
 
     def moved(self, partition: int) -> _Moved | None:
-        """Return those that have an ID, and a key that goes to another partition than this one now; None: there are none."""
+        """Return those that have an ID, and a key that goes to another partition than this one now.
+
+        None: there are none.
+        """
         if self.targets is None:
             return None
         targets = self.targets if self.keyed is None else self.targets[self.keyed]
@@ -165,12 +173,13 @@ class _Beside(NamedTuple):
 class Block(NamedTuple):
     """The marks of a run that belong to one slot, and, in a partition's first slot, what was counted of the run.
 
-    In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset. Where a report was
-    asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was found in the run. So are the marks of
-    offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not count.
+    In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset.
+    Where a report was asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was
+    found in the run. So are the marks of offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None:
+    none are), of which the timestamps do not count.
 
-    Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left out (None: none
-    were), and in a count window their marks bear numbers: they come before all rows.
+    Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left
+    out (None: none were), and in a count window their marks bear numbers: they come before all rows.
     """
 
     slot: int
@@ -194,10 +203,10 @@ class _Pending:
 class RunPacker:
     """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
-    ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left out. ``findings``: a report was
-    asked for, so that rows have to come as in a count window, and what is found in each run goes with its blocks.
-    ``reshard``: marks go to the partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows
-    may come from two logs.
+    ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left
+    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and what is found in
+    each run goes with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by
+    partition the bits of `watched_marks`, where rows may come from two logs.
     """
 
     def __init__(
@@ -345,8 +354,8 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
         lengths = {len(each) for each in (offsets, timestamps, *numbered)}
         if lengths != {len(digests) / DIGEST_BYTES}:
             message = (
-                f"a block of slot {slot} has {len(digests)} bytes of digests, and columns of {sorted(lengths)} values; the "
-                "shuffle has damaged it, run the job again"
+                f"a block of slot {slot} has {len(digests)} bytes of digests, and columns of "
+                f"{sorted(lengths)} values; the shuffle has damaged it, run the job again"
             )
             raise ValueError(message)
         yield Block(

@@ -17,7 +17,10 @@ from spark_backfill.shared_servers import SERVER_OPTIONS, SharedServer, add_serv
 _OF_SHARED: Final = ("shared_scope", "shared_cluster", "shared_prefix", "shared_origin")
 _WITHOUT: Final = {
     "whole-topic": "consumers take all that is there for handled, and ask nobody; give --group GROUP",
-    "compact": "what the group has handled by now is not asked; give --group GROUP, with --base if that is to be read too",
+    "compact": (
+        "what the group has handled by now is not asked; give --group GROUP, with --base if that is to be "
+        "read too"
+    ),
     "partitions": "consumers of a shared memory find an ID wherever its record lies; leave --partitions out",
     "order": "a shared memory has IDs that are looked up; leave one of them out",
     "unit": "a unit lies in one partition, and what it leaves is not shared; leave one of them out",
@@ -34,7 +37,8 @@ _OF_OUTPUT: Final = {
 class SharedOptions:
     """A shared memory to be rebuilt, and where in it: see the help of each option.
 
-    ``cluster``: the name that stands for the cluster's ID, None: the ID. ``origin``: the topic whose scope counts, None: the topic itself.
+    ``cluster``: the name that stands for the cluster's ID, None: the ID. ``origin``: the topic whose scope counts,
+    None: the topic itself.
     """
 
     server: SharedServer
@@ -61,8 +65,9 @@ def add_shared_options(add: Callable[..., Any]) -> None:
     add(
         "--shared",
         metavar="URL",
-        help="a memory that consumers share, to be rebuilt beside the snapshot, or without --output in its place: redis://HOST:PORT/DB "
-        "(rediss://, unix://, of a cluster redis+cluster://, rediss+cluster://), postgresql+psycopg://HOST:PORT/DATABASE",
+        help="a memory that consumers share, to be rebuilt beside the snapshot, or without --output in its "
+        "place: redis://HOST:PORT/DB (rediss://, unix://, of a cluster redis+cluster://, "
+        "rediss+cluster://), postgresql+psycopg://HOST:PORT/DATABASE",
     )
     add(
         "--shared-scope",
@@ -122,5 +127,6 @@ def check_window(window: Window) -> None:
     """
     if window.count is not None or window.time_ms is None:
         raise ConfigurationError(
-            f"--window {window}: a shared memory forgets by time alone, and cannot be rebuilt for a window by count; give e.g. 7d"
+            f"--window {window}: a shared memory forgets by time alone, and cannot be rebuilt for a window "
+            "by count; give e.g. 7d"
         )

@@ -1,7 +1,8 @@
 """Into a memory that consumers share: the marks of a run's snapshot, loaded by Spark's tasks.
 
-It is done when all files are written and before the snapshot is published: what is wrong with a history is found before, so that nothing of it is
-shared. A task that is tried again loads the same once more, which changes nothing (`dedup_sdk.shared._protocol`).
+It is done when all files are written and before the snapshot is published: what is wrong with a history is found
+before, so that nothing of it is shared. A task that is tried again loads the same once more, which changes nothing
+(`dedup_sdk.shared._protocol`).
 
 Finished files are loaded, not the rows of the folding tasks: what is loaded cannot be taken back, and a
 history may turn out to be inconsistent in the last task. An ID's remaining life counts from the end of its
@@ -112,10 +113,11 @@ def load_marks(
     window_ms: int,
     patience_s: float = 0.0,
 ) -> int:
-    """Load marks of different IDs, each for what is left of the window; return how many that were. A store that is away is waited for.
+    """Load marks of different IDs, each for what is left of the window; return how many that were.
 
-    A consumer that lived until ``newest_ms``, where the history of the partition ends, would have what was seen last at ``t`` for
-    ``window - (newest - t)`` more. To that comes a sixteenth of the window, as everywhere, and up to 1/64 since batches have one life.
+    A store that is away is waited for. A consumer that lived until ``newest_ms``, where the history of the
+    partition ends, would have what was seen last at ``t`` for ``window - (newest - t)`` more. To that comes a
+    sixteenth of the window, as everywhere, and up to 1/64 since batches have one life.
     """
     left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)
     timestamps = _near(marks.timestamps)
@@ -133,7 +135,10 @@ def load_marks(
 
 
 def left_ms(timestamps: Int64s, *, newest_ms: int, window_ms: int) -> Int64s:
-    """Return how long each mark lasts from now on (ms), 0 or less where it does not; one without a timestamp lasts for the window."""
+    """Return how long each mark lasts from now on (ms), 0 or less where it does not.
+
+    One without a timestamp lasts for the window.
+    """
     step = max(1, window_ms // STEPS)
     left = window_ms + window_ms // GRACE - (newest_ms - _near(timestamps))
     rounded = np.minimum(-(-left // step) * step, window_ms)
@@ -176,8 +181,8 @@ def load_snapshot(
 ) -> int:
     """Load the marks of the group's snapshot, which all workers see at its folder; return how many those were.
 
-    What a server was told before it was started anew it may have forgotten, so that all is loaded again then. ``around`` wraps the task, for tests
-    that let it fail.
+    What a server was told before it was started anew it may have forgotten, so that all is loaded again then.
+    ``around`` wraps the task, for tests that let it fail.
 
     Raises:
         BackfillError: the server cannot be asked, or is started anew again and again.
@@ -209,7 +214,8 @@ def load_snapshot(
                 return loaded
             before = after
     raise BackfillError(
-        f"{where} was started anew whenever it was loaded, {LOADS} times, and may have forgotten what it was told: see what ends it, and run it again"
+        f"{where} was started anew whenever it was loaded, {LOADS} times, and may have forgotten what it "
+        "was told: see what ends it, and run it again"
     )
 
 

@@ -1,4 +1,7 @@
-"""Where a memory that consumers share lies, as the command line says it: a server of Redis, a cluster of them, or a table of PostgreSQL."""
+"""Where a memory that consumers share lies, as the command line says it.
+
+A server of Redis, a cluster of them, or a table of PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +53,18 @@ class SharedServer(Protocol):
         """
 
     def prepare(self) -> str | None:
-        """Ask for the first time, and make what the store needs; return a line on what that was, None where it was nothing.
+        """Ask for the first time, and make what the store needs.
+
+        Return a line on what that was, None where it was nothing.
 
         Raises:
             SharedStoreError, ConfigurationError: it cannot be used.
         """
 
     def incarnation(self) -> str:
-        """Return what changes when the server is started anew, or another one takes over: it may have forgotten then what it was told.
+        """Return what changes when the server is started anew, or another one takes over.
+
+        It may have forgotten then what it was told.
 
         Raises:
             SharedStoreError: it cannot be asked.
@@ -94,7 +101,8 @@ class RedisServer:
     def prepare(self) -> str | None:
         """See `SharedServer`."""
         with closing(self.connect()) as store:
-            # ClaimGatekeeper that nobody has, one a bucket: whether each is where it is asked for is known before a history is read for nothing.
+            # ClaimGatekeeper that nobody has, one a bucket: whether each is where it is asked for is known before
+            # a history is read for nothing.
             asked = [bucket.to_bytes(4) + bytes(12) for bucket in range(self.buckets)]
             store.release(asked, [0] * len(asked))
         return None
@@ -192,7 +200,8 @@ def read_server(given: argparse.Namespace) -> SharedServer:
     else:
         said = redacted_url(url) if found and _is_whole(url) else "***"
         raise ConfigurationError(
-            f"--shared {said} is no URL of a shared memory: give e.g. {_EXAMPLE}, or postgresql+psycopg://localhost/work"
+            f"--shared {said} is no URL of a shared memory: give e.g. {_EXAMPLE}, or "
+            "postgresql+psycopg://localhost/work"
         )
     # Whatever is wrong is told before anything is asked.
     server.connect().close()

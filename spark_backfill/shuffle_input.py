@@ -1,4 +1,7 @@
-"""The rows to shuffle of a run that folds in offset order: from the topic, by the chosen reader, and from an archive."""
+"""The rows to shuffle of a run that folds in offset order.
+
+From the topic, by the chosen reader, and from an archive.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ def read_shuffled_rows(
     shuffle: SlotShuffle,
     archive: Archive | ParquetArchive | None,
 ) -> DataFrame:
-    """Return the rows (`spark_backfill.slot_shuffle`) of the offset ranges, at least one of which has offsets to read."""
+    """Return the rows (`spark_backfill.slot_shuffle`) of the offset ranges.
+
+    At least one of them has offsets to read.
+    """
     frames: list[DataFrame] = []
     if in_log := log_bounds(offset_ranges):
         frames.append(_of_topic(spark, options, in_log, shuffle))

@@ -15,8 +15,10 @@ class SlotOutcome:
     """One slot, written by the attempt whose result Spark kept.
 
     - ``slot``: its number in the plan; ``folder``: where the attempt wrote.
-    - ``records``, ``unkeyed``: rows that were read, and those of them without an ID (counted in a partition's first slot).
-    - ``keyless``, ``moved``: as `spark_backfill.runs.Tally`; ``malformed``: records whose ID the order of `LastId` cannot read.
+    - ``records``, ``unkeyed``: rows that were read, and those of them without an ID (counted in a partition's
+      first slot).
+    - ``keyless``, ``moved``: as `spark_backfill.runs.Tally`; ``malformed``: records whose ID the order of `LastId`
+      cannot read.
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
     - ``file``: the sorted file, None when nothing is remembered.

@@ -1,22 +1,23 @@
 """The shuffle of a run that folds rows in offset order: which slot a row goes to, and in which order its task reads it.
 
-A row has a *fold key*. In a partition the rows of one key go to one slot, and its task folds them together, in offset order; only `TALLIES` go
-to each slot. The key is
+A row has a *fold key*. In a partition the rows of one key go to one slot, and its task folds them together, in
+offset order; only `TALLIES` go to each slot. The key is
 
 - the digest of the source, where IDs are compared with the last one of their source;
-- the digest of the looked-up ID, for a *sighting*: where `LastId` has a second opinion, each record has a second row of this kind, which has no
-  ID. Only the last sighting of an ID counts, so a batch has one row for each digest;
+- the digest of the looked-up ID, for a *sighting*: where `LastId` has a second opinion, each record has a second
+  row of this kind, which has no ID. Only the last sighting of an ID counts, so a batch has one row for each
+  digest;
 - `IN_UNITS`, where records belong to units: then all rows of a partition have this one key;
-- `TALLIES`, for what each task counted in the partition. These rows sort before all others, so that a slot's task knows where the history
-  begins before it folds anything;
-- `WATCHED`, in the first slot of a partition: offsets that are checked for a second record (`spark_backfill.duplicate_offsets`), each with a
-  digest of its record.
+- `TALLIES`, for what each task counted in the partition. These rows sort before all others, so that a slot's task
+  knows where the history begins before it folds anything;
+- `WATCHED`, in the first slot of a partition: offsets that are checked for a second record
+  (`spark_backfill.duplicate_offsets`), each with a digest of its record.
 
-Rows are shuffled one by one, without a partial fold in the task that reads them: the state of a source is a fold in offset order, and two
-parts of such a fold cannot be merged. Spark sorts the rows of a slot, on disk where memory is short. The task folds them as they stream
-by, and keeps one source in memory at a time. Sightings have the digest of their ID as the key, so in the files their marks lie between
-those of the sources, as in a store, and the history is read once. Both kinds are kept for the longer of the two windows, because a store
-has one horizon.
+Rows are shuffled one by one, without a partial fold in the task that reads them: the state of a source is a fold
+in offset order, and two parts of such a fold cannot be merged. Spark sorts the rows of a slot, on disk where
+memory is short. The task folds them as they stream by, and keeps one source in memory at a time. Sightings have
+the digest of their ID as the key, so in the files their marks lie between those of the sources, as in a store, and
+the history is read once. Both kinds are kept for the longer of the two windows, because a store has one horizon.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ _PREFIX_BYTES: Final = 2
 class _Rows(NamedTuple):
     """The columns of a batch.
 
-    ``prefixes`` are the first two bytes of the fold keys, as numbers; ``others`` the digests that a second opinion looks up (empty: there is none).
+    ``prefixes`` are the first two bytes of the fold keys, as numbers; ``others`` the digests that a second opinion
+    looks up (empty: there is none).
     """
 
     partitions: NDArray[np.int32]
@@ -75,7 +77,8 @@ class _Rows(NamedTuple):
 class SlotShuffle:
     """A function from batches of `ROWS_SCHEMA` to batches of `SHUFFLED_SCHEMA`; a reader calls it in its own task.
 
-    ``group``: whose redrive headers are part of an ID; None: nobody's. ``watch``: by partition the bits of `is_watched`, where some offset may come with two records.
+    ``group``: whose redrive headers are part of an ID; None: nobody's. ``watch``: by partition the bits of
+    `is_watched`, where some offset may come with two records.
     """
 
     spec: OrderedSpec
@@ -84,7 +87,10 @@ class SlotShuffle:
     watch: Mapping[int, int] = field(default_factory=dict)
 
     def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> SlotShuffle:
-        """Return it for an archive of which these offsets are read; ``has_duplicates``: some of them certainly come twice."""
+        """Return it for an archive of which these offsets are read.
+
+        ``has_duplicates``: some of them certainly come twice.
+        """
         if isinstance(self.spec, UnitSpec):
             # Rows of one offset meet in any case.
             return self

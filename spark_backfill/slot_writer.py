@@ -39,9 +39,10 @@ _CERTAIN_TIMES = 16
 class SlotWriter:
     """A function for ``mapInArrow``: blocks in, a JSON `SlotOutcome` a slot out.
 
-    ``keep_from_ms`` has the horizon of each partition. With a count window the blocks have to come in offset order, and ``accepted``
-    has how many IDs were accepted in what the base has of a partition. A last sighting beyond ``now_ms`` counts as one at that time
-    in what is found out for a report. ``resharded``: there may be marks of other partitions.
+    ``keep_from_ms`` has the horizon of each partition. With a count window the blocks have to come in offset
+    order, and ``accepted`` has how many IDs were accepted in what the base has of a partition. A last sighting
+    beyond ``now_ms`` counts as one at that time in what is found out for a report. ``resharded``: there may be
+    marks of other partitions.
     """
 
     folder: str
@@ -114,7 +115,10 @@ class _SlotState:
             check_one_record(partition, join_marks(self._watched))
 
     def findings(self, slot: Slot, now_ms: int, *, with_producers: bool) -> Findings | None:
-        """What all runs say together of the slot's IDs, and what they said themselves; None where no report was asked for."""
+        """What all runs say together of the slot's IDs, and what they said themselves.
+
+        None where no report was asked for.
+        """
         if not self._sightings:
             return None
         lower_ids = slot.range * sum(part.count for part in self._sightings)
@@ -154,7 +158,10 @@ def write_marks(path: Path, marks: Marks) -> SortedFile | None:
 
 
 def write_pages(path: Path, pages: Iterator[Marks]) -> SortedFile | None:
-    """Write pages of marks, none of them empty, that ascend by digest as one sorted file; None, and no file, when there are none."""
+    """Write pages of marks, none of them empty, that ascend by digest as one sorted file.
+
+    None, and no file, when there are none.
+    """
     first = next(pages, None)
     if first is None:
         return None

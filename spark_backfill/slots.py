@@ -1,7 +1,8 @@
 """Slots: the units of the one shuffle, each a digest range of one partition, each one sorted file.
 
 Digests are uniform (they are SHA-256), so that ranges of equal size are known in advance to be of equal load, without a
-pass over the data to find bounds. A count window depends on the order of a whole partition: there a partition is one slot.
+pass over the data to find bounds. A count window depends on the order of a whole partition: there a partition is
+one slot.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class SlotPlan:
     slots: tuple[Slot, ...]
 
     def cut(self, partition: int, digests: bytes) -> Iterator[tuple[int, int, int]]:
-        """Yield slot, start and end of the offset ranges of digests that lie in one slot, the partition's first slot in any case.
+        """Yield slot, start and end of the offset ranges of digests that lie in one slot.
 
-        ``digests`` are ``16 * n`` bytes, ascending where the partition has more than one slot. The range is found from the
-        first two bytes of a digest. Raises `KeyError` where the plan does not have the partition.
+        The partition's first slot comes in any case. ``digests`` are ``16 * n`` bytes, ascending where the
+        partition has more than one slot. The range is found from the first two bytes of a digest. Raises
+        `KeyError` where the plan does not have the partition.
         """
         first = self._first[partition]
         ranges = self.slots[first].ranges
@@ -61,7 +63,10 @@ class SlotPlan:
                 yield first + index, start, end
 
     def numbers(self, partition: int, prefixes: Int64s) -> Int64s:
-        """Return the slot of each digest, told by its first two bytes (as a big-endian number); `KeyError` as in `cut`."""
+        """Return the slot of each digest, told by its first two bytes (as a big-endian number).
+
+        `KeyError` as in `cut`.
+        """
         first = self._first[partition]
         return first + prefixes * self.slots[first].ranges // _PREFIX_VALUES
 
@@ -80,8 +85,8 @@ def plan_slots(
 ) -> SlotPlan:
     """Cut the partitions that have something to fold into slots.
 
-    ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time. ``arriving``: about how many marks come to
-    each partition from others, so that each has slots.
+    ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time. ``arriving``: about how
+    many marks come to each partition from others, so that each has slots.
     """
     busy = [offset_range for offset_range in offset_ranges if offset_range.rows or arriving]
     least = -(-parallelism // len(busy)) if busy else 1
@@ -98,8 +103,8 @@ def plan_slots(
 def placement_column(slot: Column, count: int) -> Column:
     """Return a column by which ``repartition(count, column)`` gives every slot a task of its own.
 
-    Spark places a row by a hash of the column, which would put several slots into one task and none into another. So each
-    slot gets an integer that Spark's own hash sends to the task of the slot's number.
+    Spark places a row by a hash of the column, which would put several slots into one task and none into another.
+    So each slot gets an integer that Spark's own hash sends to the task of the slot's number.
     """
     tasks = keys = np.empty(0, np.int64)
     candidates = 16 * count
@@ -112,7 +117,10 @@ def placement_column(slot: Column, count: int) -> Column:
 
 
 def _spark_hash(numbers: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return what Spark's ``hash`` gives for integers: MurmurHash3 (x86, 32 bits) of their four bytes, with seed 42, signed."""
+    """Return what Spark's ``hash`` gives for integers.
+
+    MurmurHash3 (x86, 32 bits) of their four bytes, with seed 42, signed.
+    """
     mixed = _rotated(numbers * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
     mixed = _rotated(mixed ^ np.uint32(42), 13) * np.uint32(5) + np.uint32(0xE6546B64)
     mixed ^= np.uint32(4)

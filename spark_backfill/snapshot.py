@@ -31,8 +31,8 @@ def make_manifest(
 ) -> Manifest:
     """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history.
 
-    ``isolation`` is the level that all of the history was read with. With ``reshard`` every partition may have marks of any other, so that
-    all know as much as the one that knows least.
+    ``isolation`` is the level that all of the history was read with. With ``reshard`` every partition may have
+    marks of any other, so that all know as much as the one that knows least.
     """
     by_partition: dict[int, list[SlotOutcome]] = {
         offset_range.partition: [] for offset_range in history.offset_ranges

@@ -29,7 +29,8 @@ def read_digests(
 ) -> DataFrame:
     """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of every committed record inside the bounds.
 
-    ``settings`` are the Java client's; ``packing`` as in `with_digests`. Records of aborted transactions are not among the rows.
+    ``settings`` are the Java client's; ``packing`` as in `with_digests`. Records of aborted transactions are not
+    among the rows.
     """
     return with_digests(read_records(spark, bootstrap, topic, bounds, settings=settings), spec, packing)
 
@@ -42,16 +43,17 @@ def read_records(
     *,
     settings: Mapping[str, str],
 ) -> DataFrame:
-    """Return every committed record inside the bounds, with Kafka's columns, headers among them, and ``timestamp_ms``."""
+    """Return every committed record inside the bounds, with Kafka's columns (headers, too) and ``timestamp_ms``."""
     records = _records(spark, bootstrap, topic, bounds, settings)
     return records.withColumn("timestamp_ms", F.unix_millis("timestamp"))
 
 
 def with_digests(records: DataFrame, spec: IdSpec, packing: Packing) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records with Kafka's columns and ``timestamp_ms``.
+    """Return ``partition``, ``offset``, ``timestamp_ms`` and ``digest`` of records.
 
-    ``packing``: a producer's header adds a column ``producer`` with its last value, re-sharding one with the records' keys, and a run of a whole topic
-    one with the digests of redriven IDs (`spark_backfill.id_batches.digester`).
+    These have Kafka's columns and ``timestamp_ms``. ``packing``: a producer's header adds a column ``producer``
+    with its last value, re-sharding one with the records' keys, and a run of a whole topic one with the digests of
+    redriven IDs (`spark_backfill.id_batches.digester`).
     """
     others = []
     if packing.producer_header is not None:

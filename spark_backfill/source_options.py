@@ -16,7 +16,10 @@ from spark_backfill.client_config import read_options
 from spark_backfill.column_map import parse_columns
 
 KAFKA_SOURCES: Final = ("kafka-client", "kafka-jvm")
-"""How the topic itself can be read: by confluent-kafka in Spark's Python workers (default), or by Spark's own connector."""
+"""How the topic itself can be read.
+
+By confluent-kafka in Spark's Python workers (default), or by Spark's own connector.
+"""
 NEEDS_CONNECTOR: Final = frozenset({"kafka-jvm"})
 """Sources that want Spark's Kafka connector."""
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
@@ -36,8 +39,10 @@ _FILES: Final = (*_PLACES, *_SETTINGS)
 class SourceOptions:
     """Where history is read.
 
-    - ``kafka``: one of `KAFKA_SOURCES`, empty when the topic itself is not read; ``archive``: what else is, None: nothing.
-    - ``allow_gap``: whether offsets that are nowhere may be left out; ``packages``: coordinates of what Spark needs to read.
+    - ``kafka``: one of `KAFKA_SOURCES`, empty when the topic itself is not read; ``archive``: what else is, None:
+      nothing.
+    - ``allow_gap``: whether offsets that are nowhere may be left out; ``packages``: coordinates of what Spark
+      needs to read.
     - ``cluster_id``, ``topic_id``: whose offsets these are where no broker is asked, else empty.
     """
 
@@ -72,12 +77,14 @@ def add_source_options(add: Callable[..., Any]) -> None:
         "--source",
         action="append",
         default=[],
-        help=f"where history is read: {' or '.join(KAFKA_SOURCES)} (the topic, by confluent-kafka in Spark's workers: default, or by Spark's connector), a path or URL of an archive, or "
-        f"{TABLE}NAME of Spark's catalog; repeatable: what the topic still has counts from there",
+        help=f"where history is read: {' or '.join(KAFKA_SOURCES)} (the topic, by confluent-kafka in Spark's "
+        f"workers: default, or by Spark's connector), a path or URL of an archive, or {TABLE}NAME of "
+        "Spark's catalog; repeatable: what the topic still has counts from there",
     )
     add(
         "--format",
-        help="format of the archives: parquet (default), json (lines), text (a line is a value), delta, iceberg, avro, ...",
+        help="format of the archives: parquet (default), json (lines), text (a line is a value), delta, "
+        "iceberg, avro, ...",
     )
     add(
         "--columns",
@@ -102,7 +109,8 @@ def add_source_options(add: Callable[..., Any]) -> None:
     add(
         "--allow-gap",
         action="store_true",
-        help="go on where offsets inside the window are nowhere; coverage begins behind them, and the manifest lists them",
+        help="go on where offsets inside the window are nowhere; coverage begins behind them, and the "
+        "manifest lists them",
     )
     add(
         "--packages",
@@ -207,8 +215,9 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
         raise ConfigurationError("--source is empty; give a path, a URL, or table:NAME")
     if given.archive_isolation is None:
         raise ConfigurationError(
-            f"does {places[0]!r} have records of aborted transactions? say --archive-isolation read_committed if who wrote it "
-            "read committed records only (or nobody writes transactions to the topic), else read_uncommitted"
+            f"does {places[0]!r} have records of aborted transactions? say --archive-isolation "
+            "read_committed if who wrote it read committed records only (or nobody writes transactions to "
+            "the topic), else read_uncommitted"
         )
     return ArchiveOptions(
         places=tuple(places),

@@ -24,8 +24,8 @@ _END_S: Final = 2.0
 def watched_stages(spark: SparkSession, offsets: int, tell: Callable[[Progress], None]) -> Iterator[None]:
     """Tell twice a second how far the reading of so many offsets, and the writing, are, until the block is left.
 
-    ``tell`` is called on a thread of its own, the last time before the block is left. Where Spark does not answer (it is
-    Spark Connect, or on its way out) nothing is told: a run never fails for that.
+    ``tell`` is called on a thread of its own, the last time before the block is left. Where Spark does not answer
+    (it is Spark Connect, or on its way out) nothing is told: a run never fails for that.
     """
     over = threading.Event()
     thread = threading.Thread(
@@ -43,8 +43,9 @@ def _watch(
     spark: SparkSession, meter: Meter, tell: Callable[[Progress], None], over: threading.Event
 ) -> None:
     try:
-        # Python's own tracker counts tasks alone, and reads a store that Spark writes at most ten times a second and then only when
-        # a task begins or ends: tasks that end together would be missing until the next ones do.
+        # Python's own tracker counts tasks alone, and reads a store that Spark writes at most ten times a second
+        # and then only when a task begins or ends: tasks that end together would be missing until the next ones
+        # do.
         store: Any = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001 (Python has no other way to it)
         while not over.wait(_LOOK_S):
             try:

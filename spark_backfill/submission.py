@@ -1,8 +1,8 @@
 """The processes of a submitted job: spark-submit with its JVM, and the driver in it.
 
-They have a session of their own, so that Ctrl-C at a terminal reaches the launcher alone, and the launcher ends them in order:
-the driver first, which takes its files away, then whatever is left. When the launcher itself is killed, a shell that waits for
-the end of a pipe does the same.
+They have a session of their own, so that Ctrl-C at a terminal reaches the launcher alone, and the launcher ends
+them in order: the driver first, which takes its files away, then whatever is left. When the launcher itself is
+killed, a shell that waits for the end of a pipe does the same.
 
 The driver is ended, not the JVM: a JVM that gets a signal goes at once, and leaves the driver with a broken
 gateway in the middle of its cleaning up. So the driver prints its process ID in a line of its own.
@@ -66,9 +66,9 @@ class Submission:
         self._supervisor = Supervisor(_ENDING.format(_GRACE_S), self._folder)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the command is made by the launcher)
-                self._supervisor.command_line(self._line, shell=_SHELL), stdin=self._supervisor.stdin, stdout=self._stdout,
-                stderr=subprocess.PIPE, text=True, errors="backslashreplace", env=self._environment, cwd=self._folder,
-                start_new_session=True,
+                self._supervisor.command_line(self._line, shell=_SHELL), stdin=self._supervisor.stdin,
+                stdout=self._stdout, stderr=subprocess.PIPE, text=True, errors="backslashreplace",
+                env=self._environment, cwd=self._folder, start_new_session=True,
             )  # fmt: skip
         except BaseException as error:
             self._supervisor.end_child()

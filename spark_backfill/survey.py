@@ -21,9 +21,10 @@ Row = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSurvey:
-    """Some rows of a partition: how many, how many of them without an offset, and of the others what lies at their ends.
+    """Some rows of a partition.
 
-    ``first`` and ``last`` are those of the lowest and the highest offset, ``last_below`` that of the highest below the cut,
+    How many, how many of them without an offset, and of the others what lies at their ends. ``first`` and ``last``
+    are those of the lowest and the highest offset, ``last_below`` that of the highest below the cut,
     ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon; None: there is none.
     """
 
@@ -107,7 +108,10 @@ def _there(*values: _Value | None) -> list[_Value]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSurvey:
-    """Some rows of an archive, by partition; ``strays`` have none, and ``nameless`` no topic. ``others`` are topics that were not asked for."""
+    """Some rows of an archive, by partition; ``strays`` have none, and ``nameless`` no topic.
+
+    ``others`` are topics that were not asked for.
+    """
 
     parts: Mapping[int, PartSurvey] = field(default_factory=dict)
     strays: int = 0

@@ -1,4 +1,7 @@
-"""Folders of tables that keep a log of which of their files count: read as plain files, what was removed would be history again."""
+"""Folders of tables that keep a log of which of their files count.
+
+Read as plain files, what was removed would be history again.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
             raise unreadable(place, archive.read_options, error) from error
         if form is not None:
             raise ConfigurationError(
-                f"{redacted_url(place)!r} is a table of the format {form}, and its files alone have what the table has not any more: give "
-                f"--format {form} and, with --packages, what reads it"
+                f"{redacted_url(place)!r} is a table of the format {form}, and its files alone have what "
+                f"the table has not any more: give --format {form} and, with --packages, what reads it"
             )
 
 

@@ -1,4 +1,7 @@
-"""Where the units of a partition end, found before any of them is folded: a cut must not lie inside one, and what never ends is not waited for."""
+"""Where the units of a partition end, found before any of them is folded.
+
+A cut must not lie inside one, and what never ends is not waited for.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,20 @@ from dedup_sdk._units.ranges import MOST_HELD_BACK
 
 
 class Ends(NamedTuple):
-    """``cut``: the offset below which a snapshot may end; ``unfinished``: the offsets below it of records whose unit does not end before it."""
+    """``cut``: the offset below which a snapshot may end.
+
+    ``unfinished``: the offsets below it of records whose unit does not end before it.
+    """
 
     cut: int
     unfinished: frozenset[int]
 
 
 class UnitEnds:
-    """Takes the unit keys of a partition in offset order. In memory are the units that are open, and those that ended a while ago."""
+    """Takes the unit keys of a partition in offset order.
+
+    In memory are the units that are open, and those that ended a while ago.
+    """
 
     def __init__(self, keys: UnitKeys) -> None:
         self._keys = keys
@@ -42,8 +51,9 @@ class UnitEnds:
     def finish(self, high: int) -> Ends:
         """Say where a snapshot of what came may end, at ``high`` or a little before it.
 
-        A unit that is open there may end behind it, and lies there as a whole; as the watermark of a consumer does, the cut stays
-        outside those that are whole, too. One that has been open for longer has failed, and so have all where the cut would lie too far back.
+        A unit that is open there may end behind it, and lies there as a whole; as the watermark of a consumer
+        does, the cut stays outside those that are whole, too. One that has been open for longer has failed, and so
+        have all where the cut would lie too far back.
         """
         least = high - MOST_HELD_BACK
         begun = [unit.offsets[0] for unit in self._units.open.values()]

@@ -1,8 +1,8 @@
 """The fold of a partition whose records belong to units: the consumer's own engine, over a temporary store of the task.
 
-The marks of a unit depend on the IDs that are known at its end. So the consumer's code judges the rows in offset order, as in a replay of
-the whole history, and the marks of its store are written. Before that all rows are written to a file, because where the last units end is
-known only when all rows were read.
+The marks of a unit depend on the IDs that are known at its end. So the consumer's code judges the rows in offset
+order, as in a replay of the whole history, and the marks of its store are written. Before that all rows are
+written to a file, because where the last units end is known only when all rows were read.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class UnitRow(NamedTuple):
 class UnitFold:
     """Folds the rows of one partition, sorted by fold key and offset, in an empty folder of its own.
 
-    ``tally``, ``progress`` (that of the store), ``forgotten_ms`` and ``forgotten_number`` (the newest timestamp and the highest number of what is
-    not known any more, None: all is) are known when all pages were taken. In memory are a few slices of rows, units that are open, and what a
-    consumer keeps in memory.
+    ``tally``, ``progress`` (that of the store), ``forgotten_ms`` and ``forgotten_number`` (the newest timestamp
+    and the highest number of what is not known any more, None: all is) are known when all pages were taken. In
+    memory are a few slices of rows, units that are open, and what a consumer keeps in memory.
     """
 
     progress: Progress
@@ -153,7 +153,10 @@ class UnitFold:
     def _pass_unfinished(
         self, held: Partition, part: pa.RecordBatch, keys: list[bytes | None], ends: Ends
     ) -> None:
-        """Take the keys from records whose unit never ends: each may have been handled by itself, or not, so that it leaves doubt and no mark."""
+        """Take the keys from records whose unit never ends.
+
+        Each may have been handled by itself, or not, so that it leaves doubt and no mark.
+        """
         memory = held.memory
         if not isinstance(memory, UnitMemory):
             raise TypeError(f"{memory} has no units")

@@ -28,7 +28,8 @@ def add_unit_options(add: Callable[..., Any]) -> None:
     add(
         "--unit",
         metavar="SPEC",
-        help=f"for Lookup(unit=...): what names the unit of a record, e.g. {usual.id}; records of one stand or fall together",
+        help=f"for Lookup(unit=...): what names the unit of a record, e.g. {usual.id}; records of one stand "
+        "or fall together",
     )
     add(
         "--unit-size-header",
@@ -48,7 +49,8 @@ def add_unit_options(add: Callable[..., Any]) -> None:
     add(
         "--unit-repeats",
         metavar="WHAT",
-        help=f"with --unit: {' or '.join(get_args(Repeats))} a record whose ID an earlier one of its unit bears (default: {usual.repeats})",
+        help=f"with --unit: {' or '.join(get_args(Repeats))} a record whose ID an earlier one of its unit "
+        f"bears (default: {usual.repeats})",
     )
     add(
         "--unit-records",

@@ -14,9 +14,10 @@ from dedup_sdk.ids._columns import Need
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSpec:
-    """A `Lookup` with units as texts: its ID spec, that of the unit, the headers that say where it ends, what is told, and the window.
+    """A `Lookup` with units as texts.
 
-    ``str`` is what a manifest keeps as the ID spec.
+    Its ID spec, that of the unit, the headers that say where it ends, what is told, and the window. ``str`` is
+    what a manifest keeps as the ID spec.
     """
 
     id: str

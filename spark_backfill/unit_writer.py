@@ -1,4 +1,7 @@
-"""The task where records belong to units: folds each of its partitions and writes what that remembers as one sorted file."""
+"""The task where records belong to units.
+
+Folds each of its partitions and writes what that remembers as one sorted file.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ from spark_backfill.unit_spec import UnitSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitWriter:
-    """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset; a JSON `SlotOutcome` a slot out.
+    """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset.
 
-    ``offset ranges`` are those of the run by partition; ``now_ms`` is when the run began. As `spark_backfill.slot_writer.SlotWriter` it writes into
-    folders of this attempt, its own store as well, so that nothing stays elsewhere if it is killed.
+    A JSON `SlotOutcome` a slot out. ``offset ranges`` are those of the run by partition; ``now_ms`` is when the
+    run began. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt, its own store as
+    well, so that nothing stays elsewhere if it is killed.
     """
 
     folder: str

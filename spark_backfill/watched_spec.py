@@ -1,4 +1,7 @@
-"""Who sent a record, read on the way past: a reader that reads IDs only asks its spec for them, and shows it all fields."""
+"""Who sent a record, read on the way past.
+
+A reader that reads IDs only asks its spec for them, and shows it all fields.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from spark_backfill.findings.producer_codes import Producers, producer_codes
 
 
 class WatchedSpec:
-    """Gives the IDs of a spec, and remembers which producers a header named in the records that it was asked about last."""
+    """Gives the IDs of a spec, and remembers producers.
+
+    These are the ones that a header named in the records that it was asked about last.
+    """
 
     def __init__(self, spec: ReadsKeys, header: str) -> None:
         self._spec = spec

@@ -69,7 +69,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if name in fixtures:
                 item.add_marker(name)
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
-            # Several jobs wait for the machine; and an alarm inside a call of the JVM breaks the session for all others.
+            # Several jobs wait for the machine; and an alarm inside a call of the JVM breaks the session for all
+            # others.
             item.add_marker(pytest.mark.timeout(600))
 
 

@@ -1,7 +1,8 @@
-"""Which window? For each length the share of duplicates that it hides, the IDs that it remembers, and what the history cannot tell.
+"""Which window: what each length hides and remembers, and what the history cannot tell.
 
-A duplicate refreshes its mark, so that a window hides exactly the duplicates whose gap to the sighting
-before is no longer than the window: an advice needs nothing but the gaps.
+Each length has the share of duplicates that it hides, and the IDs that it remembers. A duplicate refreshes its
+mark, so that a window hides exactly the duplicates whose gap to the sighting before is no longer than the window:
+an advice needs nothing but the gaps.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ TARGET: Final = 0.999
 """The share of duplicates that the advised window hides."""
 
 STORE_BYTES_PER_ID: Final = 48
-"""Disk of a consumer's store for an ID that is remembered: 37 bytes, and up to 1.3 times that while old ones are on their way out."""
+"""Disk of a consumer's store for an ID that is remembered.
+
+37 bytes, and up to 1.3 times that while old ones are on their way out.
+"""
 
 SURE_DUPLICATES: Final = 10_000
 """With fewer duplicates their rarest thousandth is a handful, and the advice hangs on them."""
@@ -61,10 +65,11 @@ class Advice:
     """What the history says of windows.
 
     - ``history_ms``: how much of it was read, by the timestamps of all but the oddest thousandth of the records.
-    - ``smallest``: the shortest window that hides `TARGET` of the duplicates that were seen, rounded up to a usual length;
-      None where there are none. ``exact_ms`` is the same before rounding.
+    - ``smallest``: the shortest window that hides `TARGET` of the duplicates that were seen, rounded up to a usual
+      length; None where there are none. ``exact_ms`` is the same before rounding.
     - ``table``: windows of usual lengths, ascending, the run's own and the smallest among them.
-    - ``still_rising``: more than 1 % of the duplicates came later than half of the history: a longer one would show more.
+    - ``still_rising``: more than 1 % of the duplicates came later than half of the history: a longer one would
+      show more.
     """
 
     history_ms: int
@@ -120,8 +125,8 @@ def hidden_share(findings: Findings, window_ms: int) -> float | None:
 def round_up(length_ms: int, most_ms: int | None = None) -> Window:
     """Return the shortest window of a usual length that is not shorter; beyond a year, of whole years.
 
-    Where that would be longer than ``most_ms``, the length in whole seconds, minutes or hours, whichever is coarsest and still fits;
-    as it is where none does.
+    Where that would be longer than ``most_ms``, the length in whole seconds, minutes or hours, whichever is
+    coarsest and still fits; as it is where none does.
     """
     years = max(-(-length_ms // _ROUND_MS[-1]), 1) * _ROUND_MS[-1]
     usual = next((each for each in _ROUND_MS if each >= length_ms), years)

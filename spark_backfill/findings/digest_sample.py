@@ -1,7 +1,7 @@
 """A sample of IDs with the partitions that they came from, from which the share in more than one is told.
 
-Digests are uniform, so that the smallest ``k`` of a set are a fair sample of it, and the same ones whoever looks: those of a
-union are found among those of its parts, with every partition that has them.
+Digests are uniform, so that the smallest ``k`` of a set are a fair sample of it, and the same ones whoever looks:
+those of a union are found among those of its parts, with every partition that has them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DIGESTS: Final = 2**128
 
 
 class Estimate(NamedTuple):
-    """Of the IDs of a topic: how many (``ids``), the ``share`` of them in several partitions, and its standard error."""
+    """Of a topic's IDs: how many (``ids``), the ``share`` of them in several partitions, and its standard error."""
 
     ids: int
     share: float

@@ -19,7 +19,10 @@ MOST_REPEATERS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Repeater:
-    """An ID that came ``count`` times in a partition; offsets and timestamps (ms) of its first and its last sighting."""
+    """An ID that came ``count`` times in a partition.
+
+    Offsets and timestamps (ms) of its first and its last sighting.
+    """
 
     count: int
     digest: str
@@ -34,8 +37,9 @@ class Repeater:
 class Findings:
     """Counts of one part of a topic, or of all of it; ``+`` adds those of parts that have no record in common.
 
-    A *duplicate* is a record whose ID came before it in its partition, its *gap* the distance from the sighting just before:
-    a window of ``w`` ms hides exactly the duplicates with a gap of at most ``w``, because a duplicate refreshes its mark.
+    A *duplicate* is a record whose ID came before it in its partition, its *gap* the distance from the sighting
+    just before: a window of ``w`` ms hides exactly the duplicates with a gap of at most ``w``, because a duplicate
+    refreshes its mark.
 
     - ``partitions`` by number; ``producers`` by code (see `producer_codes`), empty where no header was named.
     - ``gaps_ms``, ``gaps_offsets``: the gaps; ``early`` of the former are negative, and hidden by any window.

@@ -1,9 +1,9 @@
 """The fold that finds gaps between sightings: vectorised inside a run, and exact over all runs of a partition.
 
-A *run* holds all records of a partition whose offsets lie in one range; the runs of a partition have no offset in common. Inside
-a run the gap between two sightings of an ID is counted at once, and of each ID one entry stays (`Sightings`). Of two entries of an
-ID that follow each other the last record of the former and the first one of the latter make one more gap. So an ID on half of all
-records costs one row a run.
+A *run* holds all records of a partition whose offsets lie in one range; the runs of a partition have no offset in
+common. Inside a run the gap between two sightings of an ID is counted at once, and of each ID one entry stays
+(`Sightings`). Of two entries of an ID that follow each other the last record of the former and the first one of
+the latter make one more gap. So an ID on half of all records costs one row a run.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def merge_runs(
 ) -> Findings:
     """Return what is known of IDs only when all runs of a partition that have them are looked at together.
 
-    The runs have no offset in common and may come in any order. A last sighting beyond ``now_ms`` counts as one at that time;
-    ``sampled`` is the most IDs that go into the sample.
+    The runs have no offset in common and may come in any order. A last sighting beyond ``now_ms`` counts as one at
+    that time; ``sampled`` is the most IDs that go into the sample.
     """
     joined = _joined(runs)
     if not joined.count:

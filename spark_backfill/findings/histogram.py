@@ -67,7 +67,10 @@ class Histogram:
         return int(self._counts.sum())
 
     def at_most(self, value: int) -> int:
-        """Return how many values are certainly at most ``value``: those of its own bucket count only if all of them are."""
+        """Return how many values are certainly at most ``value``.
+
+        Those of its own bucket count only if all of them are.
+        """
         if value < 0:
             return 0
         bucket = int(_buckets(np.array([value], np.int64))[0])

@@ -1,7 +1,8 @@
 """When IDs were last seen, counted back from the newest: how many a window of any length would remember.
 
-A ladder of series: level ``k`` counts by buckets of ``2**k`` ms, and only in the newest `WIDTH` buckets, so that a window is
-answered on the level where it is at least half as long as the series. The top level reaches back to the oldest.
+A ladder of series: level ``k`` counts by buckets of ``2**k`` ms, and only in the newest `WIDTH` buckets, so that a
+window is answered on the level where it is at least half as long as the series. The top level reaches back to the
+oldest.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _LEVELS: Final = 63
 class Recency:
     """How many IDs were last seen when. Immutable; ``+`` adds up, exactly and in any order.
 
-    ``newest_ms`` is the newest of the timestamps (ms), -1 without any. Level ``k`` is ``levels[k]``: shape ``(WIDTH,)``,
-    the last one the bucket of the newest.
+    ``newest_ms`` is the newest of the timestamps (ms), -1 without any. Level ``k`` is ``levels[k]``: shape
+    ``(WIDTH,)``, the last one the bucket of the newest.
     """
 
     __slots__ = ("_levels", "newest_ms")

@@ -18,9 +18,10 @@ _NO_CODES: Final = np.empty(0, np.uint64)
 class RunRows(NamedTuple):
     """The records of a run, in any order.
 
-    ``digests`` is ``16 * n`` bytes, one for each record with an ID; ``offsets``, ``timestamps`` (ms) and ``producers`` (codes)
-    are those of the same records, shape ``(n,)``; ``unkeyed_ms`` and ``unkeyed_producers`` those of the records without
-    an ID, shape ``(m,)``. ``names`` are the producers' names by code; without them no producer is counted.
+    ``digests`` is ``16 * n`` bytes, one for each record with an ID; ``offsets``, ``timestamps`` (ms) and
+    ``producers`` (codes) are those of the same records, shape ``(n,)``; ``unkeyed_ms`` and ``unkeyed_producers``
+    those of the records without an ID, shape ``(m,)``. ``names`` are the producers' names by code; without them no
+    producer is counted.
     """
 
     partition: int

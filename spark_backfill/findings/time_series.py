@@ -14,15 +14,18 @@ MOST_BUCKETS: Final = 1024
 _SECOND_MS: Final = 1000
 _DENSE_SECONDS: Final = 1_000_000
 _STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13)
-"""A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 2 d, 14 d, 56 d, 2 y; then ten times the last."""
+"""A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 2 d, 14 d, 56 d, 2 y.
+
+Then ten times the last.
+"""
 
 
 class TimeSeries:
     """Two counts in each bucket of time that has any: records, and duplicates among them. Immutable; ``+`` adds up.
 
-    All buckets are of one width, the smallest with which at most `MOST_BUCKETS` of them have a record; each width divides
-    the next, so that the result does not depend on the order in which parts are added. Records without a timestamp (negative)
-    are not in it.
+    All buckets are of one width, the smallest with which at most `MOST_BUCKETS` of them have a record; each width
+    divides the next, so that the result does not depend on the order in which parts are added. Records without a
+    timestamp (negative) are not in it.
     """
 
     __slots__ = ("_counts", "_starts", "width_ms")

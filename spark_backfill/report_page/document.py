@@ -25,8 +25,9 @@ _PLACES: Final = frozenset({"output", "sources", "base"})
 class Document:
     """All that a report shows.
 
-    ``facts`` are the fields of a `Manifest` without its files, and the figures of a `Report` without the places that it read from and wrote to;
-    no setting of a client is among them. ``producer_header`` is the header that names producers, None where none was given.
+    ``facts`` are the fields of a `Manifest` without its files, and the figures of a `Report` without the places
+    that it read from and wrote to; no setting of a client is among them. ``producer_header`` is the header that
+    names producers, None where none was given.
     """
 
     facts: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """A figure in the report's style, and how it gets into a page and a PNG.
 
-Colours are names of the page's style sheet in disguise: a figure is drawn in fixed ones, which its SVG replaces by variables, so that
-it follows the reader's light or dark setting.
+Colours are names of the page's style sheet in disguise: a figure is drawn in fixed ones, which its SVG replaces by
+variables, so that it follows the reader's light or dark setting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ WARM: Final = "#b4530a"
 SHADE: Final = "#eef0f3"
 CARD: Final = "#fefefe"
 _VARIABLES: Final = {
-    INK: "--ink", MUTED: "--muted", LINE: "--line", MAIN: "--main", SOFT: "--soft", WARM: "--warm", SHADE: "--shade", CARD: "--card",
+    INK: "--ink", MUTED: "--muted", LINE: "--line", MAIN: "--main", SOFT: "--soft", WARM: "--warm",
+    SHADE: "--shade", CARD: "--card",
 }  # fmt: skip
 _PAPER: Final = "#ffffff"
 _PNG_DOTS_PER_INCH: Final = 220

@@ -1,4 +1,7 @@
-"""A report as files: ``report.html``, which needs no other file and no network, a PNG for each figure, and ``findings.json``."""
+"""A report as files: ``report.html``, a PNG for each figure, and ``findings.json``.
+
+The page needs no other file and no network.
+"""
 
 from __future__ import annotations
 

@@ -255,6 +255,7 @@ def _marks(axis: Any, advice: Advice, window: Window | None, *, labelled: bool) 
             right = np.log(at / low) > 0.7 * np.log(high / low)
             axis.annotate(
                 f"{name}: {length(at)}", (at, 0.04 + 0.12 * place), xycoords=("data", "axes fraction"),
-                xytext=(-4 if right else 4, 0), textcoords="offset points", ha="right" if right else "left", fontsize=8, color=colour,
+                xytext=(-4 if right else 4, 0), textcoords="offset points", ha="right" if right else "left",
+                fontsize=8, color=colour,
                 bbox={"facecolor": CARD, "edgecolor": "none", "alpha": 0.85, "pad": 1},
             )  # fmt: skip

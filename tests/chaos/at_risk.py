@@ -2,11 +2,11 @@
 
 at risk
     messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
-    implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not committed.
-    Where a memory is shared, what was handled while that was away; that it refused what a run completed too late explains nothing by itself:
-    a run that lives keeps its claims.
-    So is what worker threads have in hand when a partition goes: the consumer does not wait for them. And what was handled of a unit
-    that is not over then.
+    implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not
+    committed. Where a memory is shared, what was handled while that was away; that it refused what a run completed
+    too late explains nothing by itself: a run that lives keeps its claims. So is what worker threads have in hand
+    when a partition goes: the consumer does not wait for them. And what was handled of a unit that is not over
+    then.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ STALL_NS = 500_000_000
 HAND_OVER_NS = 1_000_000_000
 """Nanoseconds in which worker threads may still begin a call, while their consumer hands a partition over."""
 LEFT_NS = 20_000_000_000
-"""Nanoseconds in which a batch is handled whose messages were judged, and not claimed, while a shared memory was away."""
+"""Nanoseconds in which a batch is handled that was judged, and not claimed, while a shared memory was away."""
 TOLD_WITHIN_NS = 3_000_000_000
 """Nanoseconds after which a run that is back and was told nothing has kept its partitions."""
 
 
 def messages_at_risk(history: History, message_of: Mapping[Place, Place]) -> list[set[Place]]:
-    """Return, for each fault, the messages that may have one more call because of it; ``message_of``: each record's message."""
+    """Return, for each fault, the messages that may have one more call because of it.
+
+    ``message_of``: each record's message.
+    """
     by_run: dict[str, list[Call]] = defaultdict(list)
     for call in sorted(history.calls, key=lambda each: each.ended_ns):
         by_run[call.run].append(call)
@@ -121,7 +124,10 @@ def _cut_by(
     message_of: Mapping[Place, Place],
     by_run: Mapping[str, list[Call]],
 ) -> set[Place]:
-    """Return what was handled of units that were not over when a run ended, or a partition went: such a unit comes again whole."""
+    """Return what was handled of units that were not over when a run ended, or a partition went.
+
+    Such a unit comes again whole.
+    """
     if not history.unit_span or not isinstance(end, Crash | Notice):
         return set()
     highest: dict[int, int] = {}
@@ -140,7 +146,10 @@ def _cut_by(
 def _put_out(
     history: History, safety: Safety, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
 ) -> list[set[Place]]:
-    """Return, for each time that the group put a run out, or refused its last commit, what it had done and could not commit."""
+    """Return what a run had done and could not commit.
+
+    There is an entry for each time that the group put it out, or refused its last commit.
+    """
     found: list[set[Place]] = []
     for notice in history.notices:
         if notice.kind in {"lost", "refused"}:
@@ -181,8 +190,8 @@ def _outlived(
 def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place]]:
     """Return, for each record whose ID was seen last a window or longer before the newest time then known, its message.
 
-    No store has to know that sighting any more, although the record's own time is near to it: what is older than a window is
-    collected, and a record that hangs on it is delivered as unverified.
+    No store has to know that sighting any more, although the record's own time is near to it: what is older than a
+    window is collected, and a record that hangs on it is delivered as unverified.
     """
     found: list[set[Place]] = []
     newest_ms: dict[int, int] = {}
@@ -200,8 +209,9 @@ def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:
     """Return the calls, in order, whose completion may not have been written when the run ended.
 
-    Those of the last list (of one, as a rule), and what ended within a tenth of a second before the end of the one before it: after
-    that one the consumer looked whether it was time to write. When the last began says nothing, on a machine that is busy.
+    Those of the last list (of one, as a rule), and what ended within a tenth of a second before the end of the one
+    before it: after that one the consumer looked whether it was time to write. When the last began says nothing,
+    on a machine that is busy.
     """
     if not calls:
         return []

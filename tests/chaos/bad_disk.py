@@ -1,7 +1,9 @@
-"""Disks that fail: the system calls of a worker that reach below its store's folder are refused, with EIO or EROFS, while a file says so.
+"""Disks that fail.
 
-The worker has the kernel ask another process before each of these calls (seccomp's user notification), so that nothing has to be mounted,
-and nothing is refused that is not the store's. ``python -m tests.chaos.bad_disk FD FOLDER`` is that other process.
+The system calls of a worker that reach below its store's folder are refused, with EIO or EROFS, while a file says
+so. The worker has the kernel ask another process before each of these calls (seccomp's user notification), so that
+nothing has to be mounted, and nothing is refused that is not the store's.
+``python -m tests.chaos.bad_disk FD FOLDER`` is that other process.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _ARCHITECTURES: Final[dict[str, tuple[int, int, dict[str, int]]]] = {
         0xC000003E,
         317,
         {
-            "write": 1, "pread64": 17, "pwrite64": 18, "writev": 20, "fsync": 74, "fdatasync": 75, "ftruncate": 77, "rename": 82,
+            "write": 1, "pread64": 17, "pwrite64": 18, "writev": 20, "fsync": 74, "fdatasync": 75, "ftruncate": 77,
+            "rename": 82,
             "mkdir": 83, "link": 86, "unlink": 87, "openat": 257, "fallocate": 285,
         },
     ),
@@ -39,13 +42,15 @@ _ARCHITECTURES: Final[dict[str, tuple[int, int, dict[str, int]]]] = {
         0xC00000B7,
         277,
         {
-            "mkdirat": 34, "unlinkat": 35, "linkat": 37, "renameat": 38, "ftruncate": 46, "fallocate": 47, "openat": 56, "write": 64,
+            "mkdirat": 34, "unlinkat": 35, "linkat": 37, "renameat": 38, "ftruncate": 46, "fallocate": 47,
+            "openat": 56, "write": 64,
             "writev": 66, "pread64": 67, "pwrite64": 68, "fsync": 82, "fdatasync": 83,
         },
     ),
 }  # fmt: skip
 _PATH_AT: Final = {
-    "openat": 1, "rename": 0, "renameat": 1, "mkdir": 0, "mkdirat": 1, "link": 0, "linkat": 1, "unlink": 0, "unlinkat": 1,
+    "openat": 1, "rename": 0, "renameat": 1, "mkdir": 0, "mkdirat": 1, "link": 0, "linkat": 1, "unlink": 0,
+    "unlinkat": 1,
 }  # fmt: skip
 """Which argument is a path; of all others the first is a file that is open."""
 _OPEN_FLAGS_AT: Final = 2
@@ -133,7 +138,10 @@ def may_refuse() -> bool:
 
 
 def be_refused(disk: Path) -> None:
-    """Have another process asked before this thread, or one that it starts from now on, changes or reads files below ``disk``."""
+    """Have another process asked before this thread changes or reads files below ``disk``.
+
+    So it is for threads that this one starts from now on.
+    """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:

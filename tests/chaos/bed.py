@@ -1,4 +1,7 @@
-"""The cluster of a run: a real broker from its jars or in a container, a proxy before its producers, and one before each of its consumers."""
+"""The cluster of a run.
+
+A real broker from its jars or in a container, a proxy before its producers, and one before each of its consumers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ _SETTINGS: Final = {
     "group.consumer.session.timeout.ms": str(SESSION_MS),
     # Aborted transactions are ended soon, and hanging ones too.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-    # A broker on a busy machine is not put out of its own cluster while its coordinators load; a restart takes that much longer.
+    # A broker on a busy machine is not put out of its own cluster while its coordinators load; a restart takes
+    # that much longer.
     "broker.session.timeout.ms": "4000",
 }
 
@@ -110,7 +114,8 @@ class ContainerCluster:
             except DockerException as error:
                 said = " ".join(str(error).split())[:200]
                 raise KafkaHelperError(
-                    f"{self._container.image} does not start ({said}); name another image by DEDUP_TEST_KAFKA_IMAGE, or take --broker jars"
+                    f"{self._container.image} does not start ({said}); name another image by "
+                    "DEDUP_TEST_KAFKA_IMAGE, or take --broker jars"
                 ) from None
             self._made = True
 
@@ -145,7 +150,10 @@ class Bed:
 
     @property
     def database(self) -> PostgreSQL:
-        """PostgreSQL in a container, started when it is first asked for. Raises `KafkaHelperError` where no engine answers."""
+        """PostgreSQL in a container, started when it is first asked for.
+
+        Raises `KafkaHelperError` where no engine answers.
+        """
         if self._database is None:
             if (trouble := engine_trouble()) is not None:
                 raise KafkaHelperError(f"{trouble}; start one, or play another scenario")

@@ -1,4 +1,7 @@
-"""The sender of a topic that bridges copy into the workers' topic: processes of their own, which are killed, stopped and cut off."""
+"""The sender of a topic that bridges copy into the workers' topic.
+
+Processes of their own, which are killed, stopped and cut off.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from tests.chaos.sender import Sender, plain
 from tests.chaos.topic_log import read_log, read_messages, record_of
 from tests.support.producing import Outgoing
 
-_MAIN: Final = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.bridged_sender import main; sys.exit(main(sys.argv[1]))"
+_MAIN: Final = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.bridged_sender import main; "
+    "sys.exit(main(sys.argv[1]))"
+)
 _ROOT: Final = Path(__file__).parents[2]
 _LOOK_S: Final = 0.2
 _COPIED_S: Final = 90.0
@@ -54,7 +60,8 @@ class BridgedSender(Sender):
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, folder: Path, *, straight: str, bridged: list[str], atomic: bool, broken: str, **others: Any
+        self, bootstrap: str, topic: str, folder: Path, *, straight: str, bridged: list[str], atomic: bool,
+        broken: str, **others: Any
     ) -> None:  # fmt: skip
         super().__init__(bootstrap, SOURCE.format(topic=topic), **others)
         self.folder, self._straight, self._bridged, self._atomic = folder, straight, bridged, atomic
@@ -73,7 +80,9 @@ class BridgedSender(Sender):
         folder = self.folder / f"bridge-{number}"
         folder.mkdir(exist_ok=True)
         told = {**self._told, "bootstrap": self._bridged[number]}
-        self._processes[number] = SupervisedChild([sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=folder, output=self._log)  # fmt: skip
+        self._processes[number] = SupervisedChild(
+            [sys.executable, "-c", _MAIN, json.dumps(told), str(_ROOT)], folder=folder, output=self._log
+        )
 
     def kill_bridge(self, number: int) -> None:
         """SIGKILL."""
@@ -89,7 +98,9 @@ class BridgedSender(Sender):
 
     def lift_fallen(self) -> int:
         """Start bridges again that ended by themselves; return how many."""
-        fallen = [n for n, each in enumerate(self._processes) if each is not None and each.exit_status is not None]  # fmt: skip
+        fallen = [
+            n for n, each in enumerate(self._processes) if each is not None and each.exit_status is not None
+        ]
         for number in fallen:
             self.kill_bridge(number)
             self.start_bridge(number)
@@ -114,7 +125,9 @@ class BridgedSender(Sender):
         for process in self._processes:
             if process is not None:
                 process.signal(signal.SIGTERM)
-        late = [process for process in self._processes if process is not None and process.wait(_END_S) is None]  # fmt: skip
+        late = [
+            process for process in self._processes if process is not None and process.wait(_END_S) is None
+        ]
         self.end()
         if late:
             raise TimeoutError(f"{self.topic}: a bridge did not end in order; see {self.folder}")
@@ -139,12 +152,18 @@ class BridgedSender(Sender):
         described = admin.describe_topics(TopicCollection([self.topic]))[self.topic].result(_END_S)
         mark = topic_digits(log_name(cluster, topic_id_of(described)))
         lies_in = f"{cluster}.{self.topic}{mark and '~' + mark}"
-        return [self._name(lies_in, each) for each in read_messages(self._straight, self.topic, self.partitions)]  # fmt: skip
+        return [
+            self._name(lies_in, each) for each in read_messages(self._straight, self.topic, self.partitions)
+        ]
 
     @staticmethod
     def _name(lies_in: str, message: Any) -> bytes:
         ident = record_of(message).ident
-        return source_id(f"{lies_in}-{message.partition()}", message, message.headers()) if ident is None else ident  # fmt: skip
+        return (
+            source_id(f"{lies_in}-{message.partition()}", message, message.headers())
+            if ident is None
+            else ident
+        )
 
     def _committed(self) -> dict[int, int]:
         reader = Consumer({"bootstrap.servers": self._straight, "group.id": self.topic, "log_level": 0})
@@ -169,11 +188,18 @@ def main(argument: str) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
     told = json.loads(argument)
     sabotage(told["broken"])
-    common = {"bootstrap.servers": told["bootstrap"], "log_level": 0, "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 5_000}  # fmt: skip
+    common = {
+        "bootstrap.servers": told["bootstrap"],
+        "log_level": 0,
+        "reconnect.backoff.max.ms": 200,
+        "socket.timeout.ms": 5_000,
+    }
     bridge = Bridge(
-        {**common, "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": SESSION_MS // 10, "topic.metadata.refresh.interval.ms": 1_000},
+        {**common, "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": SESSION_MS // 10,
+         "topic.metadata.refresh.interval.ms": 1_000},
         {**common, "transaction.timeout.ms": _TRANSACTION_MS},
-        topics=[told["source"]], rename=told["target"], partitions="same", group=told["source"], id=f"header:{ID_HEADER}",
+        topics=[told["source"]], rename=told["target"], partitions="same", group=told["source"],
+        id=f"header:{ID_HEADER}",
         transactions="always" if told["atomic"] else "never",
     )  # fmt: skip
     signal.signal(signal.SIGTERM, lambda *_: bridge.stop())

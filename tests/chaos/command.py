@@ -28,7 +28,10 @@ from tests.chaos.table import SCENARIOS
 
 _ALL: Final = "all"
 _OVERHEAD_S: Final = 240.0
-"""Seconds that a scenario may take besides twice the time of its faults: to start, to handle what is left, to be looked at."""
+"""Seconds that a scenario may take besides twice the time of its faults.
+
+To start, to handle what is left, to be looked at.
+"""
 _BROKERS: Final = 2
 """On so many brokers a scenario is played, where one forgets what it was told (see `forgetful`)."""
 _START_S: Final = 300.0
@@ -97,7 +100,10 @@ def end_bed(open_things: ExitStack) -> None:
 
 
 def play(scenario: Scenario, choice: Choice, bed: Bed, asked: argparse.Namespace) -> Report | None:
-    """Play one scenario and write down what came of it; None when that could not be judged, `ForgetfulBrokerError` when it is the broker's fault."""
+    """Play one scenario and write down what came of it.
+
+    None when that could not be judged, `ForgetfulBrokerError` when it is the broker's fault.
+    """
     try:
         with within(2 * choice.seconds + _OVERHEAD_S, scenario.name):
             report = direct(scenario, choice, bed, keep=asked.keep)

@@ -1,4 +1,7 @@
-"""The worker processes of a run: started, stopped in order or out of it, and started again when they end by an error."""
+"""The worker processes of a run.
+
+Started, stopped in order or out of it, and started again when they end by an error.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,10 @@ class Run:
         return read_journal(Path(self.options.journal), self.name)
 
     def idle_s(self) -> float:
-        """Return for how long, seconds, it has had no partition; 0 while it has one, and for one that the group gave none."""
+        """Return for how long, seconds, it has had no partition.
+
+        It is 0 while it has one, and for one that the group gave none.
+        """
         held: set[int] = set()
         since_ns, kind = self._began_ns, ""
         for notice in self.journal()[1]:
@@ -107,7 +113,8 @@ class Run:
         """Ask whether its client reaches the broker; None when it does not answer."""
         asked_ns = time.monotonic_ns()
         self.signal(signal.SIGHUP)
-        # Its main thread hears signals between two calls of the client, of which a question to a broker takes ten seconds.
+        # Its main thread hears signals between two calls of the client, of which a question to a broker takes ten
+        # seconds.
         until = time.monotonic() + REACH_S + _SIGNAL_S
         said: bool | None = None
         while said is None and not self.over and time.monotonic() < until:

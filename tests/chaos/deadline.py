@@ -1,4 +1,7 @@
-"""Nothing may hang: what is not over in time ends by an error that says where it stood, and else the whole process ends."""
+"""Nothing may hang.
+
+What is not over in time ends by an error that says where it stood, and else the whole process ends.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ class OverdueError(RuntimeError):
 
 @contextmanager
 def within(seconds: float, what: str, *, grace_s: float = GRACE_S) -> Generator[None]:
-    """Raise `OverdueError` in the block once it has taken so long; end the process with status 2 if that does not end it.
+    """Raise `OverdueError` in the block once it has taken so long.
 
-    For the main thread only, and not inside another one: there is one alarm.
+    End the process with status 2 if that does not end it. For the main thread only, and not inside another one:
+    there is one alarm.
     """
 
     def ring(_: int, frame: FrameType | None) -> None:

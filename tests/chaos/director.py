@@ -49,7 +49,10 @@ _PAUSE_S: Final = 0.2
 _LAST_WORDS_S: Final = 0.5
 _LAST_LINES: Final = 40
 _HANGING_S: Final = 120.0
-"""The group keeps the partitions of a member that was killed for its session timeout, 45 s by default where brokers set it (KIP-848)."""
+"""The group keeps the partitions of a member that was killed for its session timeout.
+
+That is 45 s by default where brokers set it (KIP-848).
+"""
 _AWAY_S: Final = 20.0
 
 
@@ -119,7 +122,8 @@ def direct(scenario: Scenario, choice: Choice, bed: Bed, *, keep: Path | None = 
 
 def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Path) -> Sender:
     settings: dict[str, Any] = {
-        "partitions": scenario.partitions, "per_second": scenario.per_second, "seed": choice.seed, "recipe": scenario.recipe,
+        "partitions": scenario.partitions, "per_second": scenario.per_second, "seed": choice.seed,
+        "recipe": scenario.recipe,
         "skew_ms": scenario.skew_ms, "strays": bool(scenario.memory),
     }  # fmt: skip
     if scenario.outbox:
@@ -127,14 +131,15 @@ def _sender(scenario: Scenario, choice: Choice, bed: Bed, topic: str, folder: Pa
     if scenario.bridged:
         bed.kafka.create_topic(SOURCE.format(topic=topic), scenario.partitions)
         return BridgedSender(
-            bed.producers.bootstrap, topic, folder, straight=bed.kafka.bootstrap, bridged=[each.bootstrap for each in bed.consumers],
+            bed.producers.bootstrap, topic, folder, straight=bed.kafka.bootstrap,
+            bridged=[each.bootstrap for each in bed.consumers],
             atomic=bool(choice.seed % 2) or bool(choice.broken), broken=choice.broken, **settings,
         )  # fmt: skip
     return Sender(bed.producers.bootstrap, topic, **settings)
 
 
 def _refused(history: History) -> dict[str, int]:
-    """Return, as faults, how often the broker refused a commit when partitions went, and how often it put a member out."""
+    """Return as faults how often the broker refused a commit of partitions that went, and put a member out."""
     kinds = Counter(notice.kind for notice in history.notices)
     named = {"commit-refused": kinds["refused"], "put-out": kinds["lost"]}
     return {name: count for name, count in named.items() if count}
@@ -171,7 +176,10 @@ def _disks(scenario: Scenario, choice: Choice) -> Disks:
 
 
 def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
-    """Play; return what was seen and, where messages were left and nothing was handled any more, where the workers stood."""
+    """Play; return what was seen.
+
+    Where messages were left and nothing was handled any more, return also where the workers stood.
+    """
     for host in range(scenario.hosts):
         stage.start(host)
     stage.await_partitions()
@@ -251,8 +259,9 @@ def _where_they_stand(stage: Stage) -> tuple[str, ...]:
 def _gathered(stage: Stage) -> tuple[str, ...]:
     """Wait until every worker has partitions, if there are enough; return where those stand that get none for long.
 
-    One whose client does not reach a broker that is there is started again, as whoever looks after it would: a client that gets an
-    answer without brokers while its last connection drops forgets them all, and never connects again.
+    One whose client does not reach a broker that is there is started again, as whoever looks after it would: a
+    client that gets an answer without brokers while its last connection drops forgets them all, and never connects
+    again.
     """
     while len(stage.crew.alive) <= stage.watch.partitions:
         waiting = [run for run in stage.crew.alive if run.idle_s() > 0]
@@ -277,7 +286,10 @@ def _lived(stage: Stage, partition: int, at_ns: int) -> int:
 
 
 def _kept(stage: Stage, partition: int, offset: int, at_ns: int) -> int:
-    """Return the number of the partition that a record was in at a moment: one that a restore of the broker took away lived elsewhere."""
+    """Return the number of the partition that a record was in at a moment.
+
+    One that a restore of the broker took away lived elsewhere.
+    """
     for number, (restored_ns, end) in enumerate(stage.restores, 1):
         if at_ns < restored_ns and offset >= end.get(partition, 0):
             return partition + BEFORE_A_RESTORE * number

@@ -1,7 +1,7 @@
 """What is known of a message with which something is wrong: enough to explain it without another run.
 
-Its records and calls, and in the order of time what its partition went through meanwhile: who was told that it came or went,
-what was committed, what was done to whom, what the consumers said of it.
+Its records and calls, and in the order of time what its partition went through meanwhile: who was told that it
+came or went, what was committed, what was done to whom, what the consumers said of it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ Place = tuple[int, int]
 def evidence(
     what: str, history: History, message: Place, message_of: Mapping[Place, Place], at_ns: int | None = None
 ) -> str:
-    """Return what is known of a message, in lines, the first of which says what is wrong with it; times are seconds of the machine's monotonic clock.
+    """Return what is known of a message, in lines, the first of which says what is wrong with it.
 
-    ``at_ns``: when it went wrong, where that is not when the message was handled.
+    Times are seconds of the machine's monotonic clock. ``at_ns``: when it went wrong, where that is not when the
+    message was handled.
     """
     partition = message[0]
     places = {place for place, first in message_of.items() if first == message} | {message}
@@ -38,7 +39,8 @@ def evidence(
         if (record.partition, record.offset) in places
     ]
     events = [
-        (call.ended_ns, f"{call.run} HANDLED {call.partition}@{call.offset}, begun {_s(call.began_ns)}, as: {call.verdict}")
+        (call.ended_ns, (f"{call.run} HANDLED {call.partition}@{call.offset}, begun {_s(call.began_ns)}, as: "
+            f"{call.verdict}"))
         for call in calls
     ]  # fmt: skip
     begin = calls[0].began_ns - _AROUND_NS if calls else 0

@@ -1,9 +1,9 @@
 """A defect of the broker's that no client can do anything about, told by the broker's log.
 
-When a broker loses the leadership of ``__consumer_offsets`` and gets it back while its group coordinator loads, the end of the first
-load is taken for that of the second (Kafka 4.1): the coordinator goes to work knowing older offsets or none, puts all
-members out, and writes what may never be loaded again, so that nobody answers for the group any more. It notices at its first write,
-or when its own load comes to an end.
+When a broker loses the leadership of ``__consumer_offsets`` and gets it back while its group coordinator loads,
+the end of the first load is taken for that of the second (Kafka 4.1): the coordinator goes to work knowing older
+offsets or none, puts all members out, and writes what may never be loaded again, so that nobody answers for the
+group any more. It notices at its first write, or when its own load comes to an end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What operators do to the offsets of a group that has no members, and what they do it with: plain clients and the broker's admin interface."""
+"""What operators do to the offsets of a group that has no members, and what they do it with.
+
+Plain clients and the broker's admin interface.
+"""
 
 from __future__ import annotations
 

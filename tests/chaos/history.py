@@ -23,8 +23,8 @@ from typing import Literal, NamedTuple
 class LogRecord(NamedTuple):
     """A record of the topic as a plain reader sees it; ``ident`` is None where it bears no ID.
 
-    ``rejected``: it says that it belongs to a unit which is a duplicate. The log tells, not the sender: of a batch whose answer was lost that does not
-    know where it is.
+    ``rejected``: it says that it belongs to a unit which is a duplicate. The log tells, not the sender: of a batch
+    whose answer was lost that does not know where it is.
     """
 
     partition: int
@@ -38,8 +38,8 @@ class LogRecord(NamedTuple):
 class Call(NamedTuple):
     """A call of a handler that returned.
 
-    ``verdict`` is for those who look for a cause; all that is judged by it is whether a message was handled without a claim, late, because
-    a shared memory had been away.
+    ``verdict`` is for those who look for a cause; all that is judged by it is whether a message was handled
+    without a claim, late, because a shared memory had been away.
     """
 
     run: str
@@ -178,8 +178,8 @@ class History:
         settled: what was committed by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
-        exactly: whether work and ID are in one transaction, so that no fault explains that something is there twice, and one who has
-            lost a partition may begin what it cannot end.
+        exactly: whether work and ID are in one transaction, so that no fault explains that something is there
+            twice, and one who has lost a partition may begin what it cannot end.
         now_ms: the wall clock when the last record had been handled: later timestamps count as this one.
         told: what the runs' consumers logged.
         persisted: the IDs that were ever in the sender's outbox, or that bridges had to bring; None: there are none.
@@ -212,7 +212,8 @@ class History:
 EARLIER = 1_000
 """Added to the partitions of a topic that was deleted since, for each time that it was made anew."""
 BEFORE_A_RESTORE = 1_000_000
-"""Added to the partitions of records that the broker lost when a backup of its disk was put back, times the number of that restore.
+"""Added to the partitions of records that the broker lost in a restore, times the number of that restore.
 
-An ID in such a partition is the same message as in the one that is there now.
+In a restore a backup of its disk is put back. An ID in such a partition is the same message as in the one that is
+there now.
 """

@@ -43,7 +43,8 @@ def _inbox(stage: Stage) -> None:
 
 INBOX: Final = Scenario(
     name="inbox",
-    summary="work in PostgreSQL with `Inbox`; workers are killed and stopped, the database is killed, connections are cut",
+    summary="work in PostgreSQL with `Inbox`; workers are killed and stopped, the database is killed, "
+    "connections are cut",
     play=_inbox,
     broken="id-apart",
     mode="inbox",

@@ -84,7 +84,10 @@ def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
 
 
 def read_reach(path: Path, since_ns: int) -> bool | None:
-    """Return what a run said last of whether its client reaches the broker; None when it has said nothing since then."""
+    """Return what a run said last of whether its client reaches the broker.
+
+    None when it has said nothing since then.
+    """
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     entries = [json.loads(line) for line in lines if b'"reached"' in line]
     return entries[-1]["reached"] if entries and entries[-1]["ns"] >= since_ns else None

@@ -13,7 +13,10 @@ _SILENCE_S: Final = 20.0
 
 
 def read_letters(bootstrap: str, topic: str, partitions: int) -> list[tuple[DeadLetter, Any]]:
-    """Return every dead letter, with its message: one that was written twice, before and after a kill, is there twice."""
+    """Return every dead letter, with its message.
+
+    One that was written twice, before and after a kill, is there twice.
+    """
     found: list[tuple[DeadLetter, Any]] = []
     reader = Consumer(
         {

@@ -1,4 +1,7 @@
-"""The memory that the workers of a run share: a server that keeps what it is told, is killed, stands still, and cuts connections."""
+"""The memory that the workers of a run share.
+
+A server that keeps what it is told, is killed, stands still, and cuts connections.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,10 @@ class SqlMemory:
 
 @contextmanager
 def shared_memory(kind: MemoryKind, folder: Path, bed: Bed) -> Iterator[Memory | None]:
-    """Start one of a kind; None where none is wanted. Redis runs in a folder, where it is installed; PostgreSQL is that of all scenarios."""
+    """Start one of a kind; None where none is wanted.
+
+    Redis runs in a folder, where it is installed; PostgreSQL is that of all scenarios.
+    """
     if kind == "redis":
         (folder / "redis").mkdir()
         with redis_server("installed" if HAS_REDIS else "container", folder / "redis", *_KEPT) as redis:

@@ -1,4 +1,7 @@
-"""The scenario of a memory that consumers of different partitions share: they die and freeze, and so does the memory."""
+"""The scenario of a memory that consumers of different partitions share.
+
+They die and freeze, and so does the memory.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,8 @@ def _excuse(stage: Stage, at_ns: int) -> None:
 
 SHARED: Final = Scenario(
     name="shared",
-    summary="partitions share a memory in Redis: workers are killed, stopped, and busy for longer than a lease; Redis is killed and stopped, connections to it are cut",
+    summary="partitions share a memory in Redis: workers are killed, stopped, and busy for longer than a lease; "
+    "Redis is killed and stopped, connections to it are cut",
     play=_shared,
     broken="mark-at-claim",
     memory="redis",

@@ -64,7 +64,10 @@ def _operator(stage: Stage) -> None:
 
 
 def stop_somehow(stage: Stage) -> None:
-    """End all workers, in order or by SIGKILL, which leaves more in their stores than the group has committed; some lose their disk."""
+    """End all workers, in order or by SIGKILL, which leaves more in their stores than the group has committed.
+
+    Some lose their disk.
+    """
     if stage.random.random() < 0.5:
         stage.stop_all()
         return
@@ -134,7 +137,8 @@ def _note(stage: Stage, partition: int, before: int, offset: int, *, end: int) -
 
 OPERATOR: Final = Scenario(
     name="operator",
-    summary="the group is moved back and forward by every tool's habits: texts kept, lost, of an older commit; dedup rewind",
+    summary="the group is moved back and forward by every tool's habits: texts kept, lost, of an older commit; "
+    "dedup rewind",
     play=_operator,
     broken="believe-any-text",
     disks=None,

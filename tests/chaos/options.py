@@ -35,9 +35,10 @@ class WorkerOptions:
     """One worker's options.
 
     Attributes:
-        mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order from threads
-            of its own, ``run`` leaves the threads to the consumer, in the order of each key, and fails now and then, ``letters`` is
-            the same with dead letters for messages that always fail until they are sent again, ``inbox`` works in a database.
+        mode: ``iterate`` is the loop of the README, ``consume`` takes lists, ``workers`` completes in any order
+            from threads of its own, ``run`` leaves the threads to the consumer, in the order of each key, and
+            fails now and then, ``letters`` is the same with dead letters for messages that always fail until they
+            are sent again, ``inbox`` works in a database.
         work_ms: what handling takes on average, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.

@@ -4,8 +4,9 @@ Which records are one message the naive log says (`tests.support.naive_log`), as
 prediction of verdicts: it judges runs of processes from outside, by the calls of their handlers and the commits.
 
 message
-    what the application should see once: the records of one partition that bear the same ID, each no later than a window
-    after the one before it; of all partitions where a memory is shared. A record without an ID is a message by itself.
+    what the application should see once: the records of one partition that bear the same ID, each no later than a
+    window after the one before it; of all partitions where a memory is shared. A record without an ID is a message
+    by itself.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Judgement:
         unsettled: records that were not committed although all was done.
         regressed: commits below an earlier one, of a partition whose offsets nobody set.
         unsent: IDs that were in the sender's outbox, or that bridges had to bring, and are not in the log.
-        unpersisted: records whose ID was never in the sender's outbox, nor one that bridges had to bring: a resend would bear another one.
+        unpersisted: records whose ID was never in the sender's outbox, nor one that bridges had to bring: a resend
+            would bear another one.
         recopied: records beyond those that bridges had to bring, by their IDs, where each is copied once.
         examples: a few of what is wrong, with all that is known of it (see `evidence`).
     """
@@ -186,9 +188,10 @@ def unhandled(
     skips: Sequence[Skip],
     by_key: Sequence[ByKey],
 ) -> set[Place]:
-    """Return the messages that nobody handled, though they were to be: those with a record that nobody skipped for good, nor hid for its key.
+    """Return the messages that nobody handled, though they were to be.
 
-    ``calls``: the records that handlers were called with.
+    Those with a record that nobody skipped for good, nor hid for its key. ``calls``: the records that handlers
+    were called with.
     """
     final = [skip for skip in skips if not skip.taken_back]
     hidden = _hidden_by_key(log, calls, by_key)
@@ -220,7 +223,10 @@ def _hidden_by_key(log: Iterable[LogRecord], calls: Collection[Place], by_key: S
 
 
 def _given_up(history: History, message_of: Mapping[Place, Place]) -> set[Place]:
-    """Return the records of messages that became dead letters: these are ends, so that copies of them are duplicates."""
+    """Return the records of messages that became dead letters.
+
+    These are ends, so that copies of them are duplicates.
+    """
     given_up = {message_of.get(place, place) for place in history.given_up}
     return {place for place, message in message_of.items() if message in given_up}
 

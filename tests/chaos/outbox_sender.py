@@ -1,4 +1,7 @@
-"""The application that sends with an outbox: a process of its own, which is killed and stopped, and started again on the same outbox."""
+"""The application that sends with an outbox.
+
+A process of its own, which is killed and stopped, and started again on the same outbox.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
 from tests.support.outbox_worker import audit, audited
 
-_MAIN: Final = "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.outbox_sender import main; sys.exit(main(sys.argv[1]))"
+_MAIN: Final = (
+    "import sys; sys.path.insert(0, sys.argv[2]); from tests.chaos.outbox_sender import main; "
+    "sys.exit(main(sys.argv[1]))"
+)
 _ROOT: Final = Path(__file__).parents[2]
 _LIFE: Final = 1_000_000
 """Numbers of messages in one life at most: those of the next begin behind them."""
@@ -34,7 +40,8 @@ _AT_WORK: Final = 30
 class OutboxSender(Sender):
     """A `Sender` whose messages go through a `DedupProducer` in a process that may be killed.
 
-    What was ever on its disk is known (`persisted`): a trigger notes each dedup key in the transaction that persists it.
+    What was ever on its disk is known (`persisted`): a trigger notes each dedup key in the transaction that
+    persists it.
     """
 
     def __init__(
@@ -51,7 +58,8 @@ class OutboxSender(Sender):
         super().__init__(bootstrap, topic, per_second=per_second, seed=seed, **others)
         self.folder = folder / "outbox"
         self._told = {
-            "bootstrap": bootstrap, "topic": topic, "folder": str(self.folder), "per_second": per_second, "seed": seed, "broken": broken
+            "bootstrap": bootstrap, "topic": topic, "folder": str(self.folder), "per_second": per_second,
+            "seed": seed, "broken": broken
         }  # fmt: skip
         self._lives = 0
         self._process: SupervisedChild | None = None

@@ -21,8 +21,8 @@ class Report:
         resent: records that the sender sent more than once.
         rebalances: callbacks of all workers.
         seconds: how long it took.
-        stuck: where the workers stood, where messages were left and nothing was handled any more, where one had no partition for
-            long, or where one did not end in order.
+        stuck: where the workers stood, where messages were left and nothing was handled any more, where one had no
+            partition for long, or where one did not end in order.
         ended: workers that ended by themselves, where none may.
     """
 

@@ -73,7 +73,10 @@ def _roll(stage: Stage, *, by_key: bool) -> None:
 
 
 def _await_the_new_rule(stage: Stage) -> None:
-    """Wait until the commit of every partition names the rule of today's workers: from then on no hand-over has its history begin anew."""
+    """Wait until the commit of every partition names the rule of today's workers.
+
+    From then on no hand-over has its history begin anew.
+    """
     rule = rule_of(strategy_of(stage.options), stage.topic)
     deadline = time.monotonic() + _HANDED_OVER_S
     while (now := {each: rule_named_in(text) for each, (_, text) in stands(stage).items()}) != dict.fromkeys(
@@ -87,7 +90,10 @@ def _await_the_new_rule(stage: Stage) -> None:
 
 
 def _excuse_hand_overs(stage: Stage, since_ns: int, to: dict[int, int]) -> None:
-    """Note for each partition that came to a worker since then: the history may have begun anew there, for it goes by another spec."""
+    """Note for each partition that came to a worker since then.
+
+    The history may have begun anew there, for it goes by another spec.
+    """
     for notice in stage.crew.history()[1]:
         if notice.kind == "assigned" and notice.at_ns >= since_ns:
             committed = stage.watch.before(notice.at_ns)
@@ -99,7 +105,8 @@ def _excuse_hand_overs(stage: Stage, since_ns: int, to: dict[int, int]) -> None:
 
 SPEC_CHANGE: Final = Scenario(
     name="spec-change",
-    summary="rolling deployments change the ID spec from the key to a header, back and again, with the same stores and with new ones",
+    summary="rolling deployments change the ID spec from the key to a header, back and again, with the same "
+    "stores and with new ones",
     play=_spec_change,
     broken="believe-another-rule",
     disks=None,

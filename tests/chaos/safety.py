@@ -25,8 +25,9 @@ class Safety:
     def safe(self, run: str, partition: int, at_ns: int) -> int:
         """Return the offset up to which a partition was safe, of a run that ended, or was put out, at ``at_ns``.
 
-        A run may have been put out long before it hears of it, or is killed. Then the group has given the partition to another,
-        and what that one commits says nothing of what this one did: only what was committed before that counts.
+        A run may have been put out long before it hears of it, or is killed. Then the group has given the
+        partition to another, and what that one commits says nothing of what this one did: only what was committed
+        before that counts.
         """
         taken_ns = self._taken_ns(run, partition, at_ns)
         return self._committed(partition, at_ns if taken_ns is None else taken_ns)

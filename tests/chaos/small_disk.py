@@ -1,4 +1,7 @@
-"""Disks without room: small ones (tmpfs) that are filled or, where mounting is not allowed, processes that may write no more."""
+"""Disks without room.
+
+Small ones (tmpfs) that are filled or, where mounting is not allowed, processes that may write no more.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,10 @@ def _await_commits(stage: Stage) -> None:
 
 
 def _take(stage: Stage, number: int, *, damaged: bool) -> None:
-    """Make a snapshot of what is committed by now, which is there whole or not at all; ``damaged``: bytes of each part are flipped."""
+    """Make a snapshot of what is committed by now, which is there whole or not at all.
+
+    ``damaged``: bytes of each part are flipped.
+    """
     log = read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
     making = stage.folder / f"snapshot-{number}"
     committed = stage.watch.patiently()

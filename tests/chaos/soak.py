@@ -95,7 +95,8 @@ def _any_fault(stage: Stage) -> None:
 
 SOAK: Final = Scenario(
     name="soak",
-    summary="kills, interruptions, stops, rebalances, cuts, stalls, lost and damaged disks and broker failures at random",
+    summary="kills, interruptions, stops, rebalances, cuts, stalls, lost and damaged disks and broker failures "
+    "at random",
     play=again_and_again(_any_fault, 1.5),
     broken="commit-past-a-gap",
     disks=None,

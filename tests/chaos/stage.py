@@ -43,7 +43,10 @@ _AT_WORK_BYTES: Final = 5_000
 """What is written of some fifty calls."""
 _AT_WORK_S: Final = 15.0
 _PARTITIONS_S: Final = 60.0
-"""Three interpreters start, and the group waits some seconds for its first members: on a busy machine far longer than faults go on."""
+"""Three interpreters start, and the group waits some seconds for its first members.
+
+On a busy machine far longer than faults go on.
+"""
 _DAMAGED_FILES: Final = 2
 _NOTICED_WITHIN_NS: Final = 1_000_000_000
 
@@ -135,7 +138,10 @@ class Stage:
             self.lift_fallen()
 
     def await_work(self, size: int = _AT_WORK_BYTES) -> None:
-        """Let the workers come so far that their handlers have written so many bytes; return after a while also when they do not."""
+        """Let the workers come so far that their handlers have written so many bytes.
+
+        Return after a while also when they do not.
+        """
         before, deadline = self.crew.handled_bytes(), time.monotonic() + _AT_WORK_S
         while self.crew.handled_bytes() < before + size and time.monotonic() < deadline:
             self.sleep(_BREATH_S)
@@ -216,7 +222,10 @@ class Stage:
     # --- what was handled --------------------------------------------------------------------------------------------
 
     def handled(self) -> list[Call]:
-        """Return the calls that count: what is in the database, where the work is there, else what the workers wrote."""
+        """Return the calls that count.
+
+        What is in the database, where the work is there, else what the workers wrote.
+        """
         return self.crew.history()[0] if self._database is None else self._database.calls()
 
     def progress(self) -> int:
@@ -255,7 +264,10 @@ class Stage:
         self.suspect(run, at_ns, committed)
 
     def dawdle(self, run: Run, seconds: float) -> None:
-        """Have the next call of a handler take long, but not so long that its group gives the worker up: that excuses nothing."""
+        """Have the next call of a handler take long, but not so long that its group gives the worker up.
+
+        That excuses nothing.
+        """
         run.signal(signal.SIGUSR1)
         self.sleep(seconds)
         self.faults["dawdle"] += 1
@@ -278,7 +290,10 @@ class Stage:
         self._force(self.crew.stop())
 
     def _force(self, late: list[Run]) -> None:
-        """Note workers that had to be killed because their clients reach no broker any more; another one is an error."""
+        """Note workers that had to be killed because their clients reach no broker any more.
+
+        Another one is an error.
+        """
         for run in late:
             if not run.cut_off:
                 raise RuntimeError(f"{run.name} did not end in order: {run.last_words()}")
@@ -323,7 +338,10 @@ class Stage:
         self.suspect_all(at_ns, committed)
 
     def _await_coordinator(self) -> None:
-        """Let the group's coordinator load what it knows: one that loses its partition meanwhile forgets it (see `forgetful`)."""
+        """Let the group's coordinator load what it knows.
+
+        One that loses its partition meanwhile forgets it (see `forgetful`).
+        """
         self.watch.patiently()
 
     @staticmethod
@@ -463,7 +481,10 @@ class Stage:
 
 
 def _damaged_stores(store: Path) -> set[Path]:
-    """Return the folders that were set aside below a store; none while folders go that are being looked into: the next look finds them."""
+    """Return the folders that were set aside below a store.
+
+    None while folders go that are being looked into: the next look finds them.
+    """
     try:
         return set(store.rglob("*.damaged-*"))
     except FileNotFoundError:

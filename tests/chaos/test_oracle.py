@@ -201,7 +201,10 @@ def test_a_refused_commit_explains_what_lay_above_the_one_before() -> None:
 
 
 def test_a_member_that_was_put_out_explains_what_it_could_not_commit() -> None:
-    """What it had not committed when another got its partition may come again, once; what it had, or lay elsewhere, may not."""
+    """What it had not committed when another got its partition may come again, once.
+
+    What it had, or lay elsewhere, may not.
+    """
     records = [*log("x", "y"), *log("z", partition=1)]
     calls = [call(0, 1_000), call(1, 5_000), call(0, 5_000, partition=1)]
     had = Notice("a", "assigned", frozenset({0, 1}), 0)
@@ -260,7 +263,10 @@ def test_what_a_restored_broker_lost_is_the_same_message_when_it_is_sent_again()
 
 
 def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:
-    """Where history begins anew, a duplicate of what lies before may come through once; one of what lies after may not."""
+    """Where history begins anew, a duplicate of what lies before may come through once.
+
+    One of what lies after may not.
+    """
     records = log("x", "y", "x", "y", "z", "z")
     calls = [call(0, 10), call(1, 11), call(4, 14)]
     forget = Forget(partition=0, offset=2)
@@ -269,7 +275,10 @@ def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:
 
 
 def test_a_sighting_older_than_a_window_need_not_be_known() -> None:
-    """A duplicate of what lies a window before the newest time may come through, once for each; one of what lies within may not."""
+    """A duplicate of what lies a window before the newest time may come through, once for each.
+
+    One of what lies within may not.
+    """
     times = {"old": 0, "new": _WINDOW_MS + 1, "edge": 1, "far": 2**50}
 
     def sent(*names: str) -> list[LogRecord]:
@@ -356,7 +365,10 @@ def test_a_commit_that_went_back_is_told_with_what_was_around_it() -> None:
 
 
 def test_what_an_outbox_had_is_in_the_log_and_nothing_else() -> None:
-    """An ID that was on the sender's disk and never came is unsent, a record whose ID was never there is unpersisted; without an outbox neither is asked."""
+    """An ID that was on the sender's disk and never came is unsent.
+
+    A record whose ID was never there is unpersisted; without an outbox neither is asked.
+    """
     records = log("x", "y", "x")
     calls = [call(0, 10), call(1, 11)]
     assert broken(records, calls, persisted=[b"x", b"y"]) == {}
@@ -375,7 +387,10 @@ def test_what_bridges_copy_once_is_there_once() -> None:
 
 
 def test_in_the_transaction_of_its_id_nothing_is_doubled() -> None:
-    """What explains a second call elsewhere explains none there; and who lost a partition may begin what it cannot end."""
+    """What explains a second call elsewhere explains none there.
+
+    And who lost a partition may begin what it cannot end.
+    """
     records = log("x", "y")
     calls = [call(0, 10), call(1, 11), call(1, 30, run="b")]
     crash = Crash(run="a", at_ns=12 * _MS)
@@ -399,7 +414,10 @@ def test_where_a_memory_is_shared_an_id_is_one_message_in_all_partitions() -> No
 
 
 def test_while_a_shared_memory_is_away_a_message_may_be_handled_once_more() -> None:
-    """What was handled then, or just before, explains one more call, whenever that came; what was handled earlier none."""
+    """What was handled then, or just before, explains one more call, whenever that came.
+
+    What was handled earlier none.
+    """
     records = [*log("x", "y"), *log("x", partition=1)]
     calls = [call(0, 1_000), call(1, 11), call(0, 9_000, "b", partition=1)]
     away = Away(at_ns=1_050 * _MS, until_ns=3 * _S)

@@ -80,7 +80,7 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
 @pytest.mark.slow
 @pytest.mark.container
 def test_promises_hold_on_a_broker_in_a_container() -> None:
-    """Killed and paused by the container's engine, the broker that a team runs is no other than the one from the jars."""
+    """Killed and paused by the container's engine, the broker that a team runs is like the one from the jars."""
     try:
         cluster = Bed(seed=2, broker="container")
     except DedupError as error:

@@ -28,7 +28,8 @@ with open(sys.argv[1], "ab", buffering=0) as file:
 def test_a_process_may_write_no_more_for_a_while(tmp_path: Path) -> None:
     """Where no small disk can be mounted, a running process is refused every write, and none after that."""
     with subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(tmp_path / "file")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _WRITER, str(tmp_path / "file")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        text=True
     ) as writer:  # fmt: skip
         assert writer.stdin is not None
         assert writer.stdout is not None

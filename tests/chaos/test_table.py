@@ -69,7 +69,10 @@ ASKED = ["--scenario", "kill", "--protocol", "classic"]
 
 
 def played_by(monkeypatch: pytest.MonkeyPatch, *outcomes: Report | Exception) -> list[int]:
-    """Have the command get these outcomes one after the other, without a broker; return a list that gets an entry for each."""
+    """Have the command get these outcomes one after the other, without a broker.
+
+    Return a list that gets an entry for each.
+    """
     played: list[int] = []
 
     def direct(*_: Any, **_named: Any) -> Report:

@@ -16,7 +16,10 @@ ENDS = [Crash(run="a", at_ns=10_000 * _MS), Notice("a", "revoked", frozenset({0}
 
 
 def unexplained(end: Crash | Notice, again: list[int], span: int = _SPAN) -> int:
-    """Run "a" handles records up to 6, one a second, and ends, or loses the partition; "b" handles these again, and the rest."""
+    """Run "a" handles records up to 6, one a second, and ends, or loses the partition.
+
+    "b" handles these again, and the rest.
+    """
     calls = [Call("a", 0, offset, (offset * 1_000) * _MS, (offset * 1_000 + 1) * _MS) for offset in range(7)]
     calls += [
         Call("b", 0, offset, (20_000 + offset) * _MS, (20_001 + offset) * _MS) for offset in [*again, 7, 8]
@@ -37,7 +40,10 @@ def test_what_was_handled_of_a_unit_that_is_cut_may_come_again(end: Crash | Noti
 
 @pytest.mark.parametrize("rejected", [True, False])
 def test_what_is_rejected_may_be_committed_before_its_id_is_handled(*, rejected: bool) -> None:
-    """The record behind it, with the same ID, is handled later. The log says so of it, whether the sender heard of it or not."""
+    """The record behind it, with the same ID, is handled later.
+
+    The log says so of it, whether the sender heard of it or not.
+    """
     log = [LogRecord(0, 0, 0, None, b"n", rejected=rejected), LogRecord(0, 1, 0, None, b"n")]
     calls = [Call("a", 0, 1, 2 * _MS, 3 * _MS)]
     samples = [Sample(1 * _MS, 0, 1), Sample(4 * _MS, 0, 2)]

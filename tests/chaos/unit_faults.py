@@ -18,7 +18,10 @@ _FOURTH: Final = 3
 
 
 def in_units(number: int, _chosen: random.Random) -> list[Outgoing]:
-    """Two units that overlap, a record between them, and a unit that is rejected: of its two IDs one is known, and the other comes by itself after it."""
+    """Two units that overlap, a record between them, and a unit that is rejected.
+
+    Of its two IDs one is known, and the other comes by itself after it.
+    """
     records = [
         ("x", "u"), ("p", "v"), ("s", ""), ("y", "u"), ("q", "v."), ("z", "u."), ("z", "w"), ("n", "w."), ("n", "")
     ]  # fmt: skip

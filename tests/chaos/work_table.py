@@ -1,4 +1,7 @@
-"""The user's own database: a table with a row for each message that was handled, written in the transaction of its ID."""
+"""The user's own database.
+
+A table with a row for each message that was handled, written in the transaction of its ID.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """One consumer process: the loop that a user writes, and a journal that says what it handled.
 
-Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long; on SIGHUP it notes whether its client still
-reaches the broker. SIGINT is what Ctrl-C is: the loop of the README (``iterate``) catches it, and goes on, or does so with
-another consumer.
+Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long; on SIGHUP it notes whether its
+client still reaches the broker. SIGINT is what Ctrl-C is: the loop of the README (``iterate``) catches it, and
+goes on, or does so with another consumer.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def strategy_of(options: WorkerOptions) -> Lookup:
 
 
 class RefusedCommits(logging.Handler):
-    """Notes that the broker refused the commit of partitions that went: then they are read again from the one before."""
+    """Notes that the broker refused the commit of partitions that went.
+
+    Then they are read again from the one before.
+    """
 
     def __init__(self, journal: Journal) -> None:
         super().__init__(logging.WARNING)
@@ -231,7 +234,10 @@ class Worker:
             self._verdicts[event.partition, event.offset] = _in_words(event.verdict)
 
     def _as(self, message: Any) -> str:
-        """Return what the consumer said of a message; where handlers have threads they do not ask, because asking may wait."""
+        """Return what the consumer said of a message.
+
+        Where handlers have threads they do not ask, because asking may wait.
+        """
         if self._options.mode in {"run", "letters"}:
             return self._verdicts.get((message.partition(), message.offset()), "")
         return _in_words(self.consumer.verdict(message))

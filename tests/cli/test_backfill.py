@@ -52,10 +52,13 @@ def test_the_help_is_that_of_the_job(dedup: Dedup) -> None:
 
 
 REPORT = {
-    "output": "/data/snapshot", "cluster": "c", "topic": "orders", "group": "billing", "vouched": False, "id_spec": "key",
+    "output": "/data/snapshot", "cluster": "c", "topic": "orders", "group": "billing", "vouched": False,
+    "id_spec": "key",
     "window": "7d", "partitions": 4, "sources": ["kafka-client"], "base": None, "base_marks": 0, "known_since_ms": None,
-    "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776, "files": 8,
-    "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4, "records_per_second": 1724.1,
+    "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776,
+    "files": 8,
+    "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4,
+    "records_per_second": 1724.1,
     "keyless": 0, "moved": 0, "malformed": 0, "duplicates_or_expired": 8_731, "shared": None, "shared_marks": 0,
 }  # fmt: skip
 SUMMARY = """\
@@ -104,7 +107,8 @@ def test_a_program_gets_the_report(dedup: Dedup, given: list[str]) -> None:
 def test_a_shared_memory_alone_has_a_summary() -> None:
     """What is not there has no line."""
     alone = {
-        "output": "", "skipped": {}, "shared": "redis://h:1/0", "shared_marks": 12_345, "duplicates_or_expired": None, "group": None,
+        "output": "", "skipped": {}, "shared": "redis://h:1/0", "shared_marks": 12_345,
+        "duplicates_or_expired": None, "group": None,
         "sources": [],
     }  # fmt: skip
     lines = summary({**REPORT, **alone})

@@ -19,7 +19,10 @@ READING = Progress(
 
 
 def test_a_terminal_shows_a_bar_and_keeps_the_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    """The step, its figures and a bar are drawn on the console; a line of the job stays above; stdout is the report's."""
+    """The step, its figures and a bar are drawn on the console.
+
+    A line of the job stays above; stdout is the report's.
+    """
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120, color_system=None, legacy_windows=False)
     with shown(console) as watching:
@@ -38,7 +41,10 @@ def test_a_terminal_shows_a_bar_and_keeps_the_lines(capfd: pytest.CaptureFixture
 
 
 def test_without_a_terminal_nothing_is_drawn() -> None:
-    """A log gets the job's lines, each as one, and the job is left to tell how far it is by them; if quiet, it gets none."""
+    """A log gets the job's lines, each as one, and the job is left to tell how far it is by them.
+
+    If quiet, it gets none.
+    """
     screen = io.StringIO()
     with shown(Console(file=screen, width=20)) as watching:
         assert watching.watch is None

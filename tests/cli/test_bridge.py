@@ -82,7 +82,9 @@ def test_it_copies_what_there_is_and_ends(
     file = tmp_path / "to.properties"
     file.write_text(f"bootstrap.servers={two.bootstrap}\n")
     done = dedup(
-        "bridge", "--from", one.bootstrap, "--client-config", "log_level=0", "--client-config", "bootstrap.servers=127.0.0.1:9", "--to-client-config", str(file), "--topics", "^ord", "--rename", "copy.{topic}",
+        "bridge", "--from", one.bootstrap, "--client-config", "log_level=0", "--client-config",
+        "bootstrap.servers=127.0.0.1:9", "--to-client-config", str(file), "--topics", "^ord", "--rename",
+        "copy.{topic}",
         "--until-end", "--json",
     )  # fmt: skip
     assert done.status == 0, done.stderr
@@ -102,7 +104,8 @@ def test_a_signal_ends_it_in_order(
     """After the batch in hand: what was copied is committed, and said."""
     one, two = ends
     produce(one.bootstrap, "orders", with_ids("a", "b"))
-    command = [sys.executable, "-m", "dedup_sdk._cli", "bridge", "--from", one.bootstrap, "--to", two.bootstrap, "--topics", "orders",
+    command = [sys.executable, "-m", "dedup_sdk._cli", "bridge", "--from", one.bootstrap, "--to", two.bootstrap,
+               "--topics", "orders",
                "--report-every", "0.1", "--json", "--client-config", "log_level=0"]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -39,7 +39,8 @@ def identity(**changes: object) -> bytes:
     """The stored identity of the stores of these tests, changed."""
     content = {
         "format": FORMAT, "cluster": "c1", "group": "billing", "topic": "orders", "partition": 0, "topic_id": "",
-        "id_spec": "header:dedup-id", "digest": "sha256-16", "isolation": "read_committed", "window": "7d", "numbered": False,
+        "id_spec": "header:dedup-id", "digest": "sha256-16", "isolation": "read_committed", "window": "7d",
+        "numbered": False,
     }  # fmt: skip
     return json.dumps(content | changes).encode()
 
@@ -67,7 +68,7 @@ def identity(**changes: object) -> bytes:
 def test_a_store_that_says_nonsense_of_itself_is_one_line(
     dedup: Dedup, write_store: WriteStore, command: str, key: bytes, value: bytes, told: str
 ) -> None:
-    """Identity and state of any JSON, however deep, are status 1 and one line that says what is wrong and what to do."""
+    """Identity and state of any JSON, however deep, are status 1 and one line with what is wrong and what to do."""
     store = write_store("a", "b")
     put(store, key, value)
     rest = {
@@ -187,7 +188,7 @@ def test_a_topic_that_the_client_cannot_name_is_wrong_usage(dedup: Dedup, topic:
 
 
 def test_a_report_that_is_none_is_one_line(dedup: Dedup, tmp_path: Path) -> None:
-    """JSON that is nested too deep for a parser, a folder that cannot have that name, and URLs, without their secrets."""
+    """JSON nested too deep for a parser, a folder that cannot have that name, and URLs, without their secrets."""
     deep = tmp_path / "findings.json"
     deep.write_text("[" * 100_000)
     for source, output, status, said in (

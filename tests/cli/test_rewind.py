@@ -35,7 +35,10 @@ def test_a_group_that_aborts_the_client_is_refused(dedup: Dedup, group: str) -> 
     ("setting", "said"), [(f"{NOT_UTF8}.a=1", "is not a file"), (f"client.id={NOT_UTF8}", "not valid UTF-8")]
 )
 def test_a_setting_that_is_no_text_is_refused(dedup: Dedup, setting: str, said: str) -> None:
-    """Names and values that are not UTF-8 never reach the client, which dies of a name and raises without words of a value."""
+    """Names and values that are not UTF-8 never reach the client.
+
+    It dies of a name, and raises without words of a value.
+    """
     assert said in refusal(dedup, "--client-config", setting)
 
 

@@ -90,7 +90,10 @@ def test_an_age_is_given_in_its_largest_unit(span_ms: int, text: str) -> None:
 
 
 def test_verifying_names_the_file_and_what_differs(dedup: Dedup, place: Path) -> None:
-    """Status 0 and a line on stderr when all is well; 1, and a line on stdout for each problem, when something differs."""
+    """Status 0 and a line on stderr when all is well.
+
+    Status 1, and a line on stdout for each problem, when something differs.
+    """
     fine = dedup("snapshots", "verify", str(place), "--json")
     assert fine.status == 0
     assert json.loads(fine.stdout) == {"snapshots": 2, "files": 2, "marks": 90, "problems": []}
@@ -103,7 +106,10 @@ def test_verifying_names_the_file_and_what_differs(dedup: Dedup, place: Path) ->
 
 
 def test_differences_are_lines_and_totals(dedup: Dedup, place: Path, marks: Marks) -> None:
-    """Status 1 when two snapshots differ, 0 when they are the same, 2 on trouble; the limit bounds lines, not totals."""
+    """Status 1 when two snapshots differ, 0 when they are the same, 2 on trouble.
+
+    The limit bounds lines, not totals.
+    """
     one, other = str(place / "monday"), str(place / "tuesday")
     done = dedup("snapshots", "diff", one, other, "--limit", "3")
     assert done.status == 1

@@ -32,9 +32,10 @@ def test_a_new_store_holds_nothing(store: PartitionStore) -> None:
 def test_steps_come_back_in_order_with_every_field_of_the_last_progress(
     key_store: KeyStore, store: PartitionStore
 ) -> None:
-    """After reopening, the recent marks are those of all steps in order, and progress is the last one's, field by field."""
+    """After reopening, the recent marks are those of all steps in order. Progress is the last one's, field by field."""
     last = Progress(
-        low=2, high=9, done=((11, 12), (14, 20)), committed=5, era="é-2", since_ms=-1, accepted=7, since_number=1, newest_ms=99
+        low=2, high=9, done=((11, 12), (14, 20)), committed=5, era="é-2", since_ms=-1, accepted=7, since_number=1,
+        newest_ms=99
     )  # fmt: skip
     store.append(progress(1), marks(("a", 0, 10), ("b", 1, 11)))
     store.append(progress(2), NO_MARKS)
@@ -80,7 +81,10 @@ def test_recent_marks_are_not_looked_up(store: PartitionStore) -> None:
 
 
 def test_flushed_marks_are_found_and_the_journal_is_gone(key_store: KeyStore, store: PartitionStore) -> None:
-    """A flush moves marks from the journal to what is found, here and after reopening, and forgets what it was not given."""
+    """A flush moves marks from the journal to what is found, here and after reopening.
+
+    It forgets what it was not given.
+    """
     store.append(progress(3), marks(("a", 0, 10), ("b", 1, 11), ("dropped", 2, 12)))
     store.flush(progress(4), marks(("b", 1, 11), ("a", 0, 10)))
     for held in (store, None):
@@ -106,7 +110,10 @@ def test_steps_after_a_flush_are_kept(key_store: KeyStore, store: PartitionStore
 
 @pytest.mark.parametrize("later", [3, 7])
 def test_the_highest_offset_wins(key_store: KeyStore, store: PartitionStore, later: int) -> None:
-    """Of several flushed marks of an ID the one with the highest offset is found and scanned, in whatever order they came."""
+    """Of several flushed marks of an ID the one with the highest offset is found and scanned.
+
+    They may have come in any order.
+    """
     store.flush(progress(6), marks(("a", 5, 50), ("other", 1, 10)))
     store.flush(progress(9), marks(("a", later, 10 * later), ("third", 2, 20)))
     expected = (max(5, later), 10 * max(5, later))
@@ -149,7 +156,10 @@ def test_expiry_by_time_drops_what_is_older_only(key_store: KeyStore, store: Par
 
 
 def test_what_was_dropped_is_no_newer_than_it_is_told(store: PartitionStore) -> None:
-    """Also of an ID that came again, and whose newer mark lies beside others that stay: whoever misses it knows that it may have been there."""
+    """Also of an ID that came again, and whose newer mark lies beside others that stay.
+
+    Whoever misses it knows that it may have been there.
+    """
     day_ms = 86_400_000
     store.flush(progress(1), marks(("a", 0, 0)))
     store.flush(progress(3), marks(("a", 1, day_ms), ("b", 2, 6 * day_ms)))
@@ -269,7 +279,10 @@ def test_a_partition_has_one_owner(key_store: KeyStore, store: PartitionStore) -
 def test_a_foreign_store_is_refused(
     key_store: KeyStore, store: PartitionStore, field: str, value: str
 ) -> None:
-    """A store opened under another identity is refused, the message has both values, and its owner can still open it."""
+    """A store opened under another identity is refused.
+
+    The message has both values, and its owner can still open it.
+    """
     store.flush(progress(5), marks(("a", 4, 40)))
     store.close()
     other: Identity = dataclasses.replace(IDENTITY, **{field: value})  # type: ignore[arg-type]
@@ -280,7 +293,10 @@ def test_a_foreign_store_is_refused(
 
 
 def test_a_store_that_is_set_aside_is_empty_afterwards(key_store: KeyStore, store: PartitionStore) -> None:
-    """Setting aside is refused while the store is open; after it the next opening finds nothing, and other partitions theirs."""
+    """Setting aside is refused while the store is open.
+
+    After it the next opening finds nothing, and other partitions theirs.
+    """
     other = dataclasses.replace(IDENTITY, partition=4)
     for identity, held in ((IDENTITY, store), (other, key_store.open(other, WINDOW))):
         held.flush(progress(5), marks(("a", 4, 40)))

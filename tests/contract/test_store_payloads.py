@@ -76,7 +76,10 @@ def test_a_journal_keeps_payloads(key_store: KeyStore, store: PartitionStore) ->
 
 
 def test_a_flush_keeps_payloads(key_store: KeyStore, store: PartitionStore) -> None:
-    """Of any size, beside marks without, in any order: found and scanned, here and after reopening; strangers are not."""
+    """Of any size, beside marks without, in any order: found and scanned, here and after reopening.
+
+    Strangers are not.
+    """
     store.append(progress(5), MIXED)
     store.flush(progress(5), MIXED)
     for held in (store, None):
@@ -247,7 +250,10 @@ def test_a_page_of_large_payloads_fits_in_memory(store: PartitionStore, tmp_path
 
 
 def test_merging_keeps_payloads(tmp_path: Path) -> None:
-    """Many flushes with and without payloads, in one generation, merged by RocksDB: every ID has the payload of its last mark."""
+    """Many flushes with and without payloads, in one generation, merged by RocksDB.
+
+    Every ID has the payload of its last mark.
+    """
     key_store = RocksStore(tmp_path / "store", generation_marks=10**6)
     store = key_store.open(IDENTITY, WINDOW)
     expected: dict[bytes, bytes] = {}

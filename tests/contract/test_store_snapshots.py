@@ -23,7 +23,10 @@ WINDOW = Window(days=7)
 def test_an_installed_snapshot_replaces_everything(
     key_store: KeyStore, store: PartitionStore, tmp_path: Path
 ) -> None:
-    """Installing takes over the snapshot's marks, drops what was there, and keeps to it after reopening and further flushes."""
+    """Installing takes over the snapshot's marks, and drops what was there.
+
+    That holds after reopening and further flushes.
+    """
     store.flush(progress(5), marks(("old", 4, 40)))
     store.append(progress(6), marks(("recent", 5, 50)))
     held = random_marks(1000, 7)

@@ -28,7 +28,8 @@ MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z]+):.*## ", MAKEFILE, re.MULTILINE))
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 SPARK_OPTIONS = {
-    "--archives", "--conf", "--deploy-mode", "--driver-memory", "--executor-cores", "--executor-memory", "--master", "--name",
+    "--archives", "--conf", "--deploy-mode", "--driver-memory", "--executor-cores", "--executor-memory", "--master",
+    "--name",
     "--num-executors", "--packages",
 }  # fmt: skip
 COMMANDS = [(page, words) for page in PAGES if page.name != "cli.md" for words in shell_commands(page)]
@@ -67,7 +68,10 @@ def check_pip(words: list[str]) -> None:
 
 
 def check_spark_submit(words: list[str]) -> None:
-    """Spark's options are known, a connector is that of the locked PySpark, the script is there, the job's parser takes the rest."""
+    """Spark's options are known, a connector is that of the locked PySpark.
+
+    The script is there, and the job's parser takes the rest.
+    """
     while words[0].startswith("--"):
         option, value, *words = words
         assert option in SPARK_OPTIONS
@@ -121,7 +125,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 def test_a_documented_command_exists(
     page: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each command of a page is one that the Makefile, the parsers or the scripts of this version accept as it stands."""
+    """Each command of a page is one that the Makefile, parsers or scripts of this version accept as it stands."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DEDUP_SPARK_PACKAGES", raising=False)
     monkeypatch.setenv("KAFKA_PASSWORD", "x")

@@ -85,7 +85,10 @@ def test_the_command_of_django_handles_each_message_once_until_sigterm(stage: St
 
 
 def test_celery_gets_one_task_for_each_message(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each logical message becomes one task. One that Celery's broker does not accept is not completed: it comes again."""
+    """Each logical message becomes one task.
+
+    One that Celery's broker does not accept is not completed: it comes again.
+    """
     example = stage.examples(PAGE)[2]
     source = str(getattr(example.parsed, "source", example.parsed)).replace("amqp://localhost", "memory://")
     # The mock cluster lets the second consumer wait for the session timeout.

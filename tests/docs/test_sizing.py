@@ -16,7 +16,10 @@ def rows_below(head: str) -> list[list[str]]:
 
 
 def test_the_sizing_table_follows_from_its_inputs() -> None:
-    """Each figure of docs/spark-clusters.md is what the inputs above it give, so that changing one cannot be forgotten below."""
+    """Each figure of docs/spark-clusters.md is what the inputs above it give.
+
+    So changing one cannot be forgotten below.
+    """
     inputs = [float(row[1].replace(",", "")) for row in rows_below("| input | value | where it comes from |")]
     rate, shuffled, file_bytes, filter_bytes, slot, _ = inputs
     assert slot == ROWS_PER_SLOT

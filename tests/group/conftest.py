@@ -1,4 +1,7 @@
-"""Fixtures of what a group is promised on any broker: a world on librdkafka's mock cluster or on a real one, and the ways of forming groups."""
+"""Fixtures of what a group is promised on any broker.
+
+A world on librdkafka's mock cluster or on a real one, and the ways of forming groups.
+"""
 
 from __future__ import annotations
 

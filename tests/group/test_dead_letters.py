@@ -1,4 +1,4 @@
-"""Dead letters that are sent back with their headers are handled once more by the group that failed, and by nobody else."""
+"""Dead letters that are sent back with their headers are handled once more by the group that failed, by nobody else."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ STRATEGIES = {
     indirect=["world"],
 )
 def test_what_is_sent_back_is_handled_once(world: World, strategy: str, disk: str) -> None:
-    """By its group only, also where its store is made anew from the topic each time; what its producer sends again is a duplicate of its dead letter."""
+    """By its group only, also where its store is made anew from the topic each time.
+
+    What its producer sends again is a duplicate of its dead letter.
+    """
     letter_topic = world.create_topic(f"{world.group}.dead-letters")
     options: dict[str, Any] = {"dedup": STRATEGIES[strategy]}
     disks = iter(("one",) * 9 if disk == "same" else [f"empty-{number}" for number in range(9)])

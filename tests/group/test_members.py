@@ -1,4 +1,7 @@
-"""Members that come and go, by each way of forming groups: what was completed comes to nobody again, and the rest to the next owner."""
+"""Members that come and go, by each way of forming groups.
+
+What was completed comes to nobody again, and the rest to the next owner.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,10 @@ def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair_world", "protocol"), MEMBERS, indirect=True)
 def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol: dict[str, Any]) -> None:
-    """With explicit completion: what was not completed comes again, what was does not, and a completion that comes too late is counted."""
+    """With explicit completion.
+
+    What was not completed comes again, what was does not, and a completion that comes too late is counted.
+    """
     world = pair_world
     for partition in (0, 1):
         world.send(*[f"{partition}-{number}" for number in range(10)], partition=partition)
@@ -121,7 +127,8 @@ def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol:
     assert poll_quiet(second) == []
 
 
-# The mock cluster takes no commit while a group forms anew, and nothing else tells another disk what is completed out of order.
+# The mock cluster takes no commit while a group forms anew, and nothing else tells another disk what is completed
+# out of order.
 @pytest.mark.parametrize(
     ("pair_world", "protocol", "strategy"),
     [on("real", "eager", "count"), on("real", "cooperative", "last"), on("real", "kip-848", "time")],
@@ -130,7 +137,10 @@ def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol:
 def test_a_hand_over_doubles_nothing_that_was_completed_out_of_order(
     pair_world: World, protocol: dict[str, Any], strategy: str
 ) -> None:
-    """Two of 200 messages of each partition keep failing: its next owner, on another disk, gets these two, and knows the marks of all others."""
+    """Two of 200 messages of each partition keep failing.
+
+    Its next owner, on another disk, gets these two, and knows the marks of all others.
+    """
     world = pair_world
     options: dict[str, Any] = {
         "config": protocol,

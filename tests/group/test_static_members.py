@@ -1,4 +1,7 @@
-"""Static membership (``group.instance.id``): a restart within the session is no rebalance, and an instance has one owner."""
+"""Static membership (``group.instance.id``).
+
+A restart within the session is no rebalance, and an instance has one owner.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,10 @@ def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, stati
 def test_one_instance_has_one_owner(
     world: World, static: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A second process of the same instance: one ends with the client's fatal error, the other goes on, and nothing doubles."""
+    """A second process of the same instance.
+
+    One ends with the client's fatal error, the other goes on, and nothing doubles.
+    """
     world.send("a", "b")
     settings = {**static, "group.instance.id": "one"}
     first = world.consumer(config=settings)

@@ -86,7 +86,8 @@ def test_a_broker_that_does_not_answer_is_one_line() -> None:
 def test_the_price_of_one_message_is_measured_beside_a_bare_loop(broker: Broker) -> None:
     """Both loops got each message once (else the script fails), and each figure is there."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT.with_name("steady.py")), "--bootstrap", broker.bootstrap, "--rate", "200", "--seconds", "1",
+        [sys.executable, str(SCRIPT.with_name("steady.py")), "--bootstrap", broker.bootstrap, "--rate", "200",
+         "--seconds", "1",
          "--rounds", "1", "--json"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

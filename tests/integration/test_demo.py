@@ -34,7 +34,10 @@ def start(tmp_path: Path, *arguments: str, flights: int = FLIGHTS) -> subprocess
 
 
 def test_the_demo_keeps_every_promise(tmp_path: Path) -> None:
-    """All five steps on a real broker: nothing lost, nothing doubled beyond the bound, rebuilt = lived, nothing left behind."""
+    """All five steps on a real broker.
+
+    Nothing lost, nothing doubled beyond the bound, rebuilt = lived, nothing left behind.
+    """
     demo = start(tmp_path, "--json")
     stdout, stderr = demo.communicate(timeout=500)
     assert demo.returncode == 0, stderr
@@ -82,7 +85,10 @@ def test_an_interrupted_demo_leaves_nothing_behind(
 
 
 def stopped_among(demo: subprocess.Popen[str], programs: list[str]) -> list[psutil.Process]:
-    """Stop the demo while these programs are what it runs, so that it ends none of them meanwhile; return all its children."""
+    """Stop the demo while these programs are what it runs, so that it ends none of them meanwhile.
+
+    Return all its children.
+    """
     process = psutil.Process(demo.pid)
     deadline = time.monotonic() + PATIENCE_S
     while demo.poll() is None and time.monotonic() < deadline:

@@ -1,4 +1,7 @@
-"""The report as a browser shows it. Screenshots of a failing run are what to look at first: they lie in pytest's folder."""
+"""The report as a browser shows it.
+
+Screenshots of a failing run are what to look at first: they lie in pytest's folder.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ OVERFLOWING = """
 const wide = document.documentElement.clientWidth;
 return [...document.querySelectorAll("body *")]
   .filter(each => !each.closest(".scroll") && !each.closest("svg"))
-  .filter(each => each.getBoundingClientRect().right > wide + 0.5 || each.scrollWidth > each.clientWidth + 1 && each.clientWidth)
+  .filter(each => each.getBoundingClientRect().right > wide + 0.5 \
+|| each.scrollWidth > each.clientWidth + 1 && each.clientWidth)
   .map(each => each.tagName + " " + each.textContent.slice(0, 40));
 """
 OUTSIDE_FIGURE = """
@@ -70,7 +74,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_overflows_on_any_screen(
     chromium: Browser, page: Path, tmp_path: Path, width: int, scheme: str
 ) -> None:
-    """From a desk to a small telephone, in light and dark: no text runs out of its place or over another, wide tables scroll."""
+    """From a desk to a small telephone, in light and dark.
+
+    No text runs out of its place or over another, wide tables scroll.
+    """
     chromium.open(page, width=width, dark=scheme == "dark")
     chromium.driver.save_screenshot(str(tmp_path / "page.png"))
     assert chromium.run("return document.documentElement.scrollWidth") == width
@@ -89,7 +96,7 @@ def test_the_page_fetches_nothing(chromium: Browser, page: Path) -> None:
 
 
 def test_the_figures_are_drawn(chromium: Browser, page: Path) -> None:
-    """Each figure is as wide as its column and shows its curve or bars in the page's main colour, in light and in dark."""
+    """Each figure is as wide as its column and shows its curve or bars in the page's main colour, light and dark."""
     for dark, colour in ((False, (0x17, 0x66, 0xB8)), (True, (0x6D, 0xB1, 0xF2))):
         chromium.open(page, width=1280, dark=dark)
         figures = chromium.driver.find_elements("css selector", "figure svg")
@@ -127,7 +134,8 @@ def test_dark_is_dark(chromium: Browser, page: Path) -> None:
     chromium.open(page, width=800, dark=True)
     brightness = """
       const sum = text => text.match(/[0-9]+/g).slice(0, 3).reduce((all, each) => all + Number(each), 0);
-      return [sum(getComputedStyle(document.body).backgroundColor), sum(getComputedStyle(document.querySelector("h1")).color),
+      return [sum(getComputedStyle(document.body).backgroundColor), \
+sum(getComputedStyle(document.querySelector("h1")).color),
               ...[...document.querySelectorAll("svg text")].map(text => sum(getComputedStyle(text).fill))];
     """
     paper, *texts = chromium.run(brightness)

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 QUICK_CLIENT = {"session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
-"""For a consumer that is the only member of its group. The mock cluster wakes no fetch that waits, and rebalances a second before a session is
+"""For a consumer that is the only member of its group.
+
+The mock cluster wakes no fetch that waits, and rebalances a second before a session is
 over: who joins after another one waits for that, 0.2 s here."""
 SHARED_GROUP = {**QUICK_CLIENT, "session.timeout.ms": 4000}
-"""Where partitions change hands: members that have not joined again by then, three seconds here, are put out, and lose theirs."""
+"""Where partitions change hands.
+
+Members that have not joined again by then, three seconds here, are put out, and lose theirs.
+"""
 _FLUSH_S = 30.0
 
 
@@ -42,7 +47,8 @@ class Send(Protocol):
 @pytest.fixture
 def send(kafka: MockKafka) -> Send:
     """Sends records to the mock cluster: ``send("a", "b", "a", topic="pairs", partition=1)``."""
-    # Nothing goes before the flush, and the client knows the topic before the first record: what one call sends comes in one batch.
+    # Nothing goes before the flush, and the client knows the topic before the first record: what one call sends
+    # comes in one batch.
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 60_000, "log_level": 0})
     known: set[str] = set()
 

@@ -1,10 +1,11 @@
-"""The whole consumer API in odd orders of calls: walks invented from seeds, and an oracle that knows only what was handled.
+"""The whole consumer API in odd orders of calls.
 
-Switches (environment):
+Walks invented from seeds, and an oracle that knows only what was handled. Switches (environment):
     DEDUP_FUZZ_SEEDS    how many walks (20 by default, which take under a minute); thousands for a long run
     DEDUP_FUZZ_FIRST    the first seed
 
-A walk that breaks a promise is walked again with fewer and fewer steps; the failure shows the few that are left, and its seed.
+A walk that breaks a promise is walked again with fewer and fewer steps; the failure shows the few that are left,
+and its seed.
 """
 
 from __future__ import annotations
@@ -59,11 +60,15 @@ def test_no_order_of_calls_breaks_a_promise(share: int, tmp_path: Path) -> None:
     for seed in range(FIRST + share, FIRST + SEEDS, SHARES):
         walk = invent(seed)
         if kind := broken(walk, walk.steps, tmp_path):
-            steps = shrink(walk.steps, lambda some, w=walk, k=kind: broken(w, some, tmp_path) == k)  # type: ignore[misc]
+            steps = shrink(
+                walk.steps,
+                lambda some, w=walk, k=kind: broken(w, some, tmp_path) == k,  # type: ignore[misc]
+            )
             pytest.fail(f"{kind}, by seed {seed}:\n{replace(walk, steps=tuple(steps))}", pytrace=False)
 
 
-# --- the oracle can fail -----------------------------------------------------------------------------------------------
+# --- the oracle can fail
+# -----------------------------------------------------------------------------------------------
 
 
 def complete_when_handed_out(patch: pytest.MonkeyPatch) -> None:

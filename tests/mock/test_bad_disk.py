@@ -1,4 +1,7 @@
-"""A store that the system refuses, under a consumer: nothing ends, nothing is lost, and it goes on when the disk is well."""
+"""A store that the system refuses, under a consumer.
+
+Nothing ends, nothing is lost, and it goes on when the disk is well.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,10 @@ def test_a_disk_that_begins_to_fail(
 def test_a_disk_that_takes_a_part_of_a_write(
     make: Make, send: Send, kafka: MockKafka, tmp_path: Path
 ) -> None:
-    """It is no disk that can be written again: what is completed stays in memory, and is committed when the consumer ends."""
+    """It is no disk that can be written again.
+
+    What is completed stays in memory, and is committed when the consumer ends.
+    """
     consumer = make("orders", store=tmp_path)
     send(*BEFORE)
     seen = values(poll_some(consumer, len(BEFORE)))

@@ -1,4 +1,7 @@
-"""A bridge between two mock clusters: what arrives, under which IDs, and what happens when an end does not play along."""
+"""A bridge between two mock clusters.
+
+What arrives, under which IDs, and what happens when an end does not play along.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,13 @@ def there() -> Iterator[MockKafka]:
 
 
 def test_a_record_arrives_as_it_was(kafka: MockKafka, there: MockKafka) -> None:
-    """Headers in their order with repetitions and nulls, key, value (null too), timestamp; an ID that it bears stays the last."""
+    """Headers in their order with repetitions and nulls, key, value (null too), timestamp.
+
+    An ID that it bears stays the last.
+    """
     sent = [
-        Outgoing(value=b"v", key=b"k", headers=[("a", b"1"), ("a", None), ("é", b""), ("dedup-id", b"id-1")], timestamp_ms=T0),
+        Outgoing(value=b"v", key=b"k", headers=[("a", b"1"), ("a", None), ("é", b""), ("dedup-id", b"id-1")],
+                 timestamp_ms=T0),
         Outgoing(value=None, key=b"k", headers={"dedup-id": b""}, timestamp_ms=T0 + 1),
         Outgoing(value=b"", key=b"k", headers=[("dedup-id", b"x"), ("dedup-id", b"id-3")], timestamp_ms=T0 + 2),
     ]  # fmt: skip
@@ -44,7 +51,8 @@ def test_a_record_arrives_as_it_was(kafka: MockKafka, there: MockKafka) -> None:
     counted = copy_all(kafka.bootstrap, there.bootstrap)
     got = lying(there.bootstrap, "orders")
     assert [(each.key, each.value, each.timestamp_ms, list(each.headers)) for each in got] == [
-        (each.key, each.value, each.timestamp_ms, list(each.headers if isinstance(each.headers, list) else each.headers.items()))
+        (each.key, each.value, each.timestamp_ms,
+         list(each.headers if isinstance(each.headers, list) else each.headers.items()))
         for each in sent
     ]  # fmt: skip
     assert counted == BridgeCounters(copied=3, batches=counted.batches)
@@ -61,15 +69,21 @@ def test_what_bears_no_id_gets_one_that_says_where_it_lay(kafka: MockKafka, ther
     got = lying(there.bootstrap, "orders")
     cluster = (got[0].ident or b"").partition(b".")[0]
     assert cluster
-    assert [(each.ident or b"").rpartition(b".")[0] for each in got] == [b"%s.orders-0-%d@%d.0" % (cluster, offset, T0) for offset in range(3)]  # fmt: skip
+    assert [(each.ident or b"").rpartition(b".")[0] for each in got] == [
+        b"%s.orders-0-%d@%d.0" % (cluster, offset, T0) for offset in range(3)
+    ]
     assert got[2].headers[1] == ("other", b"1")
 
 
 def test_what_is_sent_again_is_seen_once(kafka: MockKafka, there: MockKafka) -> None:
-    """A group that forgot its offsets copies everything again: the same IDs, in the same partitions, so that one consumer sees each once."""
+    """A group that forgot its offsets copies everything again.
+
+    The same IDs, in the same partitions, so that one consumer sees each once.
+    """
     produce(
         kafka.bootstrap, "pairs",
-        [Outgoing(value=b"%d" % n, key=[None, b"", b"k1", b"k2"][n % 4], headers={} if n % 3 else {"dedup-id": b"id-%d" % n}, partition=n % 2)
+        [Outgoing(value=b"%d" % n, key=[None, b"", b"k1", b"k2"][n % 4],
+                  headers={} if n % 3 else {"dedup-id": b"id-%d" % n}, partition=n % 2)
          for n in range(60)],
     )  # fmt: skip
     for group in ("first", "second"):
@@ -87,12 +101,19 @@ def test_what_is_sent_again_is_seen_once(kafka: MockKafka, there: MockKafka) -> 
 def test_a_topic_created_again_with_equal_timestamps_is_seen_whole(
     kafka: MockKafka, there: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers without topic IDs: the new records lie at the offsets of the old ones, with their timestamps. None is taken for an old one."""
+    """Brokers without topic IDs: the new records lie at the offsets of the old ones, with their timestamps.
+
+    None is taken for an old one.
+    """
     with MockKafka() as again:
         again.create_topic("orders", partitions=1)
         monkeypatch.setattr(Source, "id_prefix", lambda _, place: id_prefix("cluster", place, Log("")))
         for bootstrap, told in ((kafka.bootstrap, "old"), (again.bootstrap, "new")):
-            produce(bootstrap, "orders", [Outgoing(value=f"{told}-{n}".encode(), timestamp_ms=T0) for n in range(10)])  # fmt: skip
+            produce(
+                bootstrap,
+                "orders",
+                [Outgoing(value=f"{told}-{n}".encode(), timestamp_ms=T0) for n in range(10)],
+            )
             # The second copy is a redelivery: it must bear the IDs of the first.
             for group in ("first", "second"):
                 assert copy_all(bootstrap, there.bootstrap, group=group).copied == 10
@@ -103,7 +124,10 @@ def test_a_topic_created_again_with_equal_timestamps_is_seen_whole(
 
 
 def test_an_id_stays_when_the_leader_changes(kafka: MockKafka, there: MockKafka) -> None:
-    """The epoch is that of the leader that appended the record, whoever gives it out; a record that is appended later has another one."""
+    """The epoch is that of the leader that appended the record, whoever gives it out.
+
+    A record that is appended later has another one.
+    """
     produce(kafka.bootstrap, "orders", [Outgoing(value=b"a", timestamp_ms=T0)])
     copy_all(kafka.bootstrap, there.bootstrap, group="first")
     kafka.set_leader("orders", 0, 1)
@@ -136,7 +160,8 @@ def test_rekeyed_records_of_one_id_come_to_one_partition(kafka: MockKafka, there
     """Whatever their keys were; these are kept in a header."""
     produce(
         kafka.bootstrap, "pairs",
-        [Outgoing(value=b"%d" % n, key=None if n % 3 else b"k%d" % n, headers={"dedup-id": b"id-%d" % (n % 5)}, partition=n % 2) for n in range(40)],
+        [Outgoing(value=b"%d" % n, key=None if n % 3 else b"k%d" % n, headers={"dedup-id": b"id-%d" % (n % 5)},
+                  partition=n % 2) for n in range(40)],
     )  # fmt: skip
     copy_all(kafka.bootstrap, there.bootstrap, "pairs", rekey_by_id=True)
     got = lying(there.bootstrap, "pairs", 3)
@@ -149,7 +174,11 @@ def test_rekeyed_records_of_one_id_come_to_one_partition(kafka: MockKafka, there
 
 def test_rekeyed_by_another_spec_the_key_is_a_digest(kafka: MockKafka, there: MockKafka) -> None:
     """Those of one ID have one key, and a record without an ID keeps its own."""
-    produce(kafka.bootstrap, "orders", [Outgoing(value=v, key=b"k") for v in (b'{"id":1}', b'{"id":1}', b"no json")])  # fmt: skip
+    produce(
+        kafka.bootstrap,
+        "orders",
+        [Outgoing(value=v, key=b"k") for v in (b'{"id":1}', b'{"id":1}', b"no json")],
+    )
     copy_all(kafka.bootstrap, there.bootstrap, id="json:/id", use_duplicate_detection=False, rekey_by_id=True)
     first, second, third = (each.key or b"" for each in lying(there.bootstrap, "orders"))
     assert first == second != third == b"k"
@@ -157,10 +186,20 @@ def test_rekeyed_by_another_spec_the_key_is_a_digest(kafka: MockKafka, there: Mo
 
 
 def test_partitions_may_stay_the_same(kafka: MockKafka, there: MockKafka) -> None:
-    """By number; where the target has fewer, the first record that has no place ends the bridge, and says where it lies."""
-    produce(kafka.bootstrap, "pairs", [Outgoing(value=b"%d" % n, key=b"k%d" % n, partition=n % 2) for n in range(10)])  # fmt: skip
+    """By number.
+
+    Where the target has fewer, the first record that has no place ends the bridge, and says where it lies.
+    """
+    produce(
+        kafka.bootstrap,
+        "pairs",
+        [Outgoing(value=b"%d" % n, key=b"k%d" % n, partition=n % 2) for n in range(10)],
+    )
     copy_all(kafka.bootstrap, there.bootstrap, "pairs", partitions="same")
-    assert {(each.partition, int(each.value or b"") % 2) for each in lying(there.bootstrap, "pairs", 3)} == {(0, 0), (1, 1)}  # fmt: skip
+    assert {(each.partition, int(each.value or b"") % 2) for each in lying(there.bootstrap, "pairs", 3)} == {
+        (0, 0),
+        (1, 1),
+    }
     with pytest.raises(BridgeError, match=r"pairs\[1\]@\d has no partition 1 in the target's 'orders'"):
         copy_all(kafka.bootstrap, there.bootstrap, "pairs", partitions="same", rename="orders", group="g2")
 
@@ -235,9 +274,13 @@ def test_a_record_that_is_too_large_is_named_or_left_out(
     """By default the bridge ends and commits nothing; it may leave it out, and says so."""
     produce(kafka.bootstrap, "orders", [*with_ids("a", "b"), Outgoing(value=b"x" * 5_000), *with_ids("c")])
     limit = {"message.max.bytes": 2_000}
-    with pytest.raises(BridgeError, match=r"^the target refuses orders\[0\]@2 \(5000 bytes, .*--on-refused skip$"):  # fmt: skip
+    with pytest.raises(
+        BridgeError, match=r"^the target refuses orders\[0\]@2 \(5000 bytes, .*--on-refused skip$"
+    ):
         copy_all(kafka.bootstrap, there.bootstrap, config=limit, transactions=transactions)
-    counted = copy_all(kafka.bootstrap, there.bootstrap, config=limit, transactions=transactions, on_refused="skip")  # fmt: skip
+    counted = copy_all(
+        kafka.bootstrap, there.bootstrap, config=limit, transactions=transactions, on_refused="skip"
+    )
     assert (counted.copied, counted.skipped) == (3, 1)
     assert "orders[0]@2" in caplog.text
     # The mock cluster delivers what was aborted.
@@ -282,7 +325,10 @@ def test_what_the_target_refuses_for_all_is_no_reason_to_leave_it_out(
 def test_an_aborted_transaction_is_written_again(
     kafka: MockKafka, there: MockKafka, request_name: str, error: int
 ) -> None:
-    """The batch is read again from its first record, with a new producer where the old one is done for, so that nothing is passed over."""
+    """The batch is read again from its first record, with a new producer where the old one is done for.
+
+    So nothing is passed over.
+    """
     produce(kafka.bootstrap, "orders", with_ids(*map(str, range(20))))
     there.push_errors(request_name, error, 1)
     counted = copy_all(kafka.bootstrap, there.bootstrap)
@@ -294,7 +340,10 @@ def test_an_aborted_transaction_is_written_again(
 def test_offsets_that_never_come_back_hold_nothing_up(
     kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client waits for a connection for as long as it takes; another producer ends the transaction and writes the batch."""
+    """The client waits for a connection for as long as it takes.
+
+    Another producer ends the transaction and writes the batch.
+    """
     kafka.create_topic("copies", partitions=1)
     produce(kafka.bootstrap, "orders", with_ids(*map(str, range(20))))
     connected, asked = threading.Event(), list[int]()
@@ -349,13 +398,23 @@ def test_while_the_target_is_away_the_bridge_waits(
 ) -> None:
     """Nothing is passed over, and it goes on when the target is back."""
     produce(kafka.bootstrap, "orders", with_ids("a"))
-    with Running(bridge(kafka.bootstrap, there.bootstrap, transactions=transactions, config={"reconnect.backoff.max.ms": 200})) as made:  # fmt: skip
+    with Running(
+        bridge(
+            kafka.bootstrap,
+            there.bootstrap,
+            transactions=transactions,
+            config={"reconnect.backoff.max.ms": 200},
+        )
+    ) as made:
         until(lambda: made.counters.copied == 1)
         there.set_broker_down()
         produce(kafka.bootstrap, "orders", with_ids(*map(str, range(100))))
         there.set_broker_up()
         until(lambda: made.counters.copied == 101)
-    assert {each.ident for each in lying(there.bootstrap, "orders")} == {b"a", *(b"%d" % n for n in range(100))}  # fmt: skip
+    assert {each.ident for each in lying(there.bootstrap, "orders")} == {
+        b"a",
+        *(b"%d" % n for n in range(100)),
+    }
 
 
 def test_a_bridge_is_stopped_while_its_target_is_away(kafka: MockKafka, there: MockKafka) -> None:
@@ -394,13 +453,17 @@ def test_it_tells_how_it_goes(kafka: MockKafka, there: MockKafka) -> None:
     produce(kafka.bootstrap, "orders", with_ids("a", "b"))
     told: list[tuple[int, int]] = []
     with Running(
-        bridge(kafka.bootstrap, there.bootstrap), report=lambda made: told.append((made.counters.copied, made.lag())), report_every=0
+        bridge(kafka.bootstrap, there.bootstrap),
+        report=lambda made: told.append((made.counters.copied, made.lag())), report_every=0
     ):  # fmt: skip
         until(lambda: (2, 0) in told)
 
 
 def test_of_partitions_that_go_to_another_nothing_is_passed_over(kafka: MockKafka, there: MockKafka) -> None:
-    """A second bridge joins while there is work: whose commit comes too late, its batch comes again under the same IDs."""
+    """A second bridge joins while there is work.
+
+    Whose commit comes too late, its batch comes again under the same IDs.
+    """
     how: dict[str, Any] = {"batch_records": 50, "session_ms": 2_000}
     with (
         Running(bridge(kafka.bootstrap, there.bootstrap, "pairs", **how)) as one,
@@ -409,7 +472,8 @@ def test_of_partitions_that_go_to_another_nothing_is_passed_over(kafka: MockKafk
         for first in range(0, 2_000, 100):
             produce(
                 kafka.bootstrap, "pairs",
-                [Outgoing(value=b"%d" % n, headers={"dedup-id": b"%d" % n}, partition=n % 2) for n in range(first, first + 100)],
+                [Outgoing(value=b"%d" % n, headers={"dedup-id": b"%d" % n}, partition=n % 2)
+                 for n in range(first, first + 100)],
             )  # fmt: skip
         until(lambda: one.counters.copied + two.counters.copied >= 2_000)
     got = {int(each.ident or b"") for each in lying(there.bootstrap, "pairs", 3)}
@@ -417,10 +481,14 @@ def test_of_partitions_that_go_to_another_nothing_is_passed_over(kafka: MockKafk
 
 
 def test_headers_that_the_client_cannot_name(kafka: MockKafka, there: MockKafka) -> None:
-    """Nothing in a record ends the bridge: names and values of any kind, a value that is no text, an ID of odd bytes."""
+    """Nothing in a record ends the bridge.
+
+    Names and values of any kind, a value that is no text, an ID of odd bytes.
+    """
     produce(
         kafka.bootstrap, "orders",
-        [Outgoing(value=b"\xff\x00", key=b"\xff", headers=[("", b"1"), ("dedup-id", b"\xff\x00\n"), ("%s{topic}", b"")]),
+        [Outgoing(value=b"\xff\x00", key=b"\xff", headers=[("", b"1"), ("dedup-id", b"\xff\x00\n"),
+                                                           ("%s{topic}", b"")]),
          Outgoing(value=b"x" * 900_000, headers={f"h{n}": b"v" for n in range(1_000)})],
     )  # fmt: skip
     assert copy_all(kafka.bootstrap, there.bootstrap).copied == 2

@@ -50,7 +50,10 @@ def test_a_commit_that_waited_does_not_set_a_transaction_s_back(
 def test_a_producer_that_cannot_abort_does_not_keep_the_member_in_its_group(
     kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client goes on to delivery reports with its exception set; the bridge ends without a traceback, and leaves its group."""
+    """The client goes on to delivery reports with its exception set.
+
+    The bridge ends without a traceback, and leaves its group.
+    """
     left: list[Source] = []
     real = Source.close
 
@@ -74,7 +77,10 @@ def test_a_producer_that_cannot_abort_does_not_keep_the_member_in_its_group(
 def test_a_fatal_error_that_the_interpreter_hides_is_found(
     kafka: MockKafka, send: Send, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """A bridge whose transactional ID another producer has taken ends; else the two would take it from each other for ever."""
+    """A bridge whose transactional ID another producer has taken ends.
+
+    Else the two would take it from each other for ever.
+    """
     fenced = KafkaException(KafkaError(KafkaError._FENCED, "fenced", fatal=True))
 
     class Overtaken(Producer):

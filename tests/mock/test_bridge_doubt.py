@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def test_a_log_that_goes_back_is_copied_from_there(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after an unclean election: the topic is asked for, is the same, and its records have the names that they had; the other partition is not touched."""
+    """As after an unclean election.
+
+    The topic is asked for, is the same, and its records have the names that they had; the other partition is not
+    touched.
+    """
     kafka.create_topic("copies")
     produce(kafka.bootstrap, "pairs", [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(20)])
     doubted: list[dict[tuple[str, int], int]] = []

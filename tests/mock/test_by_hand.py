@@ -53,7 +53,10 @@ def test_what_was_assigned_by_hand_stays_when_the_group_goes(both: DedupConsumer
 
 
 def test_what_is_in_hand_when_the_group_goes(both: DedupConsumer, make: Make, send: Send) -> None:
-    """Of the group's partition it comes again to its next owner; of the other one nothing comes twice, and nothing is left out."""
+    """Of the group's partition it comes again to its next owner.
+
+    Of the other one nothing comes twice, and nothing is left out.
+    """
     send("b", "c")
     send(*"qrstu", topic="pairs")
     got: list[Any] = []
@@ -101,7 +104,10 @@ def assign_and_unassign(consumer: Any, partitions: Any) -> None:
 
 @pytest.mark.parametrize("refuse", [unassign, assign_none, assign_and_unassign])
 def test_a_callback_may_take_none(make: Make, send: Send, refuse: Callable[[Any, Any], None]) -> None:
-    """As with the plain client nothing is read then, also of what was assigned by hand before, until the user assigns something."""
+    """As with the plain client nothing is read then, until the user assigns something.
+
+    So it is also of what was assigned by hand before.
+    """
     send("a")
     send("p", topic="pairs")
     asked: list[Any] = []

@@ -105,7 +105,10 @@ def gather_once(consumer: Any) -> list[str]:
 
 
 def test_exceptions_in_the_clients_other_callbacks_cost_no_message(make: Make, send: Send) -> None:
-    """Statistics, throttling, errors and commits: what their callbacks raise is raised by poll, after what was fetched is safe."""
+    """Statistics, throttling, errors and commits.
+
+    What their callbacks raise is raised by poll, after what was fetched is safe.
+    """
     send(*MANY)
     consumer = make(
         "orders",

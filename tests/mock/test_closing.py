@@ -1,4 +1,7 @@
-"""A consumer that closes while its group assigns partitions: librdkafka 4041, an assignment that arrives inside its `close`."""
+"""A consumer that closes while its group assigns partitions.
+
+This is librdkafka 4041: an assignment that arrives inside its `close`.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def drop(held: list[DedupConsumer]) -> None:
 
 @pytest.mark.slow
 def test_a_close_that_meets_an_assignment_ends() -> None:
-    """Consumers are closed at a random moment of their joining, many times: assignments arrive inside `close`, and none hangs."""
+    """Consumers are closed at a random moment of their joining, many times.
+
+    Assignments arrive inside `close`, and none hangs.
+    """
     rng = random.Random(4041)
     met = 0
     with MockKafka() as kafka:
@@ -77,7 +83,10 @@ def test_a_close_that_meets_an_assignment_ends() -> None:
 
 
 def test_a_client_that_does_not_close_is_left(kafka: MockKafka, caplog: pytest.LogCaptureFixture) -> None:
-    """A rebalance callback inside the client's `close` that never comes back, as in librdkafka 4041: the thread of `close` is left, and one line says so."""
+    """A rebalance callback inside the client's `close` that never comes back, as in librdkafka 4041.
+
+    The thread of `close` is left, and one line says so.
+    """
     kafka.create_topic("held", partitions=1)
     never = threading.Event()
     inside = threading.Event()
@@ -99,7 +108,10 @@ def test_a_client_that_does_not_close_is_left(kafka: MockKafka, caplog: pytest.L
 
 
 def test_what_goes_with_a_close_is_revoked_once(make: Make, send: Send) -> None:
-    """The user's callback hears of the partitions inside `close`, as with the plain client, and what is completed is committed."""
+    """The user's callback hears of the partitions inside `close`, as with the plain client.
+
+    What is completed is committed.
+    """
     send("a", "b")
     heard: list[str] = []
     consumer = make()
@@ -119,7 +131,10 @@ def test_what_goes_with_a_close_is_revoked_once(make: Make, send: Send) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky"])
 def test_a_consumer_that_is_dropped_leaves_its_group(kafka: MockKafka, protocol: str) -> None:
-    """Without `close`, in the middle of a rebalance, collected inside a call of another consumer: that one gets all, and nothing hangs."""
+    """Without `close`, in the middle of a rebalance, collected inside a call of another consumer.
+
+    That one gets all, and nothing hangs.
+    """
     rng = random.Random(1)
     for race in range(5):
         group = f"g{race}"
@@ -225,7 +240,10 @@ def test_a_program_that_ends_waits_for_a_dropped_consumer(
 def test_a_callback_of_a_close_changes_no_assignment(
     make: Make, send: Send, kafka: MockKafka, protocol: str, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever `on_revoke` asks for while the consumer closes: the close ends, in order, and what was completed is committed."""
+    """Whatever `on_revoke` asks for while the consumer closes.
+
+    The close ends, in order, and what was completed is committed.
+    """
     send("a", "b")
     called: list[str] = []
     config = {**QUICK, "partition.assignment.strategy": protocol}

@@ -162,7 +162,10 @@ def test_commit_takes_a_message_or_offsets(make: Make, send: Send) -> None:
 
 
 def test_a_commit_never_goes_back(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A late commit of an earlier message leaves what is committed; a group that went back would see all of it again."""
+    """A late commit of an earlier message leaves what is committed.
+
+    A group that went back would see all of it again.
+    """
     send("a", "b", "c")
     consumer = make("orders", config=BY_USER)
     first, _, last = poll_some(consumer, 3)
@@ -242,7 +245,10 @@ def test_a_refused_commit_on_the_interval_is_repeated(make: Make, send: Send, ka
 def test_nothing_is_delivered_before_the_group_knows_where_it_begins(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """A refused first commit is asked for again; a crash before it would make the group look new, and double everything."""
+    """A refused first commit is asked for again.
+
+    A crash before it would make the group look new, and double everything.
+    """
     send("a", "b")
     kafka.push_errors("OffsetCommit", KafkaError.REBALANCE_IN_PROGRESS, 1_000)
     consumer = make("orders", config={"auto.commit.interval.ms": 60_000})
@@ -309,7 +315,7 @@ def test_a_commit_inside_on_revoke_works(make: Make, send: Send, kafka: MockKafk
 
 
 def test_what_was_gathered_and_not_committed_comes_again(make: Make, send: Send, kafka: MockKafka) -> None:
-    """With enable.auto.commit=false a loop that buffers, writes and then commits loses nothing when it dies before that."""
+    """With enable.auto.commit=false a loop that buffers, writes and then commits loses nothing if it dies before."""
     send("a", "b", "c", "d")
     dying = make("orders", config=BY_USER)
     assert values(poll_some(dying, 3)) == ["a", "b", "c"]

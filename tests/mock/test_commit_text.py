@@ -1,4 +1,7 @@
-"""What a commit vouches for: at the offset and by the rule it was written for, and above that offset what is completed there."""
+"""What a commit vouches for.
+
+At the offset and by the rule it was written for, and above that offset what is completed there.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ def test_a_text_copied_backward_is_a_rewind(make: Make, send: Send) -> None:
 
 
 def test_a_group_that_was_set_back_is_so_for_every_host(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A tool without texts sets it back; another host goes on for a while before the one that had handled all of it comes back."""
+    """A tool without texts sets it back.
+
+    Another host goes on for a while before the one that had handled all of it comes back.
+    """
     all_of_it, options = MemoryStore(), dict[str, Any](completion="explicit")
     send(*numbers(0, 20))
     with make("orders", store=all_of_it, **options) as first:
@@ -116,7 +122,10 @@ def test_what_another_id_spec_hid_was_not_handled(
 
 
 def test_nobody_vouches_for_what_another_id_spec_hid(make: Make, kafka: MockKafka) -> None:
-    """The text lies beside another offset, as after a mirror's tool, and is void; by which rule the group went is believed all the same."""
+    """The text lies beside another offset, as after a mirror's tool, and is void.
+
+    By which rule the group went is believed all the same.
+    """
     sent_twice(kafka)
     with make("orders", dedup=Lookup(id=key(), window=Window(days=7)), store=MemoryStore()) as before:
         assert values(poll_quiet(before)) == ["A"]
@@ -140,7 +149,10 @@ HIDDEN_BY: dict[str, tuple[LastId | Lookup, LastId | Lookup]] = {
 
 @pytest.mark.parametrize("changed", HIDDEN_BY)
 def test_nobody_vouches_across_a_strategy_or_a_kind_of_window(make: Make, send: Send, changed: str) -> None:
-    """What went before was judged by the other rule, hidden or handled: sent again, all of it is delivered, as unverified."""
+    """What went before was judged by the other rule, hidden or handled.
+
+    Sent again, all of it is delivered, as unverified.
+    """
     before, now = HIDDEN_BY[changed]
     send("5", "6")
     with make("orders", dedup=before, store=MemoryStore()) as consumer:
@@ -209,7 +221,10 @@ def complete_all_but(consumer: DedupConsumer, count: int, open_: set[int]) -> No
 def test_a_hand_over_doubles_nothing_that_was_completed_out_of_order(
     make: Make, send: Send, strategy: str
 ) -> None:
-    """Two messages of 200 keep failing: the next owner, on another disk, gets these two, and knows the marks of all others."""
+    """Two messages of 200 keep failing.
+
+    The next owner, on another disk, gets these two, and knows the marks of all others.
+    """
     options = {**STRATEGIES[strategy], "completion": "explicit"}
     send(*numbers(0, 200))
     with make("orders", store=MemoryStore(), **options) as first:
@@ -224,7 +239,10 @@ def test_a_hand_over_doubles_nothing_that_was_completed_out_of_order(
 def test_a_commit_of_the_users_tells_what_is_completed_above_it(
     make: Make, send: Send, *, asynchronous: bool
 ) -> None:
-    """The message in front keeps failing, so that the offset stays where it was: the next owner is told of all others."""
+    """The message in front keeps failing, so that the offset stays where it was.
+
+    The next owner is told of all others.
+    """
     options: dict[str, Any] = {"completion": "explicit", "config": {"enable.auto.commit": False}}
     send(*numbers(0, 50))
     with make("orders", store=MemoryStore(), **options) as first:
@@ -326,7 +344,10 @@ def test_the_text_of_another_partition_vouches_for_nothing(make: Make, send: Sen
 def test_a_store_of_another_rule_that_somebody_opens_meanwhile_is_waited_for(
     make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is locked between the look at it and the moment it is set aside: the loop goes on, and it is set aside later."""
+    """It is locked between the look at it and the moment it is set aside.
+
+    The loop goes on, and it is set aside later.
+    """
     send("a")
     with make("orders", store=tmp_path) as first:
         assert values(poll_some(first, 1)) == ["a"]

@@ -145,7 +145,10 @@ def test_without_an_id_discarded_messages_are_completed(make: Make, send: Send, 
 def test_without_an_id_a_strict_consumer_stops_and_loses_nothing(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """on_missing_id="fail": what lies before comes, then every call says which record it is, and nothing is committed past it."""
+    """With on_missing_id="fail" what lies before comes.
+
+    Then every call says which record it is, and nothing is committed past it.
+    """
     from dedup_sdk import MissingIdError
     from tests.support.producing import Outgoing, produce
 

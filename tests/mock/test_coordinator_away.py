@@ -39,7 +39,10 @@ def send(kafka: MockKafka, *ids: str) -> None:
 
 @pytest.mark.parametrize("put_out", [False, True])
 def test_what_is_handled_without_the_coordinator_counts_once(memory: MemoryStore, *, put_out: bool) -> None:
-    """It is in the store, and not called committed; when the coordinator is back it is committed, or known to be handled."""
+    """It is in the store, and not called committed.
+
+    When the coordinator is back it is committed, or known to be handled.
+    """
     with MockKafka(brokers=2) as kafka:
         kafka.create_topic("orders")
         kafka.set_leader("orders", 0, LEADER)
@@ -77,7 +80,10 @@ def test_what_is_handled_without_the_coordinator_counts_once(memory: MemoryStore
 def test_a_close_without_the_coordinator_is_bounded(
     memory: MemoryStore, *, protocol: str, static: bool
 ) -> None:
-    """It ends within some revoke deadlines, not after the session timeout; what was completed is in the store and not handled again."""
+    """It ends within some revoke deadlines, not after the session timeout.
+
+    What was completed is in the store and not handled again.
+    """
     config = {
         "group.protocol": protocol,
         "fetch.wait.max.ms": 50,

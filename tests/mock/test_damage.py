@@ -53,7 +53,10 @@ def test_a_damaged_store_is_set_aside_and_made_again_from_the_topic(
 def test_damage_in_the_middle_of_the_work_costs_nothing(
     make: Make, send: Send, kafka: MockKafka, tmp_path: Path, completion: str
 ) -> None:
-    """A sorted file that changes under a running consumer is set aside; the loop goes on, and sees each message once."""
+    """A sorted file that changes under a running consumer is set aside.
+
+    The loop goes on, and sees each message once.
+    """
     send(*IDS)
     consumer = make(
         "orders", store=RocksStore(tmp_path, block_cache_bytes=1), recent_marks=500, completion=completion
@@ -81,7 +84,10 @@ def test_damage_in_the_middle_of_the_work_costs_nothing(
 def test_a_store_that_is_damaged_again_at_once_ends_in_its_error(
     make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where setting aside is of no avail the consumer does not go round in circles: the error reaches the application."""
+    """Where setting aside is of no avail the consumer does not go round in circles.
+
+    The error reaches the application.
+    """
     send(*IDS)
     consumer = make("orders", store=RocksStore(tmp_path, block_cache_bytes=1), recent_marks=500)
     poll_some(consumer, len(IDS))

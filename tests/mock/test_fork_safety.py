@@ -1,4 +1,7 @@
-"""A client that the parent of a fork had let go of, and not collected yet: the child's collection of garbage leaves it alone."""
+"""A client that the parent of a fork had let go of, and not collected yet.
+
+The child's collection of garbage leaves it alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A fork: the child may touch neither its parent's client nor its stores, and harms neither, also when it ends in order."""
+"""A fork.
+
+The child may touch neither its parent's client nor its stores, and harms neither, also when it ends in order.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def refused(consumer: DedupConsumer, message: Any) -> str:
 def test_a_child_is_refused_and_its_parent_goes_on(
     kafka: MockKafka, make: Make, send: Send, tmp_path: Path
 ) -> None:
-    """Each call says why; closing and taking down do nothing; what the child calls completed is not so for the parent."""
+    """Each call says why; closing and taking down do nothing.
+
+    What the child calls completed is not so for the parent.
+    """
     send("a", "b")
     # Not by the fixture, which would keep it: the child takes its last reference away.
     made = [
@@ -118,7 +124,10 @@ def test_a_child_waits_for_no_lock_of_its_parent(make: Make, send: Send) -> None
 def test_a_child_that_ends_as_programs_end_leaves_the_store_alone(
     kafka: MockKafka, send: Send, tmp_path: Path
 ) -> None:
-    """With the interpreter's own end, in a program of its own; the parent goes on, and what it writes afterwards is there."""
+    """With the interpreter's own end, in a program of its own.
+
+    The parent goes on, and what it writes afterwards is there.
+    """
     send("a", "b")
     program = f"""
 import os, signal, sys

@@ -43,7 +43,10 @@ def waits(consumer: DedupConsumer) -> bool:
 def test_a_consumer_pauses_while_its_disk_is_full(
     make: Make, send: Send, kafka: MockKafka, disk: SmallDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing new is delivered, no error reaches the loop; when there is room it goes on by itself, each message once."""
+    """Nothing new is delivered, no error reaches the loop.
+
+    When there is room it goes on by itself, each message once.
+    """
     consumer = make("orders", store=disk.path / "store")
     send(*BEFORE)
     seen = values(poll_some(consumer, len(BEFORE)))
@@ -68,7 +71,10 @@ def test_a_consumer_pauses_while_its_disk_is_full(
 
 
 def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> None:
-    """With ``on_full_disk="unverified"`` messages go on, duplicates are still known, and all of it is written when there is room."""
+    """With ``on_full_disk="unverified"`` messages go on, and duplicates are still known.
+
+    All of it is written when there is room.
+    """
     consumer = make("orders", store=disk.path / "store", recovery=Recovery(on_full_disk="unverified"))
     send(*BEFORE)
     seen = values(poll_some(consumer, len(BEFORE)))
@@ -87,7 +93,10 @@ def test_or_it_goes_on_by_choice(make: Make, send: Send, disk: SmallDisk) -> Non
 
 
 def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: SmallDisk) -> None:
-    """A partition that is assigned while there is no room recovers when there is; until then nothing of it is delivered."""
+    """A partition that is assigned while there is no room recovers when there is.
+
+    Until then nothing of it is delivered.
+    """
     disk.fill()
     consumer = make("orders", store=disk.path / "store")
     send("a", "b")

@@ -96,7 +96,7 @@ def read_all(consumer: DedupConsumer, count: int) -> float:
 def test_the_partitions_of_other_brokers_go_on(
     two_brokers: MockKafka, consumer: DedupConsumer, *, new: bool
 ) -> None:
-    """A broker that hangs while its partitions start costs those of the others a wait of a second or two, all in all."""
+    """A broker that hangs while its partitions start costs those of the others a second or two, all in all."""
     if not new:
         committed_before(two_brokers)
     # Not earlier: the client may ask any broker where the group is.
@@ -114,7 +114,10 @@ def test_the_partitions_of_other_brokers_go_on(
 def test_a_reader_that_has_met_no_broker_is_kept(
     two_brokers: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was told nothing that could be wrong: the next question is its own, and is answered when the broker that it met first is back."""
+    """It was told nothing that could be wrong.
+
+    The next question is its own, and is answered when the broker that it met first is back.
+    """
     two_brokers.set_rtt(ANSWERED_MS, 2)
     # Of two addresses the client would take one by chance.
     of_the_hanging_one = two_brokers.bootstrap.split(",")[1]
@@ -142,7 +145,7 @@ def test_a_reader_that_has_met_no_broker_is_kept(
 
 @pytest.mark.slow
 def test_a_slow_broker_is_answered_in_the_end(two_brokers: MockKafka, consumer: DedupConsumer) -> None:
-    """One that takes longer for each answer than a poll waits at first is given the time, and its partitions deliver."""
+    """One that takes longer for each answer than a poll waits at first gets the time, and its partitions deliver."""
     two_brokers.set_rtt(700, 2)
     consumer.subscribe(["orders"])
     poll_some(consumer, RECORDS + 5 * HUNG, patience_s=60)
@@ -152,7 +155,10 @@ def test_a_slow_broker_is_answered_in_the_end(two_brokers: MockKafka, consumer: 
 def test_a_lost_offset_that_nobody_answers_for_holds_up_no_others(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where to go on is asked again and again, with pauses; the other partitions deliver meanwhile, and nothing is skipped."""
+    """Where to go on is asked again and again, with pauses.
+
+    The other partitions deliver meanwhile, and nothing is skipped.
+    """
     send(*"abcdef", topic="pairs")
     with make("pairs") as first:
         poll_some(first, 1)

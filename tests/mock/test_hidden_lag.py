@@ -38,7 +38,10 @@ def offset_of(kafka: MockKafka) -> int:
 def test_hidden_records_behind_a_commit_are_committed(
     make: Make, send: Send, kafka: MockKafka, config: dict[str, Any], completion: Any
 ) -> None:
-    """Duplicates behind the last message that was committed, or stored, are nobody's work: the lag goes down, with metadata."""
+    """Duplicates behind the last message that was committed, or stored, are nobody's work.
+
+    The lag goes down, with metadata.
+    """
     ids = numbers(0, 10)
     send(*ids, *(ids * 20))
     consumer = make("orders", config=config, completion=completion)
@@ -78,7 +81,10 @@ def test_unsubscribing_commits_hidden_records(make: Make, send: Send, kafka: Moc
 def test_hidden_records_before_the_first_commit_are_committed(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Records without an ID that the settings discard, at the very beginning: up to the first that is delivered, no further."""
+    """Records without an ID that the settings discard, at the very beginning.
+
+    Up to the first that is delivered, no further.
+    """
     send("x", "x", "x", A, "x", "x")
     discarding = lookup(id="json:/id", on_missing_id="discard")
     consumer = make("orders", config=BY_USER, dedup=discarding)
@@ -126,7 +132,10 @@ def test_a_delivered_message_that_is_not_committed_is_never_passed(
 
 
 def test_a_failed_commit_is_not_made_up_for(make: Make, send: Send, kafka: MockKafka) -> None:
-    """The user has been told that it failed, and may have undone the work: nothing is committed past it before the next commit."""
+    """The user has been told that it failed, and may have undone the work.
+
+    Nothing is committed past it before the next commit.
+    """
     send("a", "b", "a", "b")
     consumer = make("orders", config=BY_USER)
     message = poll_some(consumer, 2)[1]

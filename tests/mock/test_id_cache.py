@@ -79,7 +79,10 @@ def test_a_snapshot_for_what_begins_without_ids_is_refused(make: Make, tmp_path:
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send, tmp_path: Path) -> None:
-    """A cache that persists is folded again from the beginning of the group's history: the last three accepted are d, e and a."""
+    """A cache that persists is folded again from the beginning of the group's history.
+
+    The last three accepted are d, e and a.
+    """
     with make("orders", dedup=cache(id_cache_size=3), store=tmp_path / "one") as consumer:
         send(*"abcabdea")
         assert values(poll_some(consumer, 6)) == ["a", "b", "c", "d", "e", "a"]

@@ -1,4 +1,7 @@
-"""Interruptions at chosen places: of `run`, of iteration, and of a start, where a message or a store is on its way from one hand to the next."""
+"""Interruptions at chosen places.
+
+Of `run`, of iteration, and of a start, where a message or a store is on its way from one hand to the next.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +126,8 @@ def test_an_interrupted_start_costs_no_message(make: Make, send: Send) -> None:
                 while len(got) < 5:
                     got |= set(values([each for each in [consumer.poll(0.05)] if each is not None]))
         except (Interrupted, TypeError):
-            # The client's constructor calls an interruption a property of the wrong type. What was not completed comes again.
+            # The client's constructor calls an interruption a property of the wrong type. What was not completed
+            # comes again.
             while len(got) < 5:
                 got |= set(values(poll_some(consumer, 1)))
         struck = interruption.struck
@@ -136,7 +140,10 @@ def test_an_interrupted_start_costs_no_message(make: Make, send: Send) -> None:
 def test_an_interruption_at_the_end_of_a_run_leaves_a_consumer_that_works(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it strikes between the runner's last step and the return: `run` may be called again, and polling completes."""
+    """Wherever it strikes between the runner's last step and the return.
+
+    `run` may be called again, and polling completes.
+    """
     real, place = Runner.run, 0
     while True:
         place += 1

@@ -65,14 +65,18 @@ def poll_through(consumer: Any, count: int, calls: int = 400) -> list[Any]:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Fetcher, "fetch"), (Fetcher, "listen"), (Fetcher, "rest"), (Interruption, "schedule_maintenance"), (Delivery, "take"),
+        (Fetcher, "fetch"), (Fetcher, "listen"), (Fetcher, "rest"), (Interruption, "schedule_maintenance"),
+        (Delivery, "take"),
         (Partition, "admit"), (Partition, "complete_chunk"), (Partition, "persist"),
     ],
 )  # fmt: skip
 def test_an_interruption_costs_no_message(
     *, make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    """Wherever it strikes, what was fetched, judged or on its way to the application comes, and is committed in the end."""
+    """Wherever it strikes, what was fetched, judged or on its way to the application comes.
+
+    It is committed in the end.
+    """
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
     send(*map(str, range(20)))
     consumer = make("orders")
@@ -174,7 +178,10 @@ def test_an_interruption_of_the_last_step_costs_no_message(
 def test_a_failing_store_costs_no_message(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """A write or look-up that fails is raised, and repeated by the next call; verdicts are then as if it had not failed."""
+    """A write or look-up that fails is raised, and repeated by the next call.
+
+    Verdicts are then as if it had not failed.
+    """
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
     for partition in (0, 1):
         send("a", "b", "a", "c", topic="pairs", partition=partition)
@@ -244,7 +251,10 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
     caplog: pytest.LogCaptureFixture,
     protocol: str,
 ) -> None:
-    """Ctrl-C in the middle of judging, then leaving the block: everything not certainly handled comes again, and the client closes at once."""
+    """Ctrl-C in the middle of judging, then leaving the block.
+
+    Everything not certainly handled comes again, and the client closes at once.
+    """
     send(*map(str, range(10)))
 
     def handle() -> None:
@@ -269,7 +279,10 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
 def test_what_is_over_when_a_run_is_interrupted_is_completed(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, on_error: OnError
 ) -> None:
-    """Ctrl-C between hearing of a handler's end (or of a dead letter) and noting it: `run` ends at once, and nothing comes again."""
+    """Ctrl-C between hearing of a handler's end (or of a dead letter) and noting it.
+
+    `run` ends at once, and nothing comes again.
+    """
     send("a")
     ended: list[float] = []
     heard_of: list[int] = []
@@ -366,7 +379,10 @@ def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
 def test_what_was_out_at_an_interruption_is_released(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    """Wherever it strikes: as after a crash, what was in flight comes again, and a completion from before counts as stale."""
+    """Wherever it strikes, what was in flight comes again, as after a crash.
+
+    A completion from before counts as stale.
+    """
     send("a", "b")
     consumer = make("orders", completion="explicit")
     before = poll_some(consumer, 2)
@@ -432,7 +448,10 @@ def test_an_error_of_a_callback_is_no_interruption(make: Make, send: Send) -> No
 def test_an_error_that_comes_back_costs_one_partition(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The second time, with nothing completed in between, the partition is closed; the other one goes on, and a seek opens it again."""
+    """The second time, with nothing completed in between, the partition is closed.
+
+    The other one goes on, and a seek opens it again.
+    """
     for partition in (0, 1):
         send(*(f"{partition}-{each}" for each in range(20)), topic="pairs", partition=partition)
     real: Callable[..., Any] = getattr(Partition, step)

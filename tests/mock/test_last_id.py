@@ -102,7 +102,10 @@ def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_pat
 
 
 def test_a_snapshot_of_lookups_does_not_serve_a_last_id(make: Make, send: Send, tmp_path: Path) -> None:
-    """Marks of IDs say nothing of sources, and what was looked up vouches for nothing that is compared: all of it is delivered, in doubt."""
+    """Marks of IDs say nothing of sources, and what was looked up vouches for nothing that is compared.
+
+    All of it is delivered, in doubt.
+    """
     first = make("orders", store=tmp_path / "one")
     send("1", "2")
     assert values(poll_some(first, 2)) == ["1", "2"]

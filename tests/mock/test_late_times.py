@@ -1,4 +1,7 @@
-"""A duplicate whose timestamp is older than the window: its mark leaves the store before its time, and proves nothing of the log."""
+"""A duplicate whose timestamp is older than the window.
+
+Its mark leaves the store before its time, and proves nothing of the log.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def send(kafka: MockKafka, *rows: tuple[str, int]) -> None:
 
 
 def test_a_late_time_makes_no_other_log_of_it(make: Make, kafka: MockKafka, tmp_path: Path) -> None:
-    """Completed, flushed and not committed, because the first message keeps failing: at each start only that one comes again."""
+    """Completed, flushed and not committed, because the first message keeps failing.
+
+    At each start only that one comes again.
+    """
     now_ms = int(time.time() * 1000)
     rows = [("head", now_ms), ("x", now_ms), ("x", now_ms - MONTH_MS)]
     send(kafka, *rows, *((str(each), now_ms) for each in range(COUNT)))

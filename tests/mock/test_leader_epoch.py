@@ -51,7 +51,10 @@ def test_a_log_that_has_grown_again_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The commit is of an epoch that ended before it: what the log has instead is handled, and duplicates stay hidden."""
+    """The commit is of an epoch that ended before it.
+
+    What the log has instead is handled, and duplicates stay hidden.
+    """
     send("a", "b", "c")
     with make("orders") as first:
         poll_some(first, 3)
@@ -81,7 +84,10 @@ def test_a_machine_without_a_store_goes_on_where_the_log_parts(
     *,
     grown: bool,
 ) -> None:
-    """The broker knows where that is: nothing before it comes again, whatever the policy, and what replaced the rest is handled."""
+    """The broker knows where that is.
+
+    Nothing before it comes again, whatever the policy, and what replaced the rest is handled.
+    """
     send("a", "b", "c")
     kafka.set_leader("orders", 0, 1)
     send("x", "a", *(["y", "z"] if grown else []))
@@ -123,7 +129,10 @@ def test_a_snapshot_from_before_a_cut_is_not_taken(
     *,
     cut: bool,
 ) -> None:
-    """Its leader epoch ended below its cut: it knows records that the log no longer has, and none of those that took their place."""
+    """Its leader epoch ended below its cut.
+
+    It knows records that the log no longer has, and none of those that took their place.
+    """
     send("a", "b", "c")
     kafka.set_leader("orders", 0, 1)
     send("x", "y", "z")

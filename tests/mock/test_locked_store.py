@@ -33,9 +33,11 @@ OWNER = textwrap.dedent(
     """
     import sys
     from dedup_sdk import DedupConsumer, Lookup, Window, header
-    config = {"bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 50,
+    config = {"bootstrap.servers": sys.argv[1], "group.id": "g", "auto.offset.reset": "earliest", \
+"auto.commit.interval.ms": 50,
               "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50, "log_level": 0}
-    with DedupConsumer(config, dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), store=sys.argv[2]) as consumer:
+    with DedupConsumer(config, dedup=Lookup(id=header("dedup-id"), window=Window(days=7)), \
+store=sys.argv[2]) as consumer:
         consumer.subscribe(["orders"])
         while not sys.stdin.closed:
             consumer.poll(0.1)
@@ -61,7 +63,10 @@ def test_the_store_of_a_stopped_owner_is_waited_for(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Beyond `lock_wait` too, with one event, one warning and a hindrance; no second store is made, nothing is lost or seen twice."""
+    """Beyond `lock_wait` too, with one event, one warning and a hindrance.
+
+    No second store is made, nothing is lost or seen twice.
+    """
     send("a", "b", "c")
     until = time.monotonic() + PATIENCE_S
     while committed(kafka.bootstrap, "g", "orders").offset != 3:
@@ -106,7 +111,10 @@ def test_a_wait_is_a_length_of_time(tmp_path: Path, wrong: float) -> None:
 
 
 def test_others_do_not_wait_for_a_lock(make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the stores of some partitions are kept open elsewhere the rest come up to date, and they do when the stores are free."""
+    """While the stores of some partitions are kept open elsewhere the rest come up to date.
+
+    They do, too, when the stores are free.
+    """
     kafka.create_topic("four", partitions=4)
     locked = {0, 1}
     attach = Deduplicator.attach

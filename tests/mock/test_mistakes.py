@@ -193,13 +193,15 @@ CONSUMER = {
         lambda: recovery(history="all"), ("Recovery(...): history='all'", "choose none or assume-processed")
     ),
     "Recovery(on_full_disk=)": Mistake(
-        lambda: recovery(on_full_disk="deliver"), ("Recovery(...): on_full_disk='deliver'", "choose pause or unverified")
+        lambda: recovery(on_full_disk="deliver"),
+        ("Recovery(...): on_full_disk='deliver'", "choose pause or unverified")
     ),
     "Recovery(snapshot=5)": Mistake(
         lambda: recovery(snapshot=5), ("Recovery(...): snapshot=5", "give a folder or a URL")
     ),
     "a URL without driver": Mistake(
-        lambda: recovery(snapshot="nosuch://b/x"), ("Recovery(...): snapshot='nosuch://b/x'", "no driver for 'nosuch'", "install")
+        lambda: recovery(snapshot="nosuch://b/x"),
+        ("Recovery(...): snapshot='nosuch://b/x'", "no driver for 'nosuch'", "install")
     ),
     "Recovery(window=)": Mistake(lambda: recovery(window="7d"), ("'window'",), TypeError),
     "recent_marks=0": Mistake(lambda: MemoryStore(recent_marks=0), ("recent_marks=0", "give at least 1")),
@@ -237,7 +239,8 @@ IDS = {
     "no slash": Mistake(lambda: ids.json("order.id"), ("'order.id'", "json:/order/id"), IdSpecError),
     "a JSON path": Mistake(lambda: ids.json("$.order.id"), ("'$.order.id'", "json:/order/id"), IdSpecError),
     "no such module": Mistake(
-        lambda: ids.py("nope.mod:f", version="1"), ("py:nope.mod:f@1", "No module named 'nope'", "sys.path"), IdSpecError
+        lambda: ids.py("nope.mod:f", version="1"), ("py:nope.mod:f@1", "No module named 'nope'", "sys.path"),
+        IdSpecError
     ),
     "no such function": Mistake(
         lambda: ids.py("json:nope", version="1"), ("py:json:nope@1", "no attribute 'nope'", "CALLABLE"), IdSpecError
@@ -284,22 +287,27 @@ CALLS = {
         lambda: with_consumer(lambda c: c.subscribe("orders")), ("'orders'", "subscribe(['orders'])"), TypeError
     ),
     "subscribe([b'orders'])": Mistake(
-        lambda: with_consumer(lambda c: c.subscribe([b"orders"])), ("b'orders' is not a topic's name", "give text"), TypeError
+        lambda: with_consumer(lambda c: c.subscribe([b"orders"])), ("b'orders' is not a topic's name", "give text"),
+        TypeError
     ),
     "subscribe(['\\ud800'])": Mistake(
-        lambda: with_consumer(lambda c: c.subscribe(["\ud800"])), ("'\\ud800' is not a topic's name", "give text"), TypeError
+        lambda: with_consumer(lambda c: c.subscribe(["\ud800"])), ("'\\ud800' is not a topic's name", "give text"),
+        TypeError
     ),
     "pause(['orders'])": Mistake(
-        lambda: with_consumer(lambda c: c.pause(["orders"])), ("partitions=['orders']", "TopicPartition('orders', 0"), TypeError
+        lambda: with_consumer(lambda c: c.pause(["orders"])),
+        ("partitions=['orders']", "TopicPartition('orders', 0"), TypeError
     ),
     "resume(generator)": Mistake(
-        lambda: with_consumer(lambda c: c.resume(each for each in list[Any]())), ("partitions=<generator>", "a list of"), TypeError
+        lambda: with_consumer(lambda c: c.resume(each for each in list[Any]())),
+        ("partitions=<generator>", "a list of"), TypeError
     ),
     "assign(None)": Mistake(
         lambda: with_consumer(lambda c: c.assign(None)), ("partitions=None", "a list of TopicPartition"), TypeError
     ),
     "commit(offsets=['a'])": Mistake(
-        lambda: with_consumer(lambda c: c.commit(offsets=["a"])), ("offsets=['a']", "a list of TopicPartition"), TypeError
+        lambda: with_consumer(lambda c: c.commit(offsets=["a"])), ("offsets=['a']", "a list of TopicPartition"),
+        TypeError
     ),
     "poll('1')": Mistake(lambda: with_consumer(lambda c: c.poll("1")), ("timeout='1'", "give seconds"), TypeError),
     "consume('10')": Mistake(
@@ -351,7 +359,8 @@ CALLS = {
         lambda: with_consumer(lambda c: c.run(print, attempts=3)), ("attempts=3", "choose on_error='retry'")
     ),
     "run(retry_on=[...])": Mistake(
-        lambda: with_consumer(lambda c: c.run(print, on_error="retry", retry_on=[OSError])), ("OSError", "a tuple of them")
+        lambda: with_consumer(lambda c: c.run(print, on_error="retry", retry_on=[OSError])),
+        ("OSError", "a tuple of them")
     ),
 }  # fmt: skip
 GROUPS = {

@@ -43,7 +43,7 @@ def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int, *,
 
 
 def listen_until(consumer: DedupConsumer, condition: Any) -> None:
-    """Let the client work as the polls of a slow handler do, which is when messages lie about fetched and not judged."""
+    """Let the client work as the polls of a slow handler do. Then messages lie about fetched and not judged."""
     until = monotonic() + PATIENCE_S
     while not condition():
         inside.fetcher_of(consumer).listen(0.1)
@@ -123,7 +123,10 @@ def test_what_was_assigned_by_hand_outlives_unsubscribe(make: Make, send: Send) 
 
 @pytest.fixture
 def stopped(make: Make, send: Send, kafka: MockKafka) -> DedupConsumer:
-    """A consumer that works on 0 to 9, has fetched 10, and whose client has just said that the log begins far behind that."""
+    """A consumer that works on 0 to 9 and has fetched 10.
+
+    Its client has just said that the log begins far behind that.
+    """
     send(*numbers(0, 10))
     consumer = make()
     consumer.assign([TopicPartition("orders", 0, 0)])
@@ -198,7 +201,10 @@ PROTOCOLS = ["range", "cooperative-sticky"]
 
 @pytest.fixture
 def both_stopped(make: Make, send: Send, kafka: MockKafka, request: pytest.FixtureRequest) -> DedupConsumer:
-    """A consumer that worked on 0 to 9 of both partitions, whose client has just said that both logs begin far behind that."""
+    """A consumer that worked on 0 to 9 of both partitions.
+
+    Its client has just said that both logs begin far behind that.
+    """
     consumer = make("pairs", config={"partition.assignment.strategy": request.param})
     for partition in range(2):
         send(*numbers(0, 10), topic="pairs", partition=partition)
@@ -214,7 +220,10 @@ def both_stopped(make: Make, send: Send, kafka: MockKafka, request: pytest.Fixtu
 
 
 def both_read_on(consumer: DedupConsumer) -> list[str]:
-    """Have one partition placed again while the news of the other waits: with `consume` it does so for as long as the call may take."""
+    """Have one partition placed again while the news of the other waits.
+
+    With `consume` it does so for as long as the call may take.
+    """
     assert consumer.consume(1000, 0) == []
     return values(consumer.consume(1000, 3.0))
 
@@ -246,7 +255,10 @@ def test_a_partition_that_reads_again_counts_as_stopped_no_more(
 def test_what_is_read_again_beside_a_stopped_partition_comes_once(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The eager protocol has all partitions assigned anew for one that stopped; what was fetched of the others does not count twice."""
+    """The eager protocol has all partitions assigned anew for one that stopped.
+
+    What was fetched of the others does not count twice.
+    """
     send(*numbers(0, 10), topic="pairs", partition=0)
     consumer = make("pairs")
     got = poll_until_some_wait(consumer, 1)

@@ -49,7 +49,10 @@ def send_odd(kafka: MockKafka, topic: str, headers: list[tuple[bytes, bytes]]) -
 def test_a_header_name_that_is_not_utf_8_costs_only_itself(
     *, make: Make, kafka: MockKafka, by: Any, read: bool
 ) -> None:
-    """The message's other headers are read, its ID among them, and its dead letter has them, even where the handler read them first."""
+    """The message's other headers are read, its ID among them.
+
+    Its dead letter has them, even where the handler read them first.
+    """
     send_odd(kafka, "orders", [(b"dedup-id", b"7"), (b"\xff\xfe", b"x"), (b"trace", b"<NULL>")])
 
     def handle(message: Any) -> None:

@@ -1,4 +1,7 @@
-"""What an earlier version left behind, a store and the text of a commit: it vouches for nothing, and nothing is lost by it."""
+"""What an earlier version left behind, a store and the text of a commit.
+
+It vouches for nothing, and nothing is lost by it.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def test_an_older_store_is_set_aside_and_nothing_is_lost(
     *,
     older_text: bool,
 ) -> None:
-    """One line says where it is kept. A commit of today's format has the log folded again; an older text is void, too."""
+    """One line says where it is kept.
+
+    A commit of today's format has the log folded again; an older text is void, too.
+    """
     store = tmp_path / "store"
     send("a", "b", "c")
     with make("orders", store=store) as before:

@@ -1,4 +1,7 @@
-"""A producer with an outbox: persisted before it is sent, sent again with the same key, and gone when it is confirmed."""
+"""A producer with an outbox.
+
+Persisted before it is sent, sent again with the same key, and gone when it is confirmed.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def test_nothing_is_sent_before_it_is_on_disk(kafka: MockKafka, tmp_path: Path) 
 def test_what_a_dead_process_left_is_sent_again_as_it_was(
     kafka: MockKafka, tmp_path: Path, make: Make
 ) -> None:
-    """With the same key, partition, timestamp and headers, first of all, and in its order; a consumer sees each once."""
+    """With the same key, partition, timestamp and headers, first of all, and in its order.
+
+    A consumer sees each once.
+    """
     outbox = GatedOutbox(tmp_path / "outbox")
     outbox.gate.set()
     with make_producer(kafka.bootstrap, outbox) as producer:
@@ -95,7 +101,10 @@ def test_what_a_dead_process_left_is_sent_again_as_it_was(
 def test_nothing_overtakes_a_message_whose_partition_is_not_known_yet(
     kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the broker does not say how many there are; others of its topic wait behind it, those of another one do not."""
+    """While the broker does not say how many there are.
+
+    Others of its topic wait behind it, those of another one do not.
+    """
     known, choose = threading.Event(), PartitionChooser.choose
 
     def patient(self: PartitionChooser, topic: str, dedup_id: bytes) -> int | None:
@@ -135,7 +144,10 @@ def test_a_message_without_a_key_goes_where_its_dedup_key_says(kafka: MockKafka,
 
 
 def test_a_key_of_the_users_own_is_taken(kafka: MockKafka, tmp_path: Path) -> None:
-    """As an argument, or in the header; both, two of them or a null are refused, and a header's other name is the user's."""
+    """As an argument, or in the header.
+
+    Both, two of them or a null are refused, and a header's other name is the user's.
+    """
     with make_producer(kafka.bootstrap, tmp_path / "outbox") as producer:
         producer.produce("orders", "1", dedup_id="order-1")
         producer.produce("orders", "2", headers={"dedup-id": b"order-2", "other": b"x"})
@@ -179,7 +191,8 @@ def test_reports_come_once_on_the_thread_that_polls(kafka: MockKafka, tmp_path: 
         assert producer.produce_batch("orders", batch, on_delivery=note("batch")) == 2
         poll_until(producer, lambda: len(told) == 5, "five reports")
     assert told == [
-        ("call", b"1", True), ("callback", b"2", True), ("config", b"3", True), ("batch", b"4", True), ("own", b"5", True)
+        ("call", b"1", True), ("callback", b"2", True), ("config", b"3", True), ("batch", b"4", True),
+        ("own", b"5", True)
     ]  # fmt: skip
 
 
@@ -433,10 +446,12 @@ def test_a_client_that_failed_for_good_sends_nothing_more_and_loses_nothing(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"topic": ""}, TypeError), ({"topic": b"orders"}, TypeError), ({"value": 5}, TypeError), ({"key": 5.0}, TypeError),
+        ({"topic": ""}, TypeError), ({"topic": b"orders"}, TypeError), ({"value": 5}, TypeError),
+        ({"key": 5.0}, TypeError),
         ({"partition": -2}, ValueError), ({"partition": 2**31}, ValueError), ({"partition": "0"}, ValueError),
         ({"timestamp": -1}, ValueError), ({"timestamp": 1.5}, ValueError), ({"headers": [(b"a", b"b")]}, TypeError),
-        ({"headers": {"a": 5}}, TypeError), ({"headers": {"a" * 65_536: b""}}, ValueError), ({"dedup_id": 5}, TypeError),
+        ({"headers": {"a": 5}}, TypeError), ({"headers": {"a" * 65_536: b""}}, ValueError),
+        ({"dedup_id": 5}, TypeError),
     ],
 )  # fmt: skip
 def test_what_is_no_message_is_refused_at_once(

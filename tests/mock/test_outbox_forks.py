@@ -76,7 +76,10 @@ def test_a_child_is_refused_and_its_parent_goes_on(kafka: MockKafka, tmp_path: P
 
 
 def test_a_child_that_ends_as_programs_end_leaves_the_outbox_alone(kafka: MockKafka, tmp_path: Path) -> None:
-    """With the interpreter's own end, in a program of its own: what the parent persists afterwards is still there when it is killed."""
+    """With the interpreter's own end, in a program of its own.
+
+    What the parent persists afterwards is still there when it is killed.
+    """
     program = f"""
 import os, sys
 from dedup_sdk.producer import DedupProducer

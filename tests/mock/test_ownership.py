@@ -72,7 +72,10 @@ def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafk
 
 
 def test_a_message_is_held_until_it_ends_or_its_partition_goes(make: Make, send: Send) -> None:
-    """`holds` is true of what the application has to handle, and of nothing else: not of the same record, handed out anew."""
+    """`holds` is true of what the application has to handle, and of nothing else.
+
+    It is not true of the same record, handed out anew.
+    """
     send("a", "b", "c")
     consumer = by_hand(make)
     done, held, again = poll_some(consumer, 3)
@@ -91,7 +94,10 @@ def test_a_message_is_held_until_it_ends_or_its_partition_goes(make: Make, send:
 
 
 def test_what_waits_in_a_queue_is_not_begun_when_its_partition_goes(make: Make, send: Send) -> None:
-    """Workers that ask `holds` before they begin double only what they were in the middle of; see docs/completion.md."""
+    """Workers that ask `holds` before they begin double only what they were in the middle of.
+
+    See docs/completion.md.
+    """
     send(*map(str, range(100)))
     consumer = by_hand(make)
     begun: list[Any] = []
@@ -146,7 +152,10 @@ def test_a_deadline_is_a_length_of_time(make: Make, wrong: Any) -> None:
 def test_many_partitions_come_up_to_date_together(
     make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of a rebalance begin to deliver in few groups, and only the first of these waits for an answer of their leaders."""
+    """Those of a rebalance begin to deliver in few groups.
+
+    Only the first of these waits for an answer of their leaders.
+    """
     kafka.create_topic("many", partitions=32)
     with make("many") as first:
         wait_for(first, lambda: len(active(first)) == 32, "all partitions of a new group")

@@ -36,7 +36,10 @@ def assert_held_as_the_client_says(consumer: DedupConsumer) -> None:
 
 
 def known_to_the_group(make: Make, send: Send) -> None:
-    """Have the group complete a message of "pairs", so that it needs no commit before it delivers there, and send another."""
+    """Have the group complete a message of "pairs", and send another.
+
+    So it needs no commit before it delivers there.
+    """
     send("x", topic="pairs")
     with make() as before:
         before.assign([PAIRS])
@@ -89,7 +92,10 @@ WAYS = pytest.mark.parametrize(
 def test_a_callback_may_assign_when_partitions_are_lost(
     make: Make, send: Send, kafka: MockKafka, way: Callable[[Any, Any], None], comes: str, name: str
 ) -> None:
-    """What the callback assigned is read, what was lost is neither written nor committed: its completed part is known as before."""
+    """What the callback assigned is read, what was lost is neither written nor committed.
+
+    Its completed part is known as before.
+    """
     known_to_the_group(make, send)
     send(*"abcd")
     consumer, gone = make(completion="explicit"), Callback(way)
@@ -215,7 +221,10 @@ def test_what_was_in_hand_comes_again_from_the_group(make: Make, send: Send) -> 
 def test_a_group_takes_the_place_of_what_was_assigned_by_hand(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """What is ready of it is handed out no more, what is completed is committed, and its store is closed: another member may have it."""
+    """What is ready of it is handed out no more, what is completed is committed, and its store is closed.
+
+    Another member may have it.
+    """
     send(*numbers(0, 500))
     consumer, came = make(), Callback(lambda *_: None)
     consumer.assign([ORDERS])
@@ -237,7 +246,10 @@ def test_a_group_takes_the_place_of_what_was_assigned_by_hand(
 
 
 def until_the_group_assigns(consumer: DedupConsumer, kafka: MockKafka, error: int) -> list[str]:
-    """Answer the member's heartbeats with an error until it has joined anew: one that comes while it joins says nothing to it."""
+    """Answer the member's heartbeats with an error until it has joined anew.
+
+    One that comes while it joins says nothing to it.
+    """
     got: list[str] = []
     until, again = monotonic() + PATIENCE_S, 0.0
     while not has_orders(consumer):

@@ -55,7 +55,10 @@ def test_a_coordinator_that_does_not_answer_is_asked_again(
 def test_a_refused_question_for_the_offsets_is_raised_and_asked_again(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Missing rights are the user's business; nothing is delivered from a wrong place, and all of it once they are there."""
+    """Missing rights are the user's business.
+
+    Nothing is delivered from a wrong place, and all of it once they are there.
+    """
     send("a", "b")
     kafka.push_errors("OffsetFetch", KafkaError.GROUP_AUTHORIZATION_FAILED, 2)
     consumer = make("orders")
@@ -69,7 +72,10 @@ def test_a_refused_question_for_the_offsets_is_raised_and_asked_again(
 def test_what_the_client_has_not_heard_of_yet_is_asked_for_again(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """A partition added, or a broker started, a moment ago is no reason to fail: it begins when the client knows where."""
+    """A partition added, or a broker started, a moment ago is no reason to fail.
+
+    It begins when the client knows where.
+    """
     send("a", "b")
     unknown = [KafkaException(KafkaError(code))] * 2
     edge = Client.edge
@@ -105,7 +111,10 @@ def test_a_cluster_that_does_not_answer_is_waited_for(
 
 
 def test_partitions_taken_by_hand_behave_the_same(make: Make, send: Send, kafka: MockKafka) -> None:
-    """assign() begins where the group stands, or where its offset says; replacing an assignment gives the old one back."""
+    """assign() begins where the group stands, or where its offset says.
+
+    Replacing an assignment gives the old one back.
+    """
     send("a", "b", "a", topic="pairs", partition=0)
     send("x", "y", topic="pairs", partition=1)
     consumer = make()

@@ -1,4 +1,4 @@
-"""Dead letters that are sent back with their headers are handled once more by the group that failed, and by nobody else."""
+"""Dead letters that are sent back with their headers are handled once more by the group that failed, by nobody else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def test_what_fails_again_is_sent_back_again(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Its new dead letter has one redrive header, which names the record that failed last; without ours it is as the producer sent it."""
+    """Its new dead letter has one redrive header, which names the record that failed last.
+
+    Without ours it is as the producer sent it.
+    """
     send("a")
     dead_letter(make, "a")
     forward(kafka.bootstrap, dead_letters(kafka.bootstrap))
@@ -75,7 +78,8 @@ def test_a_retry_topic_of_the_same_scope_is_read(
         assert consumer.counters.verdicts["duplicate"] == 2
 
 
-# --- dedup redrive -------------------------------------------------------------------------------------------------------
+# --- dedup redrive
+# -------------------------------------------------------------------------------------------------------
 
 
 def redrive(kafka: MockKafka, *options: str, source: str = "g.dead-letters") -> int:
@@ -93,7 +97,8 @@ def test_the_command_sends_all_and_goes_on_where_it_ended(
     assert redrive(kafka, "--json") == 0
     said = capsys.readouterr()
     assert json.loads(said.out) == {
-        "from": "g.dead-letters", "to": None, "executed": False, "letters": 3, "topics": {"pairs": 3}, "stranded": {}, "others": 0,
+        "from": "g.dead-letters", "to": None, "executed": False, "letters": 3, "topics": {"pairs": 3},
+        "stranded": {}, "others": 0,
         "read": 3, "total": 3,
     }  # fmt: skip
     assert "nothing was sent, 3 dead letters would be; add --execute" in said.err

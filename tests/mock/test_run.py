@@ -200,7 +200,10 @@ def test_twins_wait_for_the_handler(make: Make, send: Send) -> None:
 
 
 def test_stop_waits_for_what_is_running_and_hands_back_the_rest(make: Make, send: Send) -> None:
-    """After stop() the running handlers come to their end and count; what no handler was called for comes again, in order."""
+    """After stop() the running handlers come to their end and count.
+
+    What no handler was called for comes again, in order.
+    """
     send(*map(str, range(20)))
     consumer = make("orders")
     begun = threading.Event()
@@ -252,7 +255,10 @@ def test_a_run_may_follow_another(make: Make, send: Send) -> None:
 def test_what_came_before_a_run_ends_by_the_offsets_after_it(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Also what had been released and handed out again: a commit completes it, and does not stand before it for ever."""
+    """Also what had been released and handed out again.
+
+    A commit completes it, and does not stand before it for ever.
+    """
     send("a", "b")
     consumer = make("orders", config={"enable.auto.commit": False})
     consumer.release(poll_some(consumer, 1)[0])
@@ -267,7 +273,10 @@ def test_what_came_before_a_run_ends_by_the_offsets_after_it(
 
 
 def test_what_a_run_hands_back_is_not_ended_by_offsets(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What the application had released, and released again before the run, waits in the run's queue: a commit passes neither."""
+    """What the application had released, and released again before the run, waits in the run's queue.
+
+    A commit passes neither.
+    """
     send("a", "b")
     consumer = make("orders", config={"enable.auto.commit": False})
     consumer.release(poll_some(consumer, 1)[0])

@@ -242,7 +242,10 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
 def test_a_message_of_the_dead_letter_topic_is_not_sent_there_again(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Who handles dead letters with the same topic for those that fail would go round in circles: the run ends instead."""
+    """Who handles dead letters with the same topic for those that fail would go round in circles.
+
+    The run ends instead.
+    """
     kafka.create_topic("letters")
     send("a", topic="letters")
     consumer = make("letters")

@@ -55,7 +55,10 @@ def going(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send, going: threading.Event) -> None:
-    """What is running when the group takes a partition away is completed and committed; its next owner does not see it."""
+    """What is running when the group takes a partition away is completed and committed.
+
+    Its next owner does not see it.
+    """
     for partition in (0, 1):
         send(*(f"{partition}-{number}" for number in range(6)), topic="pairs", partition=partition)
     first, second = make("pairs", config=SHARED_GROUP), make(config=SHARED_GROUP)
@@ -114,7 +117,10 @@ def test_a_handler_that_commits_does_not_hold_up_a_rebalance(
 
 
 def test_what_does_not_come_to_an_end_is_abandoned_and_counted(make: Make, send: Send) -> None:
-    """A handler that outlives the deadline of a revoke loses its partition: the message comes again, its end changes nothing."""
+    """A handler that outlives the deadline of a revoke loses its partition.
+
+    The message comes again, its end changes nothing.
+    """
     send("a", "b")
     consumer = make(revoke_deadline=0.3)
     consumer.assign([TopicPartition("orders", 0)])
@@ -139,7 +145,10 @@ def test_what_does_not_come_to_an_end_is_abandoned_and_counted(make: Make, send:
 
 
 def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A message that was just given up is over when its partition goes: its dead letter is delivered, its offset committed."""
+    """A message that was just given up is over when its partition goes.
+
+    Its dead letter is delivered, its offset committed.
+    """
     kafka.create_topic("letters")
     send("a")
     consumer = make()

@@ -70,7 +70,10 @@ def test_a_retry_topic_shares_the_scope_of_its_origin(make: Make, send: Send, st
 def test_what_hides_a_retry_is_in_the_log(
     make: Make, store: Watched, caplog: pytest.LogCaptureFixture, origins: dict[str, str], told: int
 ) -> None:
-    """Once, when the consumer is made: a handler that sends messages to the retry topic by itself has their retries hidden."""
+    """Once, when the consumer is made.
+
+    A handler that sends messages to the retry topic by itself has their retries hidden.
+    """
     make("orders", shared=Shared(store, origins=origins))
     lines = [record.message for record in caplog.records if "equal IDs are one message" in record.message]
     assert len(lines) == told
@@ -130,7 +133,10 @@ def test_what_was_released_elsewhere_is_handled_here(make: Make, send: Send, sto
 
 @pytest.mark.slow
 def test_a_partition_may_stand_still_instead(make: Make, send: Send, store: Watched) -> None:
-    """With ``wait`` nothing overtakes what is in flight elsewhere, also of later batches; and others get what stands behind it."""
+    """With ``wait`` nothing overtakes what is in flight elsewhere, also of later batches.
+
+    And others get what stands behind it.
+    """
     given = claim_as(store, "b")
     send(*"abc")
     consumer = make("orders", shared=Shared(store, scope="global", in_flight="wait"))

@@ -118,7 +118,10 @@ def test_a_slow_handler_keeps_its_claims(make: Make, send: Send, store: Watched)
 def test_two_living_consumers_handle_each_message_once(
     make: Make, send: Send, store: Watched, tmp_path: Any
 ) -> None:
-    """Two groups divide the work; while one handler is slow, the other group asks all the time for what lies behind it."""
+    """Two groups divide the work.
+
+    While one handler is slow, the other group asks all the time for what lies behind it.
+    """
     names = [f"id-{number}" for number in range(50)]
     send(*names, topic="pairs", partition=1)
     slow = make("orders", shared=Shared(store, scope="global", lease=1.0))
@@ -200,7 +203,10 @@ def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watch
 def test_what_was_lost_in_hand_is_not_handed_out_again(
     make: Make, send: Send, store: Watched, clock: Clock
 ) -> None:
-    """Its handler wants another try, long after the consumer heard that another one has it: it waits, and is a duplicate then."""
+    """Its handler wants another try, long after the consumer heard that another one has it.
+
+    It waits, and is a duplicate then.
+    """
     consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock), completion="explicit")
     first = take_first(consumer, send, *"ab")
     with Stop(consumer, store, clock):
@@ -242,7 +248,10 @@ def test_nothing_is_handed_out_on_a_lease_that_is_over(
 def test_a_message_is_not_held_when_its_claim_is_lost(
     make: Make, send: Send, store: Watched, clock: Clock
 ) -> None:
-    """A worker that asks lets it be; it comes again where nobody completes it, and its place in the log is not held up for ever."""
+    """A worker that asks lets it be.
+
+    It comes again where nobody completes it, and its place in the log is not held up for ever.
+    """
     send(*"abc")
     consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock), completion="explicit")
     a, b, c = poll_some(consumer, 3)

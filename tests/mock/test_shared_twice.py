@@ -90,7 +90,10 @@ class Interrupting(set[bytes]):
 def test_an_older_mark_does_not_complete_a_claim(
     make: Make, kafka: MockKafka, store: MemoryClaimStore, durability: str
 ) -> None:
-    """An ID comes again out of its window: what is remembered is the later record, once it is completed, and not the earlier one."""
+    """An ID comes again out of its window.
+
+    What is remembered is the later record, once it is completed, and not the earlier one.
+    """
     old_ms = int(time.time() * 1000) - 100_000
     complete_as(store, "x", claim_as(store, "x"), old_ms)
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
@@ -116,7 +119,10 @@ def test_an_older_mark_does_not_complete_a_claim(
 
 
 def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: Send) -> None:
-    """The server did it, the answer was lost, and the message is handled as unverified: it is not handled again when the lease is over."""
+    """The server did it, the answer was lost, and the message is handled as unverified.
+
+    It is not handled again when the lease is over.
+    """
     store = Watched()
     store.deaf = True
     send("a")
@@ -134,7 +140,10 @@ def test_what_was_claimed_without_hearing_of_it_is_completed(make: Make, send: S
 def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions(
     make: Make, send: Send
 ) -> None:
-    """The owner gets its own claim again, but not while it handles the message: its twin waits, and is a duplicate then."""
+    """The owner gets its own claim again, but not while it handles the message.
+
+    Its twin waits, and is a duplicate then.
+    """
     store = Watched()
     consumer = make("pairs", shared=Shared(store, scope="global"), completion="explicit")
     store.deaf = True
@@ -158,7 +167,10 @@ def test_no_two_consumers_have_one_name(make: Make, store: MemoryClaimStore) -> 
 def test_what_is_owed_is_told_before_its_id_is_claimed_again(
     make: Make, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ID comes again out of its window, while the completion of the first, whose claim nobody heard of, is to be told: that is not the second one's."""
+    """An ID comes again out of its window, while the completion of the first is to be told.
+
+    Nobody heard of the first one's claim; that completion is not the second one's.
+    """
     store = Watched()
     store.deaf = store.away = True
     old_ms = int(time.time() * 1000) - 100_000

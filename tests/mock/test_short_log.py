@@ -90,7 +90,10 @@ def test_a_log_that_only_seems_to_end_is_waited_for(
 def test_a_log_that_ends_nowhere_is_waited_for(
     reader: TailReader, send: Send, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker that has more and does not give it now is not taken for a log that was cut, nor for an error: the log tells of it."""
+    """A broker that has more and does not give it now is not taken for a log that was cut, nor for an error.
+
+    The log tells of it.
+    """
     send("a")
     monkeypatch.setattr(TailReader, "bounds", lambda _: (0, BEYOND))
     monkeypatch.setattr(reader_module, "SILENCE_S", 0.5)

@@ -66,7 +66,10 @@ def test_an_offset_set_back_by_the_user_keeps_the_history(
 def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
     make: Make, send: Send, kafka: MockKafka, text: str
 ) -> None:
-    """What a mirror brought beside a translated offset vouches for nothing: what came before is unverified, not new, not seen."""
+    """What a mirror brought beside a translated offset vouches for nothing.
+
+    What came before is unverified, not new, not seen.
+    """
     send(*map(str, range(50)))
     commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=text)
     send("7", "new", "7")
@@ -80,7 +83,10 @@ def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
 
 
 def test_a_text_without_a_log_is_believed_and_gets_one(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What was committed before commits named their log stays good; the next commit names it, and another host believes it."""
+    """What was committed before commits named their log stays good.
+
+    The next commit names it, and another host believes it.
+    """
     send(*map(str, range(50)))
     commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=commit_text(50))
     send("7", "new")
@@ -204,7 +210,10 @@ def test_a_recovery_in_time_is_whole(make: Make, send: Send) -> None:
 def test_a_partition_without_a_leader_is_waited_for(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long there is none: the others deliver meanwhile, no error ends the loop, and it delivers when there is one."""
+    """However long there is none.
+
+    The others deliver meanwhile, no error ends the loop, and it delivers when there is one.
+    """
     monkeypatch.setattr(recovery, "UNKNOWN_S", 0.2)
     send("a", topic="pairs", partition=0)
     send("b", topic="pairs", partition=1)

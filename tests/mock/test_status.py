@@ -32,7 +32,10 @@ def only(consumer: DedupConsumer) -> PartitionStatus:
 
 
 def test_a_partition_without_trouble(make: Make, send: Send) -> None:
-    """Nobody has one before the group gives it; then it is active, with nothing in its way; after the end there is none."""
+    """Nobody has one before the group gives it; then it is active, with nothing in its way.
+
+    After the end there is none.
+    """
     send("a", "b", "a")
     consumer = make("orders")
     assert consumer.partition_statuses == []
@@ -92,7 +95,10 @@ def test_offsets_that_go_elsewhere_are_said(
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, bool],
 ) -> None:
-    """A loop that never completes hears of it once, with what to do, before the partition is paused; doing that ends it."""
+    """A loop that never completes hears of it once, with what to do, before the partition is paused.
+
+    Doing that ends it.
+    """
     monkeypatch.setattr(assignment, "MANY", 5)
     send(*map(str, range(20)))
     consumer = make("orders", config=config)
@@ -151,7 +157,7 @@ def test_group_metadata_for_a_transaction_comes_with_a_warning(
 def test_waiting_for_a_lock_is_said(
     make: Make, send: Send, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While another owner keeps the store open the partition recovers, waits for the lock, and says so once in the log."""
+    """While another owner keeps the store open the partition recovers, waits for the lock, and logs that once."""
     send("a", "b")
     owner = make(store=RocksStore(tmp_path))
     owner.assign([ORDERS])

@@ -65,7 +65,10 @@ print("ended", flush=True)
 def test_a_program_that_is_told_to_end_doubles_nothing(
     kafka: MockKafka, send: Send, tmp_path: Path, loop: str
 ) -> None:
-    """By either signal: it finishes the message in hand, ends in order, and goes on behind it when it is started again."""
+    """By either signal it finishes the message in hand, and ends in order.
+
+    It goes on behind it when it is started again.
+    """
     sent = numbers(0, 100)
     send(*sent)
     command = [

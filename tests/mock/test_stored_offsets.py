@@ -1,4 +1,7 @@
-"""``enable.auto.offset.store=false``: what is handled is said by ``store_offsets``, as in the plain client's careful loop."""
+"""``enable.auto.offset.store=false``.
+
+What is handled is said by ``store_offsets``, as in the plain client's careful loop.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,10 @@ def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
 
 
 def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> None:
-    """`asyncio` drops the result of a cancelled call; the next one, which is refused meanwhile, says that nobody waits."""
+    """`asyncio` drops the result of a cancelled call.
+
+    The next one, which is refused meanwhile, says that nobody waits.
+    """
     consumer = make("orders")
     poll_quiet(consumer)
     returned: list[Any] = []

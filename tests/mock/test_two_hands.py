@@ -1,4 +1,7 @@
-"""A message in two hands at once: released by its own handler, or named twice; it comes and ends once, and takes no other along."""
+"""A message in two hands at once: released by its own handler, or named twice.
+
+It comes and ends once, and takes no other along.
+"""
 
 from __future__ import annotations
 

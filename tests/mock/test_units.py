@@ -105,7 +105,10 @@ def test_units_by_iteration_and_by_workers(make: Make, send: SendUnits) -> None:
 
 
 def test_a_crash_in_a_unit_brings_it_again_whole(make: Make, send: SendUnits) -> None:
-    """Both in the middle of receiving it and in the middle of handling it; what was over beside it does not come again."""
+    """Both in the middle of receiving it and in the middle of handling it.
+
+    What was over beside it does not come again.
+    """
     first = make("orders", dedup=units(), completion="explicit")
     send("x/U", "a")
     first.complete(poll_some(first, 1)[0])
@@ -134,7 +137,8 @@ KILLED = """
     consumer = DedupConsumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50,
          "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "auto.commit.interval.ms": 60000, "log_level": 0},
-        dedup=Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit")), store=store, completion="explicit",
+        dedup=Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit")), \
+store=store, completion="explicit",
     )
     consumer.subscribe(["orders"])
     handled = {}

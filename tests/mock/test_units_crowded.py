@@ -1,4 +1,7 @@
-"""Units that never end, with more behind them than is kept in memory: the partition goes on, and all of it is delivered."""
+"""Units that never end, with more behind them than is kept in memory.
+
+The partition goes on, and all of it is delivered.
+"""
 
 from __future__ import annotations
 

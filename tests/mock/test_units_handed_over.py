@@ -1,6 +1,6 @@
-"""Units that were completed out of order, at a hand-over to another disk: each comes to the next owner whole, or not at all.
+"""Units that were completed out of order, at a hand-over to another disk.
 
-Records are written as in `tests.support.sending_units`.
+Each comes to the next owner whole, or not at all. Records are written as in `tests.support.sending_units`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ def send(kafka: MockKafka) -> SendUnits:
 
 
 def interleaved(random: Random, count: int) -> list[str]:
-    """So many units of one to four records, and records without one, in any order; of some units only the last record has an ID."""
+    """So many units of one to four records, and records without one, in any order.
+
+    Of some units only the last record has an ID.
+    """
     pieces = []
     for number in range(count):
         size = random.randint(0, 4)
@@ -104,7 +107,10 @@ def test_a_unit_of_which_the_text_says_one_half_comes_whole(
 
 
 def test_a_unit_that_failed_is_handed_over_by_its_records(make: Make, send: SendUnits) -> None:
-    """What came of it was handled, one by one, above a message that is stuck: it does not come again when its time is up once more."""
+    """What came of it was handled, one by one, above a message that is stuck.
+
+    It does not come again when its time is up once more.
+    """
     options: dict[str, Any] = {"completion": "explicit", "dedup": units(0.3)}
     send("stuck", "a/U", "b/U")
     with make("orders", store=MemoryStore(), **options) as first:

@@ -1,4 +1,7 @@
-"""A group whose units were judged by another rule than today's: what it then rejected, and nobody handled, is not taken for handled."""
+"""A group whose units were judged by another rule than today's.
+
+What it then rejected, and nobody handled, is not taken for handled.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,10 @@ def test_units_where_there_were_none(make: Make, send: SendUnits) -> None:
 def test_another_window_over_the_same_store(
     make: Make, send: SendUnits, kafka: MockKafka, tmp_path: Path
 ) -> None:
-    """What was lived is known, and stays; who has lost it afterwards does not fold what was judged by the other window."""
+    """What was lived is known, and stays.
+
+    Who has lost it afterwards does not fold what was judged by the other window.
+    """
     live(make, send, units(), store=tmp_path)
     shorter = units(window=Window(days=1))
     with make("orders", dedup=shorter, store=tmp_path) as consumer:

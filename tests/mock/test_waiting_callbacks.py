@@ -93,7 +93,10 @@ def test_on_revoke_may_wait_for_threads_that_commit(
 def test_a_commit_noted_for_a_partition_that_stays_goes_out_later(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """A callback that is not about the partition ends first, then what was noted is committed, and no more than that."""
+    """A callback that is not about the partition ends first.
+
+    Then what was noted is committed, and no more than that.
+    """
     send("a", "b", "c")
     consumer = make(config={"enable.auto.commit": False})
     consumer.assign([TopicPartition("orders", 0)])

@@ -36,7 +36,10 @@ class Rules:
 
 
 class Text(NamedTuple):
-    """What stands beside a commit of ``at``: ``done`` is completed above it, and ``witness`` the serial number of its last record."""
+    """What stands beside a commit of ``at``.
+
+    ``done`` is completed above it, and ``witness`` the serial number of its last record.
+    """
 
     at: int
     rule: int
@@ -50,8 +53,9 @@ class Text(NamedTuple):
 class _Disk:
     """``done`` are the completed offsets above ``high``; ``committed`` is the last offset known to be committed.
 
-    ``told``: completed offsets of which only a commit's text says so; they are done, with a mark, once they are read. ``witness`` is the
-    serial number of the last record below ``high``, ``serials`` have those of records above it, as far as they are known.
+    ``told``: completed offsets of which only a commit's text says so; they are done, with a mark, once they are
+    read. ``witness`` is the serial number of the last record below ``high``, ``serials`` have those of records
+    above it, as far as they are known.
     """
 
     low: int
@@ -228,7 +232,10 @@ class DesignHost:
         disk.done = {offset for offset in disk.done if offset < end}
 
     def _is_another(self, offset: int) -> bool:
-        """Whether the record at a completed offset is not the one that was completed: its ID was not completed there, nor later."""
+        """Whether the record at a completed offset is not the one that was completed.
+
+        Its ID was not completed there, nor later.
+        """
         disk, row = self.disk, self._log[offset]
         newest_ms = max((timestamp_ms for _, timestamp_ms in disk.marks.values()), default=-1)
         inside = row.timestamp_ms >= newest_ms - WINDOW_MS
@@ -331,7 +338,10 @@ class DesignHost:
         return [twin]
 
     def _advance(self) -> None:
-        """Move the watermark over what is completed, as far as it was read: until then a record may prove to be another one."""
+        """Move the watermark over what is completed, as far as it was read.
+
+        Until then a record may prove to be another one.
+        """
         disk = self.disk
         while disk.high in disk.done and disk.high < self._position:
             disk.done.discard(disk.high)

@@ -1,14 +1,15 @@
 """Random histories of one partition, one group and two hosts, and an oracle.
 
-Each history is random: crashes, clean hand-overs, takeovers, lost disks, recovery by the tail or by a snapshot, rewinds and
-forward jumps by every kind of tool (without a text, with one copied from another offset, with `dedup rewind`), commits that come late or
-are forgotten, another ID spec, a broker restored from a backup of its disk (at the same leader epoch, with or without the group's
-offsets), handlers that fail for a while (released) or for good (dead letters, an end like any other), completion in any order, commits
-that lag. The oracle then asks of every record that the group processed:
+Each history is random: crashes, clean hand-overs, takeovers, lost disks, recovery by the tail or by a snapshot,
+rewinds and forward jumps by every kind of tool (without a text, with one copied from another offset, with
+`dedup rewind`), commits that come late or are forgotten, another ID spec, a broker restored from a backup of its
+disk (at the same leader epoch, with or without the group's offsets), handlers that fail for a while (released) or
+for good (dead letters, an end like any other), completion in any order, commits that lag. The oracle then asks of
+every record that the group processed:
 
 lost
-    it was judged a duplicate, and no earlier record with its ID, as the ID was read then, was handled or dead-lettered; or a record
-    was passed by, or a commit went past one, that nobody settled.
+    it was judged a duplicate, and no earlier record with its ID, as the ID was read then, was handled or
+    dead-lettered; or a record was passed by, or a commit went past one, that nobody settled.
 doubled
     it was handled again although it was completed before an orderly hand-over, and nobody moved the group.
 leaked
@@ -19,8 +20,8 @@ unfounded
 repeated
     a host that still has its disk delivered again what it had completed itself.
 
-Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`, comparing with the last ID in
-`tests.model.last_id`.
+Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`, comparing with the
+last ID in `tests.model.last_id`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class History:
         """Where the log ended, and what was committed, when the broker's disk was copied."""
         self.restored = False
         self.handed_over: set[int] = set()
-        # What follows goes by serial numbers; ``judged`` are the duplicates, with the ID spec by which they were judged.
+        # What follows goes by serial numbers; ``judged`` are the duplicates, with the ID spec by which they were
+        # judged.
         self.handled: list[int] = []
         self.dead: set[int] = set()
         self.doubtful: set[int] = set()
@@ -223,7 +225,8 @@ class History:
         self.judged[serial] = self.rule
         self.settled.add(serial)
 
-    # --- between assignments, an operator, or a broken broker -----------------------------------------------------------
+    # --- between assignments, an operator, or a broken broker
+    # -----------------------------------------------------------
 
     def _may_operate(self) -> bool:
         return self.operations < _MOST_OPERATIONS and not self.calm

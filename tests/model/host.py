@@ -1,7 +1,7 @@
 """What a history asks of a consumer: the design as a model, and the engine, are both one.
 
-A host has a disk of its own. It is assigned the one partition of the one group, reads, ends records in any order, and is
-killed or stops in order. Offsets are "the next one" where they are watermarks.
+A host has a disk of its own. It is assigned the one partition of the one group, reads, ends records in any order,
+and is killed or stops in order. Offsets are "the next one" where they are watermarks.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ WINDOW_MS = 40
 
 
 class Row(NamedTuple):
-    """A record of the log: its ID as either of two ID specs reads it, when it was written, and a number that no other record has.
+    """A record of the log.
 
-    An offset may be written twice, before and after a broker was restored; ``serial`` tells one record from the other.
+    It has an ID as either of two ID specs reads it, the time when it was written, and a number that no other
+    record has. An offset may be written twice, before and after a broker was restored; ``serial`` tells one record
+    from the other.
     """
 
     idents: tuple[int, int]
@@ -32,7 +34,10 @@ class Outcome(Enum):
     DUPLICATE = "a duplicate"
     REDELIVERED = "completed before"
     PARKED = "waits for its twin"
-    ANOTHER_LOG = "what was completed there was another record: the host reads again from its watermark, nothing is in flight"
+    ANOTHER_LOG = (
+        "what was completed there was another record: the host reads again from its watermark, nothing is "
+        "in flight"
+    )
 
 
 class Commit(NamedTuple):
@@ -46,8 +51,8 @@ class Commit(NamedTuple):
 class Assignment:
     """Where a host begins: ``commit`` is the group's, or for a group that never committed the place where it starts.
 
-    ``rule`` is the ID spec that the host goes by (0 or 1), ``end`` is where the log ends now, ``cut`` a number from 0 to 1
-    that says how much of the history a snapshot brings.
+    ``rule`` is the ID spec that the host goes by (0 or 1), ``end`` is where the log ends now, ``cut`` a number
+    from 0 to 1 that says how much of the history a snapshot brings.
     """
 
     log: list[Row]

@@ -1,7 +1,8 @@
 """Every way that a group's ``low`` moves: the rows of the table in ``lows.md``, lived through.
 
-Each begins with the same group: new at offset 4 of a log that had four records (``a`` to ``d``), it has handled offsets 4 to 11
-since (``e`` to ``l``), and committed 12. Then something happens. The group goes on where its store is, or elsewhere without one.
+Each begins with the same group: new at offset 4 of a log that had four records (``a`` to ``d``), it has handled
+offsets 4 to 11 since (``e`` to ``l``), and committed 12. Then something happens. The group goes on where its store
+is, or elsewhere without one.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ KNOWN, NEW = "e", "z"
 class Way:
     """One way: ``happens`` is done to the group, or, without a ``past``, to a topic that it never read.
 
-    ``settings`` are those of its consumers from then on; ``vouched`` are IDs that its user says were handled, ``skipped`` those of
-    records that are passed over by choice.
+    ``settings`` are those of its consumers from then on; ``vouched`` are IDs that its user says were handled,
+    ``skipped`` those of records that are passed over by choice.
     """
 
     name: str
@@ -47,7 +48,8 @@ def row_of(way: Way) -> str:
 def _outcome(way: Way, disk: str) -> list[str]:
     """Lead a group through it; return what the next commit says, what was handled again, two verdicts, and events.
 
-    The verdicts are those of another record with the ID that was handled at offset 4, and of one with an ID that is new.
+    The verdicts are those of another record with the ID that was handled at offset 4, and of one with an ID that
+    is new.
     """
     life = GroupLife()
     life.produce(BEFORE)

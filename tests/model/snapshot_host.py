@@ -21,8 +21,8 @@ from tests.model.host import WINDOW_MS, Assignment
 class SnapshotHost(EngineHost):
     """Is offered a snapshot whenever a whole window has to be known again; ``folder`` is for these.
 
-    Its cut lies anywhere between the beginning of the group's history and the end of the log: whether it may be taken is for the
-    code to say.
+    Its cut lies anywhere between the beginning of the group's history and the end of the log: whether it may be
+    taken is for the code to say.
     """
 
     def __init__(self, recent_marks: int, folder: Path) -> None:

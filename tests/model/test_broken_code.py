@@ -42,11 +42,15 @@ _FIRST = {
 _LIVES = 60
 
 
-# --- snapshots ---------------------------------------------------------------------------------------------------------
+# --- snapshots
+# ---------------------------------------------------------------------------------------------------------
 
 
 def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot is taken also where its cut lies beyond what the group has committed; up to there it counts as completed."""
+    """A snapshot is taken also where its cut lies beyond what the group has committed.
+
+    Up to there it counts as completed.
+    """
     for module in (recovery, memory):
         fitting = module.fitting_partition
 
@@ -82,7 +86,8 @@ def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lookup, "decide", careless)
 
 
-# --- completion --------------------------------------------------------------------------------------------------------
+# --- completion
+# --------------------------------------------------------------------------------------------------------
 
 
 def mark_before_completion(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +143,8 @@ def do_not_refresh(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LookupMemory, "_repeat", repeat)
 
 
-# --- where the history begins -------------------------------------------------------------------------------------------
+# --- where the history begins
+# -------------------------------------------------------------------------------------------
 
 
 def never_raise_low(patch: pytest.MonkeyPatch) -> None:
@@ -160,7 +166,8 @@ def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "start_plan", planned)
 
 
-# --- what travels with a commit -----------------------------------------------------------------------------------------
+# --- what travels with a commit
+# -----------------------------------------------------------------------------------------
 
 
 def believe_texts_anywhere(patch: pytest.MonkeyPatch) -> None:
@@ -238,7 +245,9 @@ _WORLDS: dict[frozenset[str], tuple[str, Callable[[pytest.MonkeyPatch], None]]] 
     frozenset({"low_never_rises"}): ("operators", never_raise_low),
     frozenset({"metadata_is_optional"}): ("operators", do_without_metadata),
 }
-"""The broken rules that worlds show, with the world and what is done to the code. Completion is one write in the code, the mark and
+"""The broken rules that worlds show, with the world and what is done to the code.
+
+Completion is one write in the code, the mark and
 the watermark: that makes a mark before completion harm by itself."""
 
 _HISTORIES: dict[frozenset[str], tuple[str, list[Callable[[pytest.MonkeyPatch], None]]]] = {

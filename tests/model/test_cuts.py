@@ -159,7 +159,10 @@ def test_a_log_that_is_short_while_a_partition_recovers_and_grows_then(group: Gr
 
 @pytest.mark.parametrize("cut_at", [COMMITTED + 1, COMMITTED + 10])
 def test_a_log_that_is_cut_below_what_a_commit_told_of_hides_nothing(group: Group, cut_at: int) -> None:
-    """The next owner has looked at the last record that was completed above the commit; then the log is cut before it comes to read it."""
+    """The next owner has looked at the last record that was completed above the commit.
+
+    Then the log is cut before it comes to read it.
+    """
     group.write(20)
     member = group.member(group.disk)
     member.take(0)

@@ -19,7 +19,10 @@ _CATCHING = 500
 
 
 def test_no_history_breaks_a_promise() -> None:
-    """Nothing is lost; nothing is doubled inside the depth, nor doubted without a reason; what is rebuilt is what was lived."""
+    """Nothing is lost; nothing is doubled inside the depth, nor doubted without a reason.
+
+    What is rebuilt is what was lived.
+    """
     assert Counter(LastIdHistory(seed).run() for seed in range(FIRST, FIRST + SEEDS)) == {"ok": SEEDS}
 
 

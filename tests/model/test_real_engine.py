@@ -21,7 +21,7 @@ _RECENT_MARKS = (1, 10, 100_000)
 
 @pytest.mark.slow
 def test_the_engine_neither_loses_nor_leaks() -> None:
-    """Crashes, takeovers, lost disks, rewinds, jumps, retries and dead letters cost the engine no record and no twin."""
+    """Crashes, takeovers, lost disks, rewinds, jumps, retries and dead letters cost the engine no record, no twin."""
     outcomes = Counter(
         History(seed, lambda kept=kept: EngineHost(kept), restores=False).run()  # type: ignore[misc]
         for seed, kept in zip(range(150), cycle(_RECENT_MARKS), strict=False)
@@ -55,5 +55,8 @@ class ClaimsEverything(EngineHost):
 
 @pytest.mark.parametrize("host", [SkipsTheTail, ClaimsEverything])
 def test_a_careless_start_is_caught(host: Callable[[int], EngineHost]) -> None:
-    """The same histories see what an engine does wrong that is brought up to date carelessly; see `test_broken_code` for other ways."""
+    """The same histories see what an engine does wrong that is brought up to date carelessly.
+
+    See `test_broken_code` for other ways.
+    """
     assert any(History(seed, lambda: host(10), restores=False).run() != "ok" for seed in range(150))

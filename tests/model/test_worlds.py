@@ -60,7 +60,8 @@ def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path) -> None
     assert Counter(Life(world, seed, make_store).run() for seed in range(FIRST, FIRST + 2)) == {"ok": 2}
 
 
-# --- broken variants ---------------------------------------------------------------------------------------------------
+# --- broken variants
+# ---------------------------------------------------------------------------------------------------
 
 
 def commit_the_position(patch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ CLOCK = SimpleNamespace(monotonic=time.monotonic)
 
 @pytest.fixture(autouse=True)
 def _a_clock_that_ticks_with_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that a busy machine makes longer than a slice leads elsewhere, and the same steps have to lead to the same."""
+    """A step that a busy machine makes longer than a slice leads elsewhere. The same steps have to lead to the same."""
     monkeypatch.setattr(session, "time", CLOCK)
     monkeypatch.setattr(recovery, "time", CLOCK)
 
@@ -232,7 +232,10 @@ def test_a_transition_that_is_not_in_the_table_is_refused(wrong: State) -> None:
 
 
 def test_a_partition_delivers_again_when_no_reason_to_pause_is_left() -> None:
-    """Whatever the order in which reasons come and go; one that is not there is no news, nor is any before it delivers."""
+    """Whatever the order in which reasons come and go.
+
+    One that is not there is no news, nor is any before it delivers.
+    """
     assigned = Assigned("t", 0, state=State.ACTIVE)
     assert [assigned.pause(Pause.USER), assigned.pause(Pause.BACKLOG)] == [True, False]
     assert [assigned.lift(why) for why in (Pause.DISK, Pause.USER, Pause.BACKLOG, Pause.BACKLOG)] == [

@@ -110,7 +110,10 @@ class Lives(RuleBasedStateMachine):
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "rocks"])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_no_life_loses_or_doubles(window: Window, *, in_memory: bool) -> None:
-    """Through any order of crashes nothing is lost, nothing durable is doubled, and verdicts are those of the whole log."""
+    """Through any order of crashes nothing is lost, and nothing durable is doubled.
+
+    Verdicts are those of the whole log.
+    """
     machine = type("LivesOf", (Lives,), {"window": window, "in_memory": in_memory})
     run_state_machine_as_test(
         machine,
@@ -124,7 +127,10 @@ def test_no_life_loses_or_doubles(window: Window, *, in_memory: bool) -> None:
 
 
 def test_what_left_for_its_number_leaves_no_doubt_behind() -> None:
-    """In a window by both: sightings too old to be known, then one that is out for its number; the next of it is new, not in doubt."""
+    """In a window by both: sightings too old to be known, then one that is out for its number.
+
+    The next of it is new, not in doubt.
+    """
     survivor = Survivor(Window(milliseconds=60, count=4), MemoryDisk(), recent_marks=1)
     survivor.produce([(0, "b", 1000), (1, "d", 1000), (2, "a", -1), (3, "a", 1000)])
     survivor.admit(2)
@@ -139,7 +145,10 @@ def test_what_left_for_its_number_leaves_no_doubt_behind() -> None:
 
 
 def test_what_is_dropped_for_its_age_raises_no_doubt_about_what_left_for_its_number() -> None:
-    """In a window by both: one ID is out for its number, another, without a timestamp, for its age; the next of the first is new."""
+    """In a window by both: one ID is out for its number, another, without a timestamp, for its age.
+
+    The next of the first is new.
+    """
     survivor = Survivor(Window(milliseconds=60, count=4), MemoryDisk(), recent_marks=1)
     survivor.produce([(0, "b", 1000), (1, "d", 1000), (2, "a", -1), (3, "a", 1000), (4, "c", -1)])
     survivor.admit(5)

@@ -43,7 +43,10 @@ def topics(draw: st.DrawFn) -> list[Sighting]:
 
 
 def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findings:
-    """Cut each partition into runs and each run's sightings into two digest ranges; put all together in another order."""
+    """Cut each partition into runs and each run's sightings into two digest ranges.
+
+    Put all together in another order.
+    """
     shuffle, parts = random.Random(seed), list[Findings]()
     blocks = defaultdict[tuple[int, int], list[Sightings]](list)
     for partition in {record.partition for record in log}:
@@ -68,7 +71,10 @@ def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findi
 
 @given(topics(), st.integers(0, 10**6))
 def test_findings_are_those_of_a_loop_over_the_log(log: list[Sighting], seed: int) -> None:
-    """Counts, gaps, repeaters and producers are exact, however the log is cut into runs and in whatever order they come."""
+    """Counts, gaps, repeaters and producers are exact.
+
+    The log may be cut into runs in any way, and these may come in any order.
+    """
     found, naive = fold(log, seed), NaiveFindings(log)
     late = [gap for gap in naive.gaps_ms if gap >= 0]
     assert found.gaps_ms == Histogram.of(np.array(late, np.int64))

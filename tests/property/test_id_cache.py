@@ -1,4 +1,7 @@
-"""The caches of Artemis and HornetQ against a list of the last n IDs, through restarts with other settings, on both stores."""
+"""The caches of Artemis and HornetQ against a list of the last n IDs.
+
+They go through restarts with other settings, on both stores.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Records judged as columns, against the same records judged one after the other: what they are told, and what is saved, is the same."""
+"""Records judged as columns, against the same records judged one after the other.
+
+What they are told, and what is saved, is the same.
+"""
 
 from __future__ import annotations
 

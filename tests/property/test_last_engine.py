@@ -1,4 +1,7 @@
-"""Engine and store through crashes where IDs are compared: nothing is lost, and sources remember what their log says."""
+"""Engine and store through crashes where IDs are compared.
+
+Nothing is lost, and sources remember what their log says.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +119,8 @@ def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
         actions: list[tuple[str, Any]], depth: int, below_floor: Any, recent_marks: int, second: Any
     ) -> None:
         strategy = LastId(
-            id=header("seq"), source=header("source"), order=orders.integer(), reorder_depth=depth, below_floor=below_floor,
+            id=header("seq"), source=header("source"), order=orders.integer(), reorder_depth=depth,
+            below_floor=below_floor,
             window=Window(milliseconds=WINDOW_MS),
             otherwise=Lookup(id=header("ident"), window=Window(milliseconds=WINDOW_MS)) if second else None,
         )  # fmt: skip

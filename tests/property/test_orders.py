@@ -165,7 +165,10 @@ def test_a_uuid_is_the_one_of_the_standard_library(bits: int, version: int) -> N
 
 @given(st.datetimes(timezones=st.timezones() | st.just(UTC)), st.datetimes(timezones=st.just(UTC)))
 def test_moments_compare_as_moments(one: datetime, other: datetime) -> None:
-    """Python's aware datetimes are the oracle, to their microsecond; those whose offset has seconds have no text here."""
+    """Python's aware datetimes are the oracle, to their microsecond.
+
+    Those whose offset has seconds have no text here.
+    """
     texts = [moment.isoformat().encode() for moment in (one, other)]
     first, second = (orders.rfc3339().sort_key(text) for text in texts)
     if first is None:

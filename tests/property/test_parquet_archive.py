@@ -93,7 +93,10 @@ def last_sightings(blocks: Sequence[Block]) -> dict[tuple[int, bytes], tuple[int
 def test_pieces_are_those_of_the_records(
     spec: str, found: list[tuple[Any, ...]], begin: int, end: int, written: dict[str, Any]
 ) -> None:
-    """Of the topic's records inside the bounds each ID has the mark of its last one, in every spec's own bytes; records are counted."""
+    """Of the topic's records inside the bounds each ID has the mark of its last one, in every spec's own bytes.
+
+    Records are counted.
+    """
     records = records_of(found)
     wanted = [each for each in records if each.topic == "orders" and begin <= each.offset < end]
     digests = id_spec(spec).digests(RecordFields(wanted)).digests
@@ -126,7 +129,10 @@ def test_pieces_are_those_of_the_records(
 def test_a_survey_says_what_is_there(
     found: list[tuple[Any, ...]], cuts: dict[int, int], horizons: dict[int, int], written: dict[str, Any]
 ) -> None:
-    """Ends, counts, cuts and horizons are those of a walk through the topic's records, however they are dealt out to files."""
+    """Ends, counts, cuts and horizons are those of a walk through the topic's records.
+
+    These may be dealt out to files in any way.
+    """
     records = records_of(found)
     nowhere = 2**63 - 1
     with TemporaryDirectory() as folder:
@@ -208,7 +214,10 @@ def test_rows_without_coordinates_are_counted(tmp_path: Path) -> None:
 
 
 def test_what_is_not_plain_is_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other formats, options, encodings, folders that are columns, globs, strange or encrypted files, and paths that may be elsewhere."""
+    """Other formats, options and encodings, globs, and paths that may be elsewhere.
+
+    Also folders that are columns, and strange or encrypted files.
+    """
     folder = tmp_path / "plain"
     write_parquet(folder, [Record("orders", 0, 0, BASE_MS, b"k", b"v", ())])
     assert plain_layout(options(folder), ("key",)) is not None

@@ -1,4 +1,7 @@
-"""Rebuilt equals lived: a life, a replay and the backfill leave the same marks of one log, and the next records get the same verdicts."""
+"""Rebuilt equals lived.
+
+A life, a replay and the backfill leave the same marks of one log, and the next records get the same verdicts.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,10 @@ def only_entry(manifest: Manifest) -> PartitionManifest:
 
 
 def grown(log: Sequence[Record], cuts: Iterable[int], window: Window, place: Path, run_rows: int) -> Path:
-    """Make a snapshot of a log in steps that end at these offsets, each on top of the one before; return the last folder."""
+    """Make a snapshot of a log in steps that end at these offsets, each on top of the one before.
+
+    Return the last folder.
+    """
     low, end = log[0].offset, log[-1].offset + 1
     folder: Path | None = None
     for cut in sorted({*cuts, end}):
@@ -159,7 +165,10 @@ def test_looked_up_ids(window: Window, data: st.DataObject, seed: int, *, orderl
 
 @st.composite
 def cut_logs(draw: st.DrawFn) -> tuple[list[Record], int]:
-    """A log, and the end of a base in it: records come a little late, or at any time, above all right behind the base."""
+    """A log, and the end of a base in it.
+
+    Records come a little late, or at any time, above all right behind the base.
+    """
     names, steps = st.integers(0, 14), st.integers(0, 60)
     late: list[tuple[int, int, int | None]] = []
     if draw(st.booleans()):
@@ -279,7 +288,10 @@ def spelled(order: str, origin: int, number: int) -> bytes:
 
 @st.composite
 def compared(draw: st.DrawFn, order: str) -> list[Record]:
-    """A log of one partition with holes, late and repeated IDs, two origins, bad ones, no ID, no source, and idle windows."""
+    """A log of one partition with holes, two origins and idle windows.
+
+    IDs are late, repeated, bad or missing; so is a source at times.
+    """
     numbers, size = st.integers(1, 14), draw(st.sampled_from([1, 5, 15, 40]))
     steps = draw(
         st.lists(
@@ -309,7 +321,10 @@ def compared(draw: st.DrawFn, order: str) -> list[Record]:
 
 @st.composite
 def with_others(draw: st.DrawFn, order: str) -> list[Record]:
-    """A log of `compared`; most of its records have another ID, too, which comes again, and may be the text of a source."""
+    """A log of `compared`.
+
+    Most of its records have another ID, too, which comes again, and may be the text of a source.
+    """
     others = st.sampled_from(["a", "b", "c", "d", "e", "x", "y", None])
     found = []
     for each in draw(compared(order)):
@@ -350,7 +365,10 @@ class Comparing:
 
 
 def written_twice(draw: st.DataObject, log: Sequence[Record]) -> list[Record]:
-    """A log, and behind it some of its records again, at the same time, a later one, or none: the earlier time counts."""
+    """A log, and behind it some of its records again, at the same time, a later one, or none.
+
+    The earlier time counts.
+    """
     any_record, late_ms = st.sampled_from(log) | st.sampled_from(log[-3:]), st.sampled_from([0, 7, None])
     again = draw.draw(st.lists(st.tuples(any_record, late_ms), min_size=1, max_size=4))
     return [
@@ -381,7 +399,10 @@ def alive_at(spec: LastIdSpec, newest_ms: int) -> Callable[[Kept, int], bool]:
 @given(data=st.data(), seed=SEEDS)
 @settings(max_examples=30, deadline=None)
 def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> None:
-    """Dead letters or not, all three leave the same sources and looked-up IDs; from each of them the next records get the same verdicts."""
+    """Dead letters or not, all three leave the same sources and looked-up IDs.
+
+    From each of them the next records get the same verdicts.
+    """
     whole = comparing.log(data)
     at = len(whole) - data.draw(st.integers(0, len(whole) // 2))
     log, tail = whole[:at], whole[at:]
@@ -424,7 +445,10 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_compared_ids_whose_history_begins_late(comparing: Comparing, data: st.DataObject) -> None:
-    """Where the beginning of the history is gone, the backfill doubts what a replay from there doubts, and says from when on it knows all."""
+    """Where the beginning of the history is gone, the backfill doubts what a replay from there doubts.
+
+    It says from when on it knows all.
+    """
     log = comparing.log(data)
     spec = comparing.spec(data, 3, (WINDOW_MS // 4, 10**6))
     replay = replayed(log, spec.strategy, 1000, data.draw(SLICES), complete=False)
@@ -509,7 +533,12 @@ def told_by_list(events: list[Event], window: Window, **more: Any) -> Memory:
 
 
 @pytest.mark.slow
-@given(seed=SEEDS, mode=st.sampled_from(MODES), window=st.sampled_from(UNIT_WINDOWS), repeats=st.sampled_from(["drop", "deliver"]))  # fmt: skip
+@given(
+    seed=SEEDS,
+    mode=st.sampled_from(MODES),
+    window=st.sampled_from(UNIT_WINDOWS),
+    repeats=st.sampled_from(["drop", "deliver"]),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_fold_of_units_is_that_of_a_list(seed: int, mode: Any, window: Window, repeats: Any) -> None:
     """Cut anywhere: a unit that is open there leaves nothing, and the cut lies before it, outside all others."""
@@ -538,7 +567,10 @@ def test_the_fold_of_units_is_that_of_a_list(seed: int, mode: Any, window: Windo
         )
         assert (known.alive(is_alive), known.accepted) == (told.alive(is_alive), told.accepted)
     # Nothing crosses the cut, and it is the highest such place.
-    places = {each.offset: [other.offset for other in log if other.unit is not None and other.unit == each.unit] for each in log}  # fmt: skip
+    places = {
+        each.offset: [other.offset for other in log if other.unit is not None and other.unit == each.unit]
+        for each in log
+    }
     crossing = [
         cut for cut in range(high + 1) if any(min(of) < cut <= max(of) for of in places.values() if of)
     ]
@@ -599,7 +631,8 @@ def test_units(seed: int, mode: Any) -> None:
         assert (told.alive(is_alive), told.accepted) == lived_through
     # Where a failed unit lies at the cut, the snapshot ends before it, and the rest is replayed.
     assert on.high == again.high == commit.offset
-    # How much is in doubt hangs on how many records are folded at once, and what is late of a failed unit on where one begins.
+    # How much is in doubt hangs on how many records are folded at once, and what is late of a failed unit on where
+    # one begins.
     if calm and commit.complete and entry.since_ms is None and again.since_ms is None:
         assert (going_on.alive(is_alive), on.accepted) == (replay.alive(is_alive), again.accepted)
     # Whatever is in doubt: an ID that nobody has handled would hide its message for good.
@@ -629,7 +662,10 @@ def _taken(world: UnitWorld, folder: Path) -> tuple[UnitWorld, str]:
 
 
 def test_what_never_ends_is_not_waited_for(tmp_path: Path) -> None:
-    """A unit that was left open long before the cut leaves nothing, and hides nothing; what hangs on it is in doubt, and the cut stays."""
+    """A unit that was left open long before the cut leaves nothing, and hides nothing.
+
+    What hangs on it is in doubt, and the cut stays.
+    """
     log = [Entry(0, 1_000, "a", "lost"), Entry(1, 1_001, "b")]
     log += [Entry(30_000 + at, 2_000 + at, f"c{at}") for at in range(3)]
     log += [

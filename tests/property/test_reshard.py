@@ -45,7 +45,8 @@ TYPES = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary()]
 class World(NamedTuple):
     """A topic that got more partitions (``after`` of them), and its records by partition.
 
-    ``cuts``: how many of each partition the group has completed when the snapshot is made, ``committed``: when it is taken over.
+    ``cuts``: how many of each partition the group has completed when the snapshot is made, ``committed``: when it
+    is taken over.
     """
 
     after: int
@@ -62,7 +63,7 @@ def placed(key: bytes | None, partitioner: Partitioner, partitions: int) -> int:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Few IDs and keys, so that an ID comes again under its own key and others, before and after the topic is widened."""
+    """Few IDs and keys, so that an ID comes again under its key and others, before and after the widening."""
     before = draw(st.integers(1, 3))
     after = draw(st.integers(before, 5))
     partitioner = draw(st.sampled_from(PARTITIONERS))
@@ -111,7 +112,10 @@ def batch_of(records: list[Record]) -> pa.RecordBatch:
 
 
 def offset_ranges_of(world: World, window: Window) -> tuple[OffsetRange, ...]:
-    """What a run would read of partitions where something was completed; those of the others are added by the re-shard."""
+    """What a run would read of partitions where something was completed.
+
+    Those of the others are added by the re-shard.
+    """
     found = []
     for partition, log in world.logs.items():
         completed = log[: world.cuts[partition]]
@@ -179,7 +183,10 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
 
 
 def lived(world: World, window: Window, folder: Path, seed: int) -> dict[tuple[int, int], Verdict]:
-    """Take the snapshot over, replay what was committed since, and live through the rest; the verdict of every record judged."""
+    """Take the snapshot over, replay what was committed since, and live through the rest.
+
+    The verdict of every record judged.
+    """
     engine = Deduplicator(
         Lookup(id=SPEC, window=window), MemoryStore(), cluster="c", group="g", clock=lambda: NOW_MS / 1000
     )
@@ -229,7 +236,10 @@ def moved_to(world: World, record: Record) -> list[Record]:
 def test_nothing_is_lost_and_what_was_completed_is_recognised(
     window: Window, world: World, seed: int, run_rows: int, ranges: int
 ) -> None:
-    """No first sighting is dropped; what was last seen inside the window, here or in a partition that its key has left, is recognised."""
+    """No first sighting is dropped.
+
+    What was last seen inside the window, here or in a partition that its key has left, is recognised.
+    """
     reach_ms = window.time_ms
     assert reach_ms is not None
     with TemporaryDirectory() as folder:
@@ -252,7 +262,8 @@ def test_nothing_is_lost_and_what_was_completed_is_recognised(
                 assert close_here or close_there
                 assert verdict.seen_offset in {-1, *(each.offset for each in here)}
                 continue
-            # What counts here is the last sighting: one since the cut, else the later of the last one before it and those elsewhere.
+            # What counts here is the last sighting: one since the cut, else the later of the last one before it
+            # and those elsewhere.
             since_cut = [each for each in here if each.offset >= world.cuts[partition]]
             last = (
                 since_cut[-1]
@@ -268,7 +279,10 @@ def test_nothing_is_lost_and_what_was_completed_is_recognised(
 @given(world=worlds(), run_rows=st.integers(1, 40))
 @settings(max_examples=25, deadline=None)
 def test_the_marks_of_a_partition_itself_stay(world: World, run_rows: int) -> None:
-    """An ID that nothing brings along has the mark that it has without a re-shard, one that something brings a mark as late or later."""
+    """An ID that nothing brings along has the mark that it has without a re-shard.
+
+    One that something brings has a mark as late or later.
+    """
     window = Window(milliseconds=100_000)
     with TemporaryDirectory() as folder:
         manifest = resharded(world, window, Path(folder), run_rows=run_rows, ranges=2)

@@ -54,6 +54,9 @@ def test_verdicts_are_those_of_the_whole_log(window: Window, log: list[Row], pro
 def test_forgetting_changes_no_verdict_but_to_doubt(
     window: Window, log: list[Row], program: list[Act], recent_marks: int
 ) -> None:
-    """Marks that go to the store, and leave it, change no verdict; only a record later than its peers may be doubted."""
+    """Marks that go to the store, and leave it, change no verdict.
+
+    Only a record later than its peers may be doubted.
+    """
     doubted = live(window, log, program, recent_marks).doubted
     assert window.time_ms is not None or not doubted

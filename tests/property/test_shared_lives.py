@@ -1,4 +1,7 @@
-"""Consumers that share a memory, through anything that may happen to them: nothing is lost, stuck, or doubled without a fault."""
+"""Consumers that share a memory, through anything that may happen to them.
+
+Nothing is lost, stuck, or doubled without a fault.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ WINDOWS = [
 ]  # fmt: skip
 CALM = ["admit", "admit", "handle", "handle", "release", "commit"]
 FAULTS = [
-    "admit", "admit", "admit", "handle", "handle", "handle", "give_up", "release", "commit", "commit", "crash", "move", "wait",
+    "admit", "admit", "admit", "handle", "handle", "handle", "give_up", "release", "commit", "commit", "crash",
+    "move", "wait",
 ]  # fmt: skip
 ROUGH = ["admit", "admit", "handle", "handle", "handle", "commit", "commit", "move", "wait"]
 """Disks that are lost more often than anything else goes wrong."""
@@ -105,7 +106,8 @@ def test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends(
     assert all(world.handled[offset] <= 1 for offset in told.kinds)
 
 
-# --- broken ------------------------------------------------------------------------------------------------------------
+# --- broken
+# ------------------------------------------------------------------------------------------------------------
 
 
 def remember_rejected(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,8 @@ def _look_up_alone(memory: UnitMemory, chunk: Any, missing: Any, find: Any, **mo
 
 
 BROKEN: list[Callable[[pytest.MonkeyPatch], None]] = [
-    remember_rejected, remember_failed, complete_members_alone, stop_between_members, believe_the_fold, forget_what_tore,
+    remember_rejected, remember_failed, complete_members_alone, stop_between_members, believe_the_fold,
+    forget_what_tore,
     pass_by_what_waits, judge_at_their_own_offsets,
 ]  # fmt: skip
 _SEEDS = 3_000
@@ -210,7 +213,8 @@ def test_what_is_broken_is_caught(
 ) -> None:
     """By the oracle of the worlds, or by the list."""
     break_it(monkeypatch)
-    check_list = test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends.hypothesis.inner_test  # type: ignore[attr-defined]
+    judged: Any = test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends
+    check_list = judged.hypothesis.inner_test
     first = _FIRST.get(break_it.__name__, 0)
     for seed in range(first, first + _SEEDS):
         try:

@@ -50,7 +50,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         # Half of what Java would take in a run as short as this goes into compiling its code thoroughly.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # What Spark stores of its stages is then written as they begin and end only, as it may happen where tasks end together.
+        # What Spark stores of its stages is then written as they begin and end only, as it may happen where tasks
+        # end together.
         "spark.ui.liveUpdate.period": "-1",
         "spark.executor.heartbeatInterval": "100s",
     }

@@ -84,7 +84,10 @@ def table(path: Path, **columns: Sequence[object] | pa.Array) -> None:
 
 @pytest.mark.slow
 def test_rows_of_the_kafka_source_need_no_mapping(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """Parquet with the columns of Spark's Kafka source gives the records that were written; other topics are left out."""
+    """Parquet with the columns of Spark's Kafka source gives the records that were written.
+
+    Other topics are left out.
+    """
     kept = [
         Record("orders", 0, 0, BASE_MS, b"k", b"v", (("a", b"1"), ("a", None))),
         Record("orders", 1, 5, BASE_MS + 7, None, None, ()),
@@ -118,11 +121,16 @@ def test_columns_of_any_name_and_type(archive: Callable[..., Archive], tmp_path:
 
 
 def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """A value that is an object keeps its very characters, one that is a text its content; all forms of headers are read."""
+    """A value that is an object keeps its very characters, one that is a text its content.
+
+    All forms of headers are read.
+    """
     lines(
         tmp_path / "a.jsonl",
-        '{"partition":0,"offset":0,"ts":"2026-01-02T03:04:05.006Z","key":"k","headers":{"id":"5"},"value":{"id": 1e2, "big":123456789012345678901234567890}}',
-        '{"partition":0,"offset":1,"ts":"2026-01-02T04:04:05.006+01:00","headers":[{"key":"id","value":"a"},{"key":"id"}],"value":"{\\"id\\": \\"5\\"}"}',
+        '{"partition":0,"offset":0,"ts":"2026-01-02T03:04:05.006Z","key":"k","headers":{"id":"5"},'
+        '"value":{"id": 1e2, "big":123456789012345678901234567890}}',
+        '{"partition":0,"offset":1,"ts":"2026-01-02T04:04:05.006+01:00",'
+        '"headers":[{"key":"id","value":"a"},{"key":"id"}],"value":"{\\"id\\": \\"5\\"}"}',
         '{"partition":0,"offset":2,"ts":"2026-01-02T03:04:05.006Z","headers":["id","b","id",null]}',
     )
     found = records(archive("json", "timestamp=ts:iso"))
@@ -139,9 +147,9 @@ def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp
 
 @pytest.mark.slow
 def test_connect_files_say_where_their_rows_stand(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """Lines of Kafka Connect's files have the offsets that their names and places say, but those of a partition's last file.
+    """Lines of Kafka Connect's files have the offsets that their names and places say.
 
-    Other topics' files do not count.
+    Those of a partition's last file do not. Other topics' files do not count.
     """
     lines(tmp_path / "partition=0" / "orders+0+0000000010.json", '{"id":1}', '{"id":2}')
     lines(tmp_path / "partition=0" / "orders+0+0000000012.json", '{"id":3}')
@@ -193,7 +201,10 @@ def test_connect_files_with_holes_are_refused(archive: Callable[..., Archive], t
 def test_files_of_a_sink_by_time_do_not_say_their_offsets(
     archive: Callable[..., Archive], tmp_path: Path
 ) -> None:
-    """Offset 1 is a hole and 3 came late: the first file has two rows for two offsets, and 3 would pass for 1, which was handled."""
+    """Offset 1 is a hole and 3 came late.
+
+    The first file has two rows for two offsets, and 3 would pass for 1, which was handled.
+    """
     lines(tmp_path / "hour=1" / "orders+0+0000000000.json", '{"at":0}', '{"at":3}')
     lines(tmp_path / "hour=2" / "orders+0+0000000002.json", '{"at":2}', '{"at":4}')
     with pytest.raises(BackfillError, match="lie in the folders 'hour=1' and 'hour=2'"):

@@ -99,7 +99,10 @@ def test_what_the_window_does_not_reach_is_no_gap() -> None:
 
 
 def test_a_late_first_record_hides_no_gap() -> None:
-    """Where the record behind a gap is old, but others behind it or rows before it are not, the offsets are named, and not known."""
+    """The record behind a gap is old, but others behind it or rows before it are not.
+
+    Then the offsets are named, and not known.
+    """
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
     late_ms, young_ms = NOW_MS - 11 * HOUR_MS, NOW_MS - HOUR_MS
     late = log(first_ms=late_ms, first_kept=51, soon_ms=young_ms)
@@ -141,7 +144,10 @@ def test_reading_begins_one_window_before_the_cut() -> None:
 
 
 def test_a_count_window_is_not_counted_across_a_gap() -> None:
-    """Ranks from before a gap would be too small, so that the archive is left out; enough records after it make it none."""
+    """Ranks from before a gap would be too small, so that the archive is left out.
+
+    Enough records after it make it none.
+    """
     offset_range = plan(log(), archived(0, 30), window=Window(count=60))
     assert (offset_range.gaps, offset_range.begin, offset_range.in_archive()) == (((0, 50),), 50, None)
     enough = plan(log(), archived(0, 30), window=Window(count=50))
@@ -151,7 +157,10 @@ def test_a_count_window_is_not_counted_across_a_gap() -> None:
 
 
 def test_sources_are_folded_from_where_the_history_begins() -> None:
-    """However far the window reaches; what it does not reach may be gone, what is gone inside it is a gap, and nothing before one counts."""
+    """However far the window reaches.
+
+    What it does not reach may be gone, what is gone inside it is a gap, and nothing before one counts.
+    """
     limits = Horizons(NOW_MS - 11 * HOUR_MS, NOW_MS - 10 * HOUR_MS)
     old = log(start=0, first_kept=90)
     assert plan(old, None, limits=limits).begin == 90
@@ -185,24 +194,45 @@ def test_a_survey_is_made_again_only_for_what_the_log_does_not_know() -> None:
         asked.append(dict(limits))
         return {n: Archived(n, 0, 9, 9, 0, NOW_MS, limits.get(n)) for n in (0, 1)}
 
-    found, last_ms = survey_archive(survey, {}, {0: NOW_MS, 1: None}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # dictionaries
+    found, last_ms = survey_archive(
+        survey,  # type: ignore[arg-type]  # dictionaries
+        {},
+        {0: NOW_MS, 1: None},
+        window=WINDOW,
+        now_ms=NOW_MS,
+    )
     horizon = horizons(WINDOW, NOW_MS, NOW_MS).keep_from_ms
     assert asked == [{0: horizon}, {1: horizon}]
     assert [found[n].first_kept for n in (0, 1)] == [horizon, horizon]
     assert last_ms == {0: NOW_MS, 1: NOW_MS}
     asked.clear()
-    survey_archive(survey, {}, {0: NOW_MS, 1: NOW_MS}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # as above
+    survey_archive(
+        survey,  # type: ignore[arg-type]  # as above
+        {},
+        {0: NOW_MS, 1: NOW_MS},
+        window=WINDOW,
+        now_ms=NOW_MS,
+    )
     assert len(asked) == 1
 
 
 def test_an_archive_that_lies_inside_the_window_is_looked_through_once() -> None:
-    """Where no row is older than the horizon, the first row below the cut is the first that is kept; an empty part has none."""
+    """Where no row is older than the horizon, the first row below the cut is the first that is kept.
+
+    An empty part has none.
+    """
     asked: list[dict[int, int]] = []
 
     def survey(_cuts: object, limits: dict[int, int]) -> dict[int, Archived]:
         asked.append(dict(limits))
         return {n: Archived(n, 3, 9, 6, NOW_MS, NOW_MS, None, NOW_MS, NOW_MS) for n in (0, 1)}
 
-    found, _ = survey_archive(survey, {1: 3}, {}, window=WINDOW, now_ms=NOW_MS)  # type: ignore[arg-type]  # dictionaries
+    found, _ = survey_archive(
+        survey,  # type: ignore[arg-type]  # dictionaries
+        {1: 3},
+        {},
+        window=WINDOW,
+        now_ms=NOW_MS,
+    )
     assert asked == [{}]
     assert [found[n].first_kept for n in (0, 1)] == [3, None]

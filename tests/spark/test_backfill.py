@@ -56,7 +56,10 @@ class Snapshot:
 def run(
     broker: Broker, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Callable[..., Snapshot]:
-    """Runs the job with each reader: ``run(topic, "--window", "1d", ...)``; the spec is header:dedup-id unless given."""
+    """Runs the job with each reader: ``run(topic, "--window", "1d", ...)``.
+
+    The spec is header:dedup-id unless given.
+    """
 
     def job(topic: str, *more: str, **given: Any) -> Snapshot:
         folder = tmp_path / "snapshot"

@@ -85,7 +85,10 @@ def jobs(
 
 
 def test_what_is_added_to_equals_a_full_rebuild(jobs: Jobs, tmp_path: Path) -> None:
-    """Twice in a row, with partitions that grow, stay, or come to have something: the same fingerprint, and the old is not read."""
+    """Twice in a row, with partitions that grow, stay, or come to have something.
+
+    The same fingerprint, and the old is not read.
+    """
     topic = jobs.topic(3)
     asked = ["--topic", topic, "--id", "header:dedup-id", "--window", "40n+60s", "--whole-topic"]
     jobs.produce(topic, records(range(COUNT), 0) + records(range(50), 1))
@@ -150,7 +153,10 @@ def test_written_again_as_few_files(jobs: Jobs, tmp_path: Path) -> None:
 
 
 def test_an_archive_of_what_is_new_is_enough(spark: SparkSession, tmp_path: Path) -> None:
-    """Without a broker: what the archive does not have of the base's offsets is not missed, and its other partitions stay."""
+    """Without a broker.
+
+    What the archive does not have of the base's offsets is not missed, and its other partitions stay.
+    """
 
     def day(name: str, numbers: range, *partitions: int) -> str:
         kept = [

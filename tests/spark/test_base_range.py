@@ -23,7 +23,8 @@ COUNT = Window(count=9)
 def entry(**given: Any) -> PartitionManifest:
     """A base of offsets 10 to 50, known from 700 ms on."""
     usual: dict[str, Any] = {
-        "partition": 3, "low": 10, "high": 50, "since_ms": 700, "accepted": 0, "since_number": None, "newest_ms": 900, "marks": 0,
+        "partition": 3, "low": 10, "high": 50, "since_ms": 700, "accepted": 0, "since_number": None,
+        "newest_ms": 900, "marks": 0,
     }  # fmt: skip
     return PartitionManifest(**{**usual, **given})
 
@@ -69,7 +70,10 @@ def test_a_window_that_begins_behind_the_base_needs_none_of_it() -> None:
 
 
 def test_old_records_behind_the_cut_do_not_cost_the_base() -> None:
-    """The first record that the window reaches lies behind the cut, and so do marks of the base: timestamps are in no order."""
+    """The first record that the window reaches lies behind the cut, and so do marks of the base.
+
+    Timestamps are in no order.
+    """
     late = above(begin=60, complete=False, keep_from_ms=800, known_from_ms=800)
     offset_range = on_base(late, entry(), low=10, counted=False)
     assert offset_range.base is not None
@@ -105,7 +109,10 @@ def test_an_archive_alone_is_read_from_the_cut_on() -> None:
 
 
 def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
-    """What its writer wrote between two records is all there was; an archive that begins behind the cut may lack some, and says so."""
+    """What its writer wrote between two records is all there was.
+
+    An archive that begins behind the cut may lack some, and says so.
+    """
     window, limits = Window(milliseconds=10_000), Horizons(keep_from_ms=500, exact_ms=600)
     log = LogPart(50, 80, 80, None, None, complete=True)
     for begin, gaps in ((49, ()), (50, ()), (51, ((50, 51),))):

@@ -82,7 +82,10 @@ def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> Non
 
 @pytest.mark.parametrize("more", [[], ["--compact"]])
 def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
-    """What `LastId` keeps with its marks cannot be added to, and must not get lost: refused, also where nothing is added."""
+    """What `LastId` keeps with its marks cannot be added to, and must not get lost.
+
+    Refused, also where nothing is added.
+    """
     manifest = read_manifest(base)
     entry = manifest.partitions[0]
     held = join_marks(list(read_snapshot(base, entry)))
@@ -137,7 +140,8 @@ def test_a_base_whose_id_spec_names_code(
     """The module is not imported: one line says to give the spec. Given by the user, it is."""
     module = f"ids_{base.parent.name}"
     (base.parent / f"{module}.py").write_text(
-        "from pathlib import Path\nPath(__file__).with_suffix('.imported').touch()\ndef make(record): return record.key\n"
+        "from pathlib import Path\nPath(__file__).with_suffix('.imported').touch()\ndef make(record): "
+        "return record.key\n"
     )
     monkeypatch.syspath_prepend(str(base.parent))
     told = spec.format(module=module)
@@ -176,7 +180,10 @@ def test_a_base_of_units(base: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_base_of_another_log(base: Path) -> None:
-    """Cluster and topic have to be the same by their IDs; a broker that does not tell the topic's says nothing against it."""
+    """Cluster and topic have to be the same by their IDs.
+
+    A broker that does not tell the topic's says nothing against it.
+    """
     found = open_base(str(base))
     check_base_log(found, cluster="c", topic_id="t", partitions=[0])
     check_base_log(found, cluster="c", topic_id="", partitions=())
@@ -247,7 +254,10 @@ def be_two(base: Path) -> None:
 def test_a_base_that_is_not_whole(
     base: Path, damage: Any, says: str, given: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A snapshot that is half there is refused in one line, with status 1, whether its manifest is asked for the topic or not."""
+    """A snapshot that is half there is refused in one line, with status 1.
+
+    Whether its manifest is asked for the topic or not makes no difference.
+    """
     damage(base)
     with pytest.raises((DedupError, SystemExit)) as caught:
         backfill(options(base, *given), no_session)

@@ -25,7 +25,10 @@ def test_an_option_of_a_reader_is_a_name_and_a_value() -> None:
 
 
 def test_secrets_are_known_by_their_names() -> None:
-    """Passwords, tokens, keys and what is quoted in a login line are masked wherever they stand; other values are shown."""
+    """Passwords, tokens, keys and what is quoted in a login line are masked wherever they stand.
+
+    Other values are shown.
+    """
     secrets = secrets_of(
         {"sasl.password": "hunter2", "security.protocol": "SSL", "sasl.jaas.config": 'x y="s3cret";'},
         {"fs.s3a.secret.key": "abcdef", "token": "ab"},

@@ -97,7 +97,10 @@ def fingerprints(folder: Path) -> dict[int, str]:
 
 
 class Submitted:
-    """The job on the cluster, in a process of its own; writing tasks from number ``first`` on wait for the file ``go``."""
+    """The job on the cluster, in a process of its own.
+
+    Writing tasks from number ``first`` on wait for the file ``go``.
+    """
 
     def __init__(
         self,
@@ -174,7 +177,10 @@ class Submitted:
 def test_a_task_that_ran_twice_leaves_nothing(
     cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
 ) -> None:
-    """With speculation a copy overtakes a task that has written and hangs: one of them counts, and no file of the other stays."""
+    """With speculation a copy overtakes a task that has written and hangs.
+
+    One of them counts, and no file of the other stays.
+    """
     out = tmp_path / "out"
     eager = [
         "spark.speculation=true", "spark.speculation.interval=100ms", "spark.speculation.multiplier=1.0",
@@ -193,7 +199,10 @@ def test_a_task_that_ran_twice_leaves_nothing(
 def test_what_a_killed_driver_left_is_gone_with_the_next_run(
     cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
 ) -> None:
-    """The driver, JVM and all, SIGKILLed while tasks write: no snapshot; the executors end; the next run takes away what lies there."""
+    """The driver, JVM and all, SIGKILLed while tasks write: no snapshot.
+
+    The executors end; the next run takes away what lies there.
+    """
     out = tmp_path / "out"
     with Submitted(
         cluster, archive, job_arguments(broker, history, out / "snapshot"), tmp_path / "job"
@@ -212,7 +221,10 @@ def test_what_a_killed_driver_left_is_gone_with_the_next_run(
 def test_a_killed_worker_changes_nothing(
     cluster: SparkCluster, archive: Path, broker: Broker, history: str, *, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Workers with nothing but the archive; one SIGKILLed while it writes: the marks of a local run, and no file besides."""
+    """Workers with nothing but the archive.
+
+    One SIGKILLed while it writes: the marks of a local run, and no file besides.
+    """
     out = tmp_path / "out"
     options = parse_options(job_arguments(broker, history, out / "local"), print)
     backfill(options, lambda: spark)

@@ -11,7 +11,10 @@ from spark_backfill.column_map import ColumnPlace, parse_columns, place_of
 
 
 def test_names_forms_and_lists() -> None:
-    """Entries may come in one list or in several; a form stands behind the last colon, and what is not named stands where it is."""
+    """Entries may come in one list or in several.
+
+    A form stands behind the last colon, and what is not named stands where it is.
+    """
     places = parse_columns(["offset=meta.o, timestamp=ts:us", "key=a:b:hex,value=*:json,headers=-"])
     assert places == {
         "offset": ColumnPlace("meta.o"), "timestamp": ColumnPlace("ts", "us"), "key": ColumnPlace("a:b", "hex"),

@@ -87,7 +87,10 @@ def test_spark_submit_makes_a_snapshot(
 
 
 def test_spark_submit_fails_in_one_line(broker: Broker, tmp_path: Path) -> None:
-    """An unknown topic is status 1, a wrong window status 2; one line of ours, no traceback of Python or Java, no output."""
+    """An unknown topic is status 1, a wrong window status 2.
+
+    One line of ours, no traceback of Python or Java, no output.
+    """
     output = tmp_path / "snapshot"
     unknown = submit(tmp_path, *arguments(broker.bootstrap, "no-such-topic", output))
     wrong = submit(tmp_path, *arguments(broker.bootstrap, "orders", output, "--window", "soon"))
@@ -110,7 +113,10 @@ def test_the_launcher_finds_everything_itself(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From any folder, with a relative output: the report alone on stdout, lines and the summary on stderr, nothing left beside."""
+    """From any folder, with a relative output.
+
+    The report alone on stdout, lines and the summary on stderr, nothing left beside.
+    """
     monkeypatch.chdir(tmp_path)
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
@@ -149,7 +155,10 @@ sys.exit(main())
 def test_ctrl_c_ends_a_real_run(
     broker: Broker, make_topic: Callable[..., str], produce: Callable[..., int], tmp_path: Path
 ) -> None:
-    """While a task works that would never end: one line, status 130, no JVM, nothing in the output's or the temporary folder."""
+    """While a task works that would never end.
+
+    One line, status 130, no JVM, nothing in the output's or the temporary folder.
+    """
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
     place, scratch = tmp_path / "place", tmp_path / "scratch"
@@ -208,7 +217,10 @@ def test_wrong_usage_starts_no_java(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """The command line is read before anything is started: status 2 and one line, or `ConfigurationError` from Python."""
+    """The command line is read before anything is started.
+
+    Status 2 and one line, or `ConfigurationError` from Python.
+    """
     monkeypatch.setattr(launch, "command", lambda *_, **__: pytest.fail("a command was made"))
     given = arguments("127.0.0.1:1", "orders", tmp_path / "snapshot", *wrong)
     assert backfilled(*given) == 2

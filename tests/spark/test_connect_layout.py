@@ -30,7 +30,10 @@ def test_names_of_sinks(name: str, file: ConnectFile | None) -> None:
 
 
 def test_whole_files_say_where_their_rows_stand() -> None:
-    """Files that follow on each other have one row for each offset; of the last one nothing more can be asked, so that it is left out."""
+    """Files that follow on each other have one row for each offset.
+
+    Of the last one nothing more can be asked, so that it is left out.
+    """
     rows = {"t+0+2.json": 3, "t+0+0.json": 2, "t+0+5.json": 9, "t+1+4.json": 1, "t+2+0+7.avro": 8}
     check_rows(rows)
     assert open_files([*rows, "other+3+9.json", "no name"], "t") == {
@@ -66,7 +69,10 @@ def test_files_that_do_not_say_it_are_refused(rows: dict[str, int], says: str) -
     ],
 )
 def test_sinks_that_write_several_files_at_once_are_refused(paths: list[str]) -> None:
-    """A hole in one file and a late row there would make up for each other, and a row pass for one of a lower offset."""
+    """A hole in one file and a late row there would make up for each other.
+
+    A row would pass for one of a lower offset.
+    """
     with pytest.raises(BackfillError, match=r"^files of partition 0 lie in the folders .*=COLUMN$"):
         check_folders(paths)
 

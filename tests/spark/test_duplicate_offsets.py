@@ -87,7 +87,10 @@ def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
 @pytest.mark.spark
 @pytest.mark.parametrize("ordered", [True, False])
 def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, ordered: bool) -> None:
-    """In windows of either kind; the same record again at another time is none, by count of two times the earlier one is the record's."""
+    """In windows of either kind.
+
+    The same record again at another time is none, by count of two times the earlier one is the record's.
+    """
     rows = [Row(0, at, at, digest_of(at)) for at in range(9)]
     again = Row(0, 5, 50, digest_of(5))
     assert max(fold(frame([again, *rows]).coalesce(1), attempts, ordered=ordered)) == (8 if ordered else 50)
@@ -103,7 +106,10 @@ def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, orde
 def test_it_is_found_where_a_batch_ends_between_the_two(
     spark: SparkSession, frame: Callable[..., DataFrame], attempts: Path
 ) -> None:
-    """By offset, each batch a row: the same one stays once, with its ID where one of the two has none; another one ends the run."""
+    """By offset, each batch a row: the same one stays once, with its ID where one of the two has none.
+
+    Another one ends the run.
+    """
     rows = [Row(0, at, at, digest_of(at)) for at in range(9)]
     setting = "spark.sql.execution.arrow.maxRecordsPerBatch"
     usual = spark.conf.get(setting)
@@ -122,7 +128,10 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
 
 
 def test_tasks_watch_the_same_offsets() -> None:
-    """All where they are few, else some ten thousands in no pattern; two tasks that saw another record at one of them are told."""
+    """All where they are few, else some ten thousands in no pattern.
+
+    Two tasks that saw another record at one of them are told.
+    """
     assert [watch_bits(offsets) for offsets in (0, 1, 65_536, 65_537, 10**9)] == [0, 0, 0, 1, 14]
     offsets = np.arange(0, 2**21, 2, dtype=np.int64)
     some = Marks(bytes(16 * len(offsets)), offsets, offsets)
@@ -146,7 +155,10 @@ def archive_of(folder: Path, *files: dict[int, str], late_ms: int = 0) -> Path:
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Runs the job on an archive of which each task reads a file, by Arrow or by Spark's reader; gives the manifest and the report."""
+    """Runs the job on an archive of which each task reads a file, by Arrow or by Spark's reader.
+
+    Gives the manifest and the report.
+    """
     monkeypatch.setattr(parquet_files, "LEAST_ROWS", 1)
 
     def finished(archive: Path, *, by_arrow: bool, window: str = "1d") -> tuple[PartitionManifest, Report]:

@@ -48,7 +48,8 @@ place, kind = sys.argv[1:3]
 submission._GRACE_S = 1 if kind == "deaf" else 30
 launch.command = lambda *_, **__: [f"{place}/submit", place, kind]
 launch.environment = lambda scratch: {"PYTHONPATH": sys.argv[3], "PATH": "/usr/bin:/bin"}
-options = ["--bootstrap", "h:1", "--topic", "t", "--id", "key", "--window", "1d", "--whole-topic", "--output", f"{place}/snapshot"]
+options = ["--bootstrap", "h:1", "--topic", "t", "--id", "key", "--window", "1d", \
+"--whole-topic", "--output", f"{place}/snapshot"]
 sys.exit(run(["backfill", *options]))
 """
 
@@ -119,7 +120,10 @@ def test_a_driver_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_killed_launcher_takes_the_job_along(tmp_path: Path) -> None:
-    """SIGKILL for the launcher alone: the driver is asked to end, does so in order, and the scratch folder is gone too."""
+    """SIGKILL for the launcher alone.
+
+    The driver is asked to end, does so in order, and the scratch folder is gone too.
+    """
     job = Launched(tmp_path)
     job.process.kill()
     job.process.communicate(timeout=60)

@@ -135,21 +135,33 @@ def test_errors_of_any_origin_end_in_one_line(error: Exception, line: str) -> No
             "no driver for s3a:// URLs: .*--packages",
         ),
         (
-            "[CONVERSION_INVALID_INPUT] The value '%%%' ('BASE64') cannot be converted to \"BINARY\" because it is malformed. SQLSTATE: 1",
+            (
+                "[CONVERSION_INVALID_INPUT] The value '%%%' ('BASE64') cannot be converted to \"BINARY\" "
+                "because it is malformed. SQLSTATE: 1"
+            ),
             "^the archive has the value '%%%', which is no base64: check what --columns says",
         ),
         (
-            '[CAST_INVALID_INPUT] The value \'tomorrow\nnoon\' of the type "STRING" cannot be cast to "TIMESTAMP" because it is malformed.',
+            (
+                "[CAST_INVALID_INPUT] The value 'tomorrow\nnoon' of the type \"STRING\" cannot be cast to "
+                '"TIMESTAMP" because it is malformed.'
+            ),
             "^the archive has the value 'tomorrow noon', which cannot be read as TIMESTAMP: check --columns",
         ),
         (
-            "org.apache.spark.SparkRuntimeException: [CANNOT_PARSE_JSON_FIELD] Cannot parse the field name 'offset' and the value "
+            (
+                "org.apache.spark.SparkRuntimeException: [CANNOT_PARSE_JSON_FIELD] Cannot parse the field name "
+                "'offset' and the value "
+            )
             + 99 * "x"
             + ' of the JSON token type VALUE_STRING to target Spark data type "BIGINT". SQLSTATE: 2203G',
             f"^the archive has a line whose field 'offset' is '{60 * 'x'}...', which cannot be read as BIGINT: check",
         ),
         (
-            "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b c` cannot be found. Verify the spelling and correctness",
+            (
+                "[TABLE_OR_VIEW_NOT_FOUND] The table or view `a`.`b c` cannot be found. Verify the spelling and "
+                "correctness"
+            ),
             "^Spark's catalog has no table `a`.`b c`: check --source table:NAME",
         ),
         (

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 MINUTE_MS = 60_000
 BASE_MS = 1_700_000_000_000
 RULE, ANOTHER = "0123456789abcdef", "fedcba9876543210"
-ANOTHER_RULE = "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, --window and the others as they do"
+ANOTHER_RULE = (
+    "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, "
+    "--window and the others as they do"
+)
 
 
 def text(offset: int, **told: Any) -> str:
@@ -117,7 +120,10 @@ def test_vouched_history_is_the_whole_log(past: Past) -> None:
 
 
 def test_reading_begins_at_the_first_record_inside_the_window(past: Past) -> None:
-    """With 100 minutes of log and a window of 16, reading begins 17 minutes before the last record; with a count at 0."""
+    """With 100 minutes of log and a window of 16, reading begins 17 minutes before the last record.
+
+    With a count at 0.
+    """
     topic = past.topic_of(100)
     (offset_range,) = past.resolve(topic, Window(minutes=16)).offset_ranges
     assert offset_range.keep_from_ms == BASE_MS + 82 * MINUTE_MS
@@ -128,7 +134,10 @@ def test_reading_begins_at_the_first_record_inside_the_window(past: Past) -> Non
 
 
 def test_the_cut_is_what_the_group_committed(past: Past) -> None:
-    """The offset range of each partition is [low, committed) of the group's own metadata; others are skipped with a reason."""
+    """The offset range of each partition is [low, committed) of the group's own metadata.
+
+    Others are skipped with a reason.
+    """
     topic = past.make_topic(6)
     for partition in range(6):
         past.produce(topic, minutes(10, partition))
@@ -155,7 +164,10 @@ def test_the_cut_is_what_the_group_committed(past: Past) -> None:
 
 
 def test_what_was_handled_by_another_rule_is_not_folded_by_this_one(past: Past) -> None:
-    """What its consumers hid as duplicates would count as handled, by IDs that nobody has handled: vouched for or not."""
+    """What its consumers hid as duplicates would count as handled, by IDs that nobody has handled.
+
+    That is so whether somebody vouches or not.
+    """
     topic = past.make_topic(2)
     for partition in range(2):
         past.produce(topic, minutes(10, partition))

@@ -111,7 +111,10 @@ def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_thr
 def test_the_longer_window_says_what_is_kept_and_what_may_be_gone(
     window: str, second: str, reach_hours: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where comparing has a second opinion: offsets 0 to 9, from before the last 90 hours, are missed by five days alone, whichever of the windows that is."""
+    """Where comparing has a second opinion.
+
+    Offsets 0 to 9, from before the last 90 hours, are missed by five days alone, whichever of the windows that is.
+    """
     monkeypatch.setattr(history_plan, "KafkaLog", _OneLog)
     monkeypatch.setattr(_OneLog, "commits", {"a": 100})
     usual = ["--bootstrap", "h:1", "--topic", "orders", "--group", "a", "--id", "key", "--output", "nowhere"]

@@ -49,7 +49,8 @@ _VALUES = [
     b'{"order":{"id":true}}', b'{"order":{"id":"1"},"order":{"id":"2"}}', b'{"order":{"id":9223372036854775808}}',
     b'{"order":{"id":-9223372036854775808}}', b'\xef\xbb\xbf{"order":{"id":"5"}}', b'{"order":{"id":"\\ud800"}}',
     b'{"order":{"id":NaN}}', b"[" * 300, b'{"order":{"id":""}}', b'{"order":[1]}', b'{"order":{"id":1e400}}',
-    b'{"id":"a","source":"ab"}', b'{"id":"a","source":""}', b'{"id":"","source":"ab"}', b'{"id":1,"source":"ab"}', b'{"id":null,"source":"ab"}',
+    b'{"id":"a","source":"ab"}', b'{"id":"a","source":""}', b'{"id":"","source":"ab"}', b'{"id":1,"source":"ab"}',
+    b'{"id":null,"source":"ab"}',
     b'["id","source"]', b'{"id":"\\ud800","source":"ab"}',
     b'{"order":{"id":' + b"9" * 5_000 + b"}}",
 ]  # fmt: skip
@@ -175,7 +176,8 @@ def redriven() -> list[Record]:
     return [
         replace(
             each,
-            headers=[*each.headers, *((REDRIVE_HEADER, source.choice(values)) for _ in range(source.choice([0, 1, 1, 2])))],
+            headers=[*each.headers, *((REDRIVE_HEADER, source.choice(values)) for _ in range(source.choice([0, 1, 1,
+                                                                                                            2])))],
         )
         for each in _hostile_records(400)
     ]  # fmt: skip

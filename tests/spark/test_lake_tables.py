@@ -29,7 +29,8 @@ DELTA = "io.delta:delta-spark_2.13:4.0.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0"
 BASE_MS = 1_700_000_000_000
 ARGUMENTS = [
-    "--archive-isolation", "read_committed", "--cluster-id", "c", "--topic-id", "t", "--topic", "orders", "--whole-topic",
+    "--archive-isolation", "read_committed", "--cluster-id", "c", "--topic-id", "t", "--topic", "orders",
+    "--whole-topic",
     "--id", "key", "--window", "1d",
 ]  # fmt: skip
 FIELDS = {
@@ -62,7 +63,10 @@ def keyed(*names: str) -> list[Record]:
 
 
 def write_delta(folder: Path, kept: Sequence[Record], removed: Sequence[Record]) -> Path:
-    """Write a table of Delta Lake, by its protocol: a folder of Parquet files and a log that says which of them count."""
+    """Write a table of Delta Lake, by its protocol.
+
+    A folder of Parquet files and a log that says which of them count.
+    """
     write_parquet(folder, [*kept, *removed], files=1)
     (folder / "part-0.parquet").unlink()
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in FIELDS.items()]

@@ -59,7 +59,10 @@ def sources(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(("last", "known"), [(39, None), (59, 0), (61, 2), (80, None)])
 def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int | None) -> None:
-    """What it remembers is right, and not all: until enough has come that is new, whatever it does not remember is uncovered."""
+    """What it remembers is right, and not all.
+
+    Until enough has come that is new, whatever it does not remember is uncovered.
+    """
     spec = spec_of(2)
     rule = spec.strategy.rule
     offsets = [*range(40), *range(60, last + 1)]
@@ -98,7 +101,10 @@ def test_a_source_of_any_length_takes_no_more_memory() -> None:
 
 
 def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
-    """By the longer of the windows, as in the consumer; what is older leaves, and coverage says from when on all is known."""
+    """By the longer of the windows, as in the consumer.
+
+    What is older leaves, and coverage says from when on all is known.
+    """
     spec, folder = spec_of(9, second_ms=10 * WINDOW_MS), tmp_path / "s"
     assert spec.reach.time_ms == 10 * WINDOW_MS
     assert spec_of(9, second_ms=1).reach.time_ms == WINDOW_MS

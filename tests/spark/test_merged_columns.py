@@ -55,7 +55,10 @@ def write(path: Path, **columns: Any) -> Path:
 def test_a_type_that_changed_is_none_of_ours_where_the_column_is_not_read(
     keys: Callable[..., dict[int, bytes | None]], tmp_path: Path
 ) -> None:
-    """The fields beside the offset in its struct may change, too; a key that only some files have is empty in the others."""
+    """The fields beside the offset in its struct may change, too.
+
+    A key that only some files have is empty in the others.
+    """
     place = "offset=meta.at,timestamp=-"
     write(tmp_path / "y=1" / "a.parquet", partition=[0], meta=[{"at": 1, "by": 7}], total=[1])
     write(tmp_path / "y=2" / "b.parquet", partition=[0], meta=[{"at": 2, "by": "x"}], total=["1"], key=["k"])
@@ -82,7 +85,10 @@ def test_a_type_that_changed_is_told_where_the_column_is_read(
 def test_a_line_of_csv_without_all_its_columns_ends_the_run(
     keys: Callable[..., dict[int, bytes | None]], tmp_path: Path
 ) -> None:
-    """Its record would be one without an ID; a file whose first line names other columns has such lines, or none of the right type."""
+    """Its record would be one without an ID.
+
+    A file whose first line names other columns has such lines, or none of the right type.
+    """
     path = tmp_path / "a.csv"
     given = {"header": "true", "inferSchema": "true"}
     path.write_text("partition,offset,key\n0,1,a\n", encoding="ascii")

@@ -80,6 +80,9 @@ def test_a_count_window_is_folded_from_low() -> None:
 def test_the_horizon_is_not_pushed_by_the_future(
     last_ms: int | None, now_ms: int, expected: int | None
 ) -> None:
-    """One window and a sixteenth before the last record; one from the future counts as now, one without time as nothing."""
+    """One window and a sixteenth before the last record.
+
+    One from the future counts as now, one without time as nothing.
+    """
     assert horizon_ms(HOUR, last_ms, now_ms) == expected
     assert horizon_ms(Window(count=3), last_ms, now_ms) is None

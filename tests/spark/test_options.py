@@ -50,7 +50,10 @@ def test_values_are_read_into_their_types() -> None:
 
 
 def test_an_order_says_that_ids_are_compared() -> None:
-    """Then ID, source and order are read of a record, the depth is the strategy's own, and a silent source is remembered for thirty days."""
+    """Then ID, source and order are read of a record.
+
+    The depth is the strategy's own, and a silent source is remembered for thirty days.
+    """
     assert (parsed(*WHOLE).last_id, str(parsed(*WHOLE).spec)) == (None, "header:dedup-id")
     options = parsed(*GROUP, "--order", "snowflake(epoch_ms=5)", "--source-id", "header:producer")
     assert options.last_id is not None
@@ -70,7 +73,11 @@ def test_an_order_says_that_ids_are_compared() -> None:
 
 
 def test_a_second_opinion_has_an_id_and_a_window_of_its_own() -> None:
-    """The strategy has both; history is read, and marks are kept, for the longer of the windows, while the snapshot's is that of the sources."""
+    """The strategy has both.
+
+    History is read, and marks are kept, for the longer of the windows, while the snapshot's is that of the
+    sources.
+    """
     said = ("--order", "integer", "--otherwise", "header:b+header:a", "--otherwise-window")
     for second, reach in (("36h", Window(days=7)), ("9d", Window(days=9))):
         options = parsed(*GROUP, *said, second)
@@ -112,9 +119,13 @@ def test_a_unit_says_that_records_belong_together() -> None:
 
 
 def test_settings_reach_the_client_they_are_meant_for() -> None:
-    """Those of every client go to both, an equals sign may be in a value, and the Java client's own replace them there."""
+    """Those of every client go to both, and an equals sign may be in a value.
+
+    The Java client's own replace them there.
+    """
     options = parsed(
-        *GROUP, "--source", "kafka-jvm", "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z", "--jvm-client-config", "a.b=2", "--jvm-client-config", "c.d=3"
+        *GROUP, "--source", "kafka-jvm", "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z",
+        "--jvm-client-config", "a.b=2", "--jvm-client-config", "c.d=3"
     )  # fmt: skip
     assert options.client_config == {"security.protocol": "SSL", "a.b": "y=z"}
     assert options.jvm_client_config == {"security.protocol": "SSL", "a.b": "2", "c.d": "3"}
@@ -286,7 +297,10 @@ def test_settings_of_clients_that_are_not_there_are_refused() -> None:
         parse_options([*GOOD[2:], *asked, "--client-config", "client.id=x"], said.append)
     assert end.value.code == 2
     assert said == [
-        "error: --client-config is for clients of Kafka, and without --bootstrap there is none: leave it out, or give --bootstrap HOST:PORT"
+        (
+            "error: --client-config is for clients of Kafka, and without --bootstrap there is none: leave it "
+            "out, or give --bootstrap HOST:PORT"
+        )
     ]
 
 
@@ -366,7 +380,8 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
         (tmp_path / name).touch()
     given = [
         "--topic", "orders", "--source", "archive", "--source=archive", "--source", "s3a://a/b", "--source", "table:x",
-        "--client-config", "client.properties", "--client-config", "a.b=archive", "--jvm-client-config=client.properties",
+        "--client-config", "client.properties", "--client-config", "a.b=archive",
+        "--jvm-client-config=client.properties",
     ]  # fmt: skip
     here = str(tmp_path / "archive")
     assert absolute_arguments(["--source", "archive/*.parquet", "--source=new"]) == [

@@ -32,7 +32,10 @@ def published(target: Path, text: str, *, overwrite: bool = False) -> None:
 
 
 def test_a_snapshot_appears_at_once(tmp_path: Path) -> None:
-    """Before it is published nothing is at its place, afterwards all of it, private to the user, and nothing beside it."""
+    """Before it is published nothing is at its place.
+
+    Afterwards all of it is, private to the user, and nothing beside it.
+    """
     target = tmp_path / "deep" / "snapshot"
     with Output(target, overwrite=False) as output:
         (output.folder / "manifest.json").write_text("new")
@@ -198,7 +201,10 @@ def test_an_error_while_a_snapshot_is_replaced_puts_it_back(
 
 
 def test_two_runs_to_one_place_exclude_each_other(tmp_path: Path) -> None:
-    """The second is refused with the number of the first, touches nothing of it, and may come when the first is over."""
+    """The second is refused with the number of the first.
+
+    It touches nothing of that one, and may come when the first is over.
+    """
     target = tmp_path / "snapshot"
     with Output(target, overwrite=True) as first:
         with pytest.raises(BackfillError, match=rf"another run is writing to it \(process {os.getpid()} on"):
@@ -211,7 +217,10 @@ def test_two_runs_to_one_place_exclude_each_other(tmp_path: Path) -> None:
 
 
 def test_runs_that_race_leave_one_whole_snapshot(tmp_path: Path) -> None:
-    """Of many runs that begin and end at once each publishes a whole snapshot or is refused, and nothing stays beside it."""
+    """Of many runs that begin and end at once each publishes a whole snapshot or is refused.
+
+    Nothing stays beside it.
+    """
     target = tmp_path / "snapshot"
 
     def run(number: int) -> int:

@@ -1,4 +1,7 @@
-"""What a task holds of a Parquet file at a time is bounded by bytes, however large the values and however they are written."""
+"""What a task holds of a Parquet file at a time is bounded by bytes.
+
+The values may be of any size, and written in any way.
+"""
 
 from __future__ import annotations
 

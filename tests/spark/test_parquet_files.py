@@ -1,4 +1,7 @@
-"""Parquet files that are not as they should be: a run ends with the file's name, and never reads on as if nothing were."""
+"""Parquet files that are not as they should be.
+
+A run ends with the file's name, and never reads on as if nothing were.
+"""
 
 from __future__ import annotations
 
@@ -197,7 +200,10 @@ def with_null_topic(path: Path) -> None:
 
 @pytest.mark.spark
 def test_rows_without_a_topic_end_the_run(spark: SparkSession, tmp_path: Path) -> None:
-    """Left out without a word they might be lost, taken for the asked topic's invented: by Arrow and by Spark they are counted."""
+    """Left out without a word they might be lost, taken for the asked topic's invented.
+
+    By Arrow and by Spark they are counted.
+    """
     with_null_topic(tmp_path / "a.parquet")
     layout = plain_layout(options(tmp_path), ("key",))
     assert layout is not None
@@ -257,7 +263,10 @@ def test_of_an_offset_that_comes_twice_the_earlier_time_counts(
 @pytest.mark.spark
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_spark_sees_the_columns_of_all_files(spark: SparkSession, tmp_path: Path, order: str) -> None:
-    """Where Spark has to read, a topic that some files have is one that the others lack, whichever Spark looks at first."""
+    """Where Spark has to read, a topic that some files have is one that the others lack.
+
+    It does not matter at which one Spark looks first.
+    """
     write_parquet(tmp_path / order[0], records(0, 1), files=1)
     write(tmp_path / order[1] / "c.parquet", 2, 3, without="topic")
     archive = Archive(
@@ -268,7 +277,10 @@ def test_spark_sees_the_columns_of_all_files(spark: SparkSession, tmp_path: Path
 
 
 def test_another_topic_may_have_any_name(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 are shown as such, and the rows of the asked topic are read; also where statistics have them."""
+    """Bytes that are no UTF-8 are shown as such, and the rows of the asked topic are read.
+
+    Also where statistics have them.
+    """
     names = pa.array([b"orders", b"\xff\xfe", b"\xff\xfe"])
     table = kafka_table(records(0, 1, 2)).set_column(0, "topic", names.view(pa.string()))
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=1)

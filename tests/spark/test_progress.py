@@ -56,7 +56,10 @@ def test_rate_and_time_left_follow_from_the_tasks() -> None:
 
 
 def test_nothing_is_promised_too_early() -> None:
-    """Before a fiftieth of the step is over there is no time left to read of, and no rate without a task that is over."""
+    """Before a fiftieth of the step is over there is no time left to read of.
+
+    Without a task that is over there is no rate.
+    """
     meter = Meter(1_000_000)
     early = seen(meter, StageCount(1, 1_000, 0, shuffles=True), at_s=5)
     assert str(early) == "reading: 0 of 1,000 tasks"
@@ -103,7 +106,10 @@ def when_told(told: Path, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.Reco
 
 @pytest.mark.timeout(420)
 def test_a_real_run_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    """From Spark's own counts: reading comes first, tasks that are over grow, writing is seen, and nothing is told afterwards."""
+    """From Spark's own counts.
+
+    Reading comes first, tasks that are over grow, writing is seen, and nothing is told afterwards.
+    """
     told: list[Progress] = []
 
     def tell(progress: Progress) -> None:

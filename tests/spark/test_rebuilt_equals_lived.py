@@ -1,4 +1,7 @@
-"""Rebuilt = lived, by the whole job: what a group remembers that lived through its topic, from Kafka and from archives."""
+"""Rebuilt = lived, by the whole job.
+
+What a group remembers that lived through its topic, from Kafka and from archives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A whole topic into which dead letters were sent back: nobody in particular remembers it, so that each reader must find its own."""
+"""A whole topic into which dead letters were sent back.
+
+Nobody in particular remembers it, so that each reader must find its own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
     [("key", PARQUET), ("json:/id", TWICE), ("header:dedup-id", LINES), ("json:/id", LINES)],
 )
 def test_a_whole_topic_marks_both(spec: str, form: str, spark: SparkSession, tmp_path: Path) -> None:
-    """The group that a header names knows the record by ID and header, all others by its ID: as Arrow reads it, and as Spark's own columns and its batches do."""
+    """The group that a header names knows the record by ID and header, all others by its ID.
+
+    As Arrow reads it, and as Spark's own columns and its batches do.
+    """
     records = [
         Record(
             "orders",
@@ -61,7 +67,19 @@ def test_a_whole_topic_marks_both(spec: str, form: str, spark: SparkSession, tmp
     ids = {text: plain.digests(_fields(text.encode())).digests[0] or b"" for text in "abc"}
     redriven = redriven_digest(ids["a"], redrive_value("g", "orders", 0, 0, 1))
     folder = tmp_path / "snapshot"
-    given = ["--topic", "orders", "--whole-topic", "--cluster-id", "c", "--topic-id", "t", "--id", spec, "--window", "1h"]  # fmt: skip
+    given = [
+        "--topic",
+        "orders",
+        "--whole-topic",
+        "--cluster-id",
+        "c",
+        "--topic-id",
+        "t",
+        "--id",
+        spec,
+        "--window",
+        "1h",
+    ]
     given += [*ARCHIVE, "--output", str(folder), "--source", *source]
     report = backfill(parse_options(given, print), lambda: spark)
     manifest = verify_snapshot(folder)

@@ -45,7 +45,10 @@ GIVEN = [
 
 @pytest.fixture
 def flights(broker: Broker, make_topic: Callable[..., str]) -> str:
-    """A topic of two partitions: 300 records each, every tenth of which comes again after half an hour from a mirror."""
+    """A topic of two partitions.
+
+    300 records each, every tenth of which comes again after half an hour from a mirror.
+    """
     topic = make_topic(2)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for partition in range(2):
@@ -84,7 +87,10 @@ def arguments(broker: Broker, topic: str, folder: Path, *more: str) -> list[str]
 def test_the_report_tells_what_is_in_the_topic(
     broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, source: str
 ) -> None:
-    """Both ways of reading find the same: duplicates, when and from whom they came, IDs of both partitions, none missing."""
+    """Both ways of reading find the same.
+
+    Duplicates, when and from whom they came, IDs of both partitions, none missing.
+    """
     given = arguments(broker, flights, tmp_path, "--source", source, "--producer-header", "sent-by")
     report = backfill(parse_options(given, print), lambda: spark)
     document = read_document(tmp_path / "snapshot")

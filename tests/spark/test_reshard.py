@@ -88,7 +88,10 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     source: str,
     partitioner: str,
 ) -> None:
-    """Handled in 2 partitions, sent again to 4: with the snapshot the group sees only what is new, and without it all that went elsewhere."""
+    """Handled in 2 partitions, sent again to 4.
+
+    With the snapshot the group sees only what is new, and without it all that went elsewhere.
+    """
     topic = make_topic(2)
     send(broker, topic, [*NAMES, "none"], partitioner=partitioner)
     with make_consumer(broker.bootstrap, group, tmp_path / "one") as consumer:
@@ -124,7 +127,10 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
 def test_a_partitioner_that_is_not_the_producers_is_told(
     broker: Broker, spark: SparkSession, make_topic: MakeTopic, group: str, tmp_path: Path
 ) -> None:
-    """Keys of the last partition that would lie elsewhere speak against it; the snapshot is made, and nothing of it is wrong."""
+    """Keys of the last partition that would lie elsewhere speak against it.
+
+    The snapshot is made, and nothing of it is wrong.
+    """
     topic = make_topic(2)
     send(broker, topic, NAMES, partitioner="consistent_random")
     with make_consumer(broker.bootstrap, group, tmp_path / "store") as consumer:
@@ -156,7 +162,10 @@ def test_fewer_partitions_than_there_are_is_an_error(
 def test_what_the_group_never_handled_is_hidden_by_nothing_of_another_partition(
     broker: Broker, spark: SparkSession, make_topic: MakeTopic, group: str, tmp_path: Path
 ) -> None:
-    """A group that lags in the old partition: what comes again to the new one is delivered, unless the group completed it before."""
+    """A group that lags in the old partition.
+
+    What comes again to the new one is delivered, unless the group completed it before.
+    """
     topic = make_topic(1)
     send(broker, topic, NAMES[:20])
     with make_consumer(broker.bootstrap, group, tmp_path / "one") as consumer:
@@ -198,7 +207,10 @@ def job_of_archive(spark: SparkSession, folder: Path, output: Path, *more: str) 
 
 
 def test_an_archive_is_resharded_by_its_keys(spark: SparkSession, tmp_path: Path) -> None:
-    """Every key has a mark where it was, and one where it goes; a record without one counts as such, whatever its ID."""
+    """Every key has a mark where it was, and one where it goes.
+
+    A record without one counts as such, whatever its ID.
+    """
     keys = [f"key of {name}".encode() for name in NAMES]
     before = partitions_of(pa.array(keys, pa.binary()), "murmur2", 2).tolist()
     after = partitions_of(pa.array(keys, pa.binary()), "murmur2", 4).tolist()

@@ -1,4 +1,7 @@
-"""Consumers that start on a memory that was rebuilt: what was handled before is hidden, wherever it comes again, and all else is delivered."""
+"""Consumers that start on a memory that was rebuilt.
+
+What was handled before is hidden, wherever it comes again, and all else is delivered.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def connect(url: str) -> ClaimStore:
 def test_a_consumer_goes_on_where_the_rebuilt_memory_ends(
     memory_url: str, shared_history: Callable[[str], SharedHistory]
 ) -> None:
-    """Handled IDs that come again in another partition are duplicates there; what is new, too old, given up or was not reached is delivered once."""
+    """Handled IDs that come again in another partition are duplicates there.
+
+    What is new, too old, given up or was not reached is delivered once.
+    """
     history = shared_history(memory_url)
     history.run()
     # What came again since then, each in the partition that does not know it.

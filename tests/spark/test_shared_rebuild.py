@@ -67,7 +67,10 @@ class Rebuilt:
         self.client.flushall()
 
     def known(self, *names: bytes, **scope: Any) -> dict[bytes, int | None]:
-        """When IDs were seen last, None for those that a consumer would handle, -2 for what is no mark; nothing is changed in the memory."""
+        """When IDs were seen last, None for those that a consumer would handle, -2 for what is no mark.
+
+        Nothing is changed in the memory.
+        """
         found = {}
         for name, key in zip(names, self.keys(*names, **scope), strict=True):
             value = self.client.get(b"dedup:{0}" + key)
@@ -129,7 +132,10 @@ def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> N
 
 
 def test_what_is_claimed_or_newer_stays(rebuilt: Rebuilt, redis: RedisServer) -> None:
-    """A living claim is its owner's, a newer mark keeps its time, an older one gets the rebuilt one's; what is foreign stays."""
+    """A living claim is its owner's, a newer mark keeps its time, an older one gets the rebuilt one's.
+
+    What is foreign stays.
+    """
     store = RedisStore(redis.url, timeout=30.0)
     a, b, c, d = rebuilt.keys(b"a", b"b", b"c", b"d")
     newer = NEWEST_MS + HOUR_MS
@@ -206,7 +212,10 @@ timestamps = (
     st.integers(-1, BASE_MS + DAY_MS),
 )
 def test_any_marks_are_loaded_once_and_again(seen: dict[bytes, int], window_ms: int, newest_ms: int) -> None:
-    """Whatever their timestamps are; what is left of a window is never more than it, nor nothing for what is not over."""
+    """Whatever their timestamps are.
+
+    What is left of a window is never more than it, nor nothing for what is not over.
+    """
     marks = Marks(b"".join(seen), np.arange(len(seen)), np.array(list(seen.values()), np.int64))
     left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)
     assert ((left >= 0) & (left <= window_ms)).all()

@@ -53,7 +53,10 @@ class Rebuilt:
 
     def known(self, *names: bytes, table: str = "dedup_shared", **scope: Any) -> dict[bytes, int | None]:
         """When IDs were seen last, None for those that a consumer would handle; nothing is changed in the memory."""
-        live = f"SELECT id, seen_ms FROM {table} WHERE NOT claimed AND until_ms > extract(epoch FROM now()) * 1000"  # noqa: S608
+        live = (
+            f"SELECT id, seen_ms FROM {table} "  # noqa: S608
+            "WHERE NOT claimed AND until_ms > extract(epoch FROM now()) * 1000"
+        )
         with self.server.connect() as connection:
             found = {bytes(key): seen_ms for key, seen_ms in connection.execute(text(live))}
         return {name: found.get(key) for name, key in zip(names, self.keys(*names, **scope), strict=True)}
@@ -78,7 +81,10 @@ def rebuilt(shared_history: Callable[[str], SharedHistory], postgresql_server: s
 
 @pytest.mark.slow
 def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> None:
-    """Into a database that has no table; once more, by tasks that fail at first: nothing changes, and no life is shortened."""
+    """Into a database that has no table.
+
+    Once more, by tasks that fail at first: nothing changes, and no life is shortened.
+    """
     said: list[str] = []
     report = rebuilt.run(say=said.append)
     names = (*HANDLED, b"old", b"beyond")
@@ -98,7 +104,10 @@ def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> N
 
 
 def test_what_is_claimed_or_newer_stays_and_what_is_over_is_replaced(rebuilt: Rebuilt) -> None:
-    """A living claim is its owner's, a newer mark keeps its time, an older one gets the rebuilt one's; a dead claim is no claim."""
+    """A living claim is its owner's, a newer mark keeps its time, an older one gets the rebuilt one's.
+
+    A dead claim is no claim.
+    """
     store = SharedStore(rebuilt.url, timeout=30.0)
     store.create()
     a, b, c, d = rebuilt.keys(b"a", b"b", b"c", b"d")
@@ -154,7 +163,11 @@ def refused(rebuilt: Rebuilt, *more: str) -> str:
 
 
 def test_what_cannot_be_loaded_into_ends_the_run_before_it_reads(rebuilt: Rebuilt) -> None:
-    """In one line: a table that is another one, one that may not be made, a role that may not come in, a server that is not there."""
+    """Each is refused in one line.
+
+    There are a table that is another one, one that may not be made, a role that may not come in, a server that is
+    not there.
+    """
     rebuilt.execute("CREATE TABLE another (id int)")
     line = refused(rebuilt, "--shared-table", "another")
     assert line.startswith(

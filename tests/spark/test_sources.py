@@ -222,7 +222,10 @@ def test_offsets_that_are_nowhere(
 def test_an_archive_alone_goes_up_to_the_group(
     broker: Broker, run: Callable[..., Any], cut_topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
-    """Read instead of the topic, an archive is folded up to what the group has committed, or to its own end before that."""
+    """Read instead of the topic, an archive is folded up to what the group has committed.
+
+    Its own end may come before that.
+    """
     topic = cut_topic("abacadbe", 4)
     commit(broker, group, topic, 3)
     write_parquet(tmp_path / "archive", keyed(topic, *"abacad"))
@@ -252,7 +255,10 @@ def test_a_hole_in_the_last_file_of_a_sink_hides_no_message(
     group: str,
     tmp_path: Path,
 ) -> None:
-    """A sink left the tombstone at offset 3 out, and "e" at offset 4, which the group did not handle, stands where 3 would."""
+    """A sink left the tombstone at offset 3 out.
+
+    So "e" at offset 4, which the group did not handle, stands where 3 would.
+    """
     topic = make_topic(1)
     values = (b"a", b"b", b"c", None, b"e")
     produce(
@@ -315,7 +321,10 @@ def test_an_archive_without_offsets_is_wrong_usage(
 
 
 def test_uncommitted_archives_are_for_uncommitted_groups(run: Callable[..., Any], tmp_path: Path) -> None:
-    """What may have records of aborted transactions says so in the manifest, by which consumers of committed ones refuse it."""
+    """What may have records of aborted transactions says so in the manifest.
+
+    By that, consumers of committed ones refuse it.
+    """
     write_parquet(tmp_path / "archive", keyed("orders", "a"))
     given = ("--cluster-id", "c", "--topic-id", "t", "--source", str(tmp_path / "archive"))
     manifest, _ = run("orders", *given, "--archive-isolation", "read_uncommitted")

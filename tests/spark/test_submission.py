@@ -102,7 +102,10 @@ def wait_until_none(before: set[psutil.Process]) -> list[str]:
 
 def test_the_program_is_started_as_if_nothing_were_around_it(scratch: Path) -> None:
     """With variables whose name is none for a shell, its arguments, a session of its own and nothing to read."""
-    program = "import json, os, sys; print(json.dumps([sys.argv[1:], os.getpid() == os.getsid(0), sys.stdin.read(), dict(os.environ)]))"
+    program = (
+        "import json, os, sys; print(json.dumps([sys.argv[1:], os.getpid() == os.getsid(0), "
+        "sys.stdin.read(), dict(os.environ)]))"
+    )
     told = submit(
         scratch, sys.executable, "-c", program, "a b", "$PATH", **{"spark.name": "a b", "WITH-DASH": "ü"}
     )

@@ -1,4 +1,7 @@
-"""Runs in which no record has an ID that can be read: the snapshot is there, and a line says which option may be wrong."""
+"""Runs in which no record has an ID that can be read.
+
+The snapshot is there, and a line says which option may be wrong.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-UNREADABLE = "warning: none of the 2 records has an ID by header:gtid that mysql-gtid can read: are --id and --order right?"
+UNREADABLE = (
+    "warning: none of the 2 records has an ID by header:gtid that mysql-gtid can read: are --id and --order "
+    "right?"
+)
 NOT_LOOKED_UP = (
     "warning: none of the 2 records has an ID by header:other to be looked up: is --otherwise right?"
 )

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from dedup_sdk.bridge import BridgeCounters
 
 QUICK = {"log_level": 0, "session.timeout.ms": 1200, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 20}
-"""For a bridge that is the only member of its group: on the mock cluster who joins after it waits for a second less than its session."""
+"""For a bridge that is the only member of its group.
+
+On the mock cluster who joins after it waits for a second less than its session.
+"""
 
 
 class Lies(NamedTuple):
@@ -42,7 +45,10 @@ def bridge(
     session_ms: int = 1_200,
     **options: Any,
 ) -> Bridge:
-    """A bridge between two addresses that says nothing to stderr; ``config`` and ``source_config`` are more settings of the two clients."""
+    """A bridge between two addresses that says nothing to stderr.
+
+    ``config`` and ``source_config`` are more settings of the two clients.
+    """
     return Bridge(
         {"bootstrap.servers": source, **QUICK, "session.timeout.ms": session_ms, **(source_config or {})},
         {"bootstrap.servers": target, "log_level": 0, "linger.ms": 0, **(config or {})},

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 60.0
 _NEVER_KILLED = {"broker.session.timeout.ms": "60000"}
-"""No test ends this broker, so that a long session costs nothing: a busy machine must not put it out of its own cluster."""
+"""No test ends this broker, so that a long session costs nothing.
+
+A busy machine must not put it out of its own cluster.
+"""
 
 
 class NoBrokerError(Exception):

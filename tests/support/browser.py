@@ -83,6 +83,7 @@ def _program(variable: str, names: tuple[str, ...]) -> str:
     found = chosen or next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise NoBrowserError(
-            f"no {names[0]} on the PATH: install it (Debian: apt-get install chromium chromium-driver), or name it in {variable}"
+            f"no {names[0]} on the PATH: install it (Debian: apt-get install chromium chromium-driver), or "
+            f"name it in {variable}"
         )
     return found

@@ -58,7 +58,8 @@ def shared_ids(count: int) -> list[bytes]:
 def contend(store: ClaimStore, seed: int, *, count: int, lease_ms: int, batch: int = 50) -> Outcome:
     """Claim all IDs in batches of some order, until each is known to be completed.
 
-    Of what it gets it completes the most, releases some, and sleeps over the lease of others, as one that was stopped does.
+    Of what it gets it completes the most, releases some, and sleeps over the lease of others, as one that was
+    stopped does.
     """
     chance = random.Random(seed)
     claimed: dict[bytes, list[int]] = {}

@@ -31,7 +31,10 @@ QUIET_S = 0.4
 DONE_S = 0.2
 """The same where all that lies in the log is completed: only a fetch that nobody needs could still bring something."""
 SILENT_S = 4.0
-"""The same where nobody can tell that the client has had all there is: a log that ends in holes, a place that is not known yet."""
+"""The same where nobody can tell that the client has had all there is.
+
+A log that ends in holes, a place that is not known yet.
+"""
 _LOOK_S = 0.1
 _ANSWER_S = 1.0
 
@@ -54,7 +57,8 @@ def make_consumer(
 
     ``recent_marks``: those of its store.
 
-    A commit on a timer would race with a test that commits: with nothing left to commit, `commit` raises ``_NO_OFFSET``.
+    A commit on a timer would race with a test that commits: with nothing left to commit, `commit` raises
+    ``_NO_OFFSET``.
     """
     common = {
         "bootstrap.servers": bootstrap,
@@ -115,7 +119,10 @@ def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
 
 
 def poll_through(consumer: Any, topic: str) -> list[Any]:
-    """Poll until every record that a topic has now is judged, and what follows from that has come; its log has no holes."""
+    """Poll until every record that a topic has now is judged, and what follows from that has come.
+
+    Its log has no holes.
+    """
     ends = _ends(consumer, topic)
     got = wait_for(consumer, lambda: _judged(consumer) == ends, f"a look at all of {topic}, up to {ends}")
     return got + poll_quiet(consumer)
@@ -181,7 +188,10 @@ def _recovers(status: PartitionStatus) -> bool:
 
 
 def _read_to_the_end(consumer: Any) -> bool:
-    """Whether the client has had every record of each partition that it may read; never so where a log ends in holes."""
+    """Whether the client has had every record of each partition that it may read.
+
+    Never so where a log ends in holes.
+    """
     return all(
         {"paused", "backlog"} & {*status.hindrances} or _is_read(consumer, status)
         for status in consumer.partition_statuses

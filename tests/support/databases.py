@@ -137,8 +137,11 @@ def database_of(url: str, name: str) -> Iterator[str]:
 
 
 def cut_connections(engine: Engine) -> None:
-    """End all connections to a database of PostgreSQL, wherever their transactions are, but the one that this is asked by."""
-    others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    """End all connections to a database of PostgreSQL but the one that asks, wherever their transactions are."""
+    others = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid "
+        "<> pg_backend_pid()"
+    )
     with engine.connect() as connection:
         connection.execute(text(others))
 

@@ -31,7 +31,10 @@ def fold_to_files(
     *,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> tuple[SlotPlan, list[SlotOutcome]]:
-    """Fold rows ``partition, offset, timestamp_ms, digest`` (null: no ID); return the slots and what was written of each."""
+    """Fold rows ``partition, offset, timestamp_ms, digest`` (null: no ID).
+
+    Return the slots and what was written of each.
+    """
     ordered = window.count is not None
     plan = plan_slots(
         offset_ranges, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism

@@ -1,8 +1,8 @@
 """The job, with writing tasks that wait for the test: ``spark-submit held_job.py FOLDER FIRST OPTIONS...``.
 
-The first attempt of each task from number FIRST on writes its files, says so by a file in FOLDER, named by its process, and
-goes on when there is a file ``go``. So a test knows that it comes in the middle of the writing. A later attempt, e.g. a
-speculative copy, waits until the first one has told of itself.
+The first attempt of each task from number FIRST on writes its files, says so by a file in FOLDER, named by its
+process, and goes on when there is a file ``go``. So a test knows that it comes in the middle of the writing. A
+later attempt, e.g. a speculative copy, waits until the first one has told of itself.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class KafkaContainer(DockerContainer):
         self._listens = {name: free_port() for name in ("HOST", *advertised)}
         advertised["HOST"] = self._listens["HOST"]
         for port in self._listens.values():
-            # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does not know.
+            # with_bind_ports would publish on all addresses; the engine's client takes pairs, the annotation does
+            # not know.
             self.ports[f"{port}/tcp"] = (LOOPBACK, port)  # type: ignore[assignment]
         outside = [f"{name}://:{port}" for name, port in self._listens.items()]
         known = [f"{name}://{LOOPBACK}:{advertised[name]}" for name in self._listens]

@@ -41,7 +41,12 @@ if TYPE_CHECKING:
 BASE_MS = 1_700_000_000_000
 PARTITIONS = (0, 1)
 ARCHIVE = ("--archive-isolation", "read_committed")
-JSON = ("--format", "json", "--columns", "timestamp=ts:ms,key=key:base64,value=value:base64,headers=headers:base64")  # fmt: skip
+JSON = (
+    "--format",
+    "json",
+    "--columns",
+    "timestamp=ts:ms,key=key:base64,value=value:base64,headers=headers:base64",
+)
 _IDLE_S = 0.5
 _NOW_S = BASE_MS / 1_000 + 10**6
 _SERVERS = ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "2174b383-5441-11e8-b90a-c80aa9429562")
@@ -88,7 +93,10 @@ SECOND = Said(
 
 
 def singles(group: str, count: int, *, step_ms: int = 50) -> list[Record]:
-    """Duplicates near and far, records without an ID, late ones, and letters that were sent back: to this group, to another one, some of them twice."""
+    """Duplicates near and far, records without an ID, late ones, and letters that were sent back.
+
+    To this group, to another one, some of them twice.
+    """
     found = []
     for partition in PARTITIONS:
         draw, log = Random(partition), list[Record]()
@@ -129,7 +137,10 @@ def _sent_back(draw: Random, log: Sequence[Record], group: str, others: Sequence
 
 
 def units(group: str, count: int, *, idents: int = 400, redriven: bool = False) -> list[Record]:
-    """Units of several producers that overlap, some of them rejected, and records without one; letters may have been sent back."""
+    """Units of several producers that overlap, some of them rejected, and records without one.
+
+    Letters may have been sent back.
+    """
     found = []
     for partition in PARTITIONS:
         draw, log = Random(7 + partition), list[Record]()
@@ -148,7 +159,7 @@ def units(group: str, count: int, *, idents: int = 400, redriven: bool = False) 
 
 
 def gtids(count: int, *, calm_from: int) -> list[Record]:
-    """Late and repeated IDs of some producers, another server now and then, bad ones, and some without an ID or a source.
+    """Late and repeated IDs of some producers, another server now and then, bad ones, some without an ID or source.
 
     From offset ``calm_from`` on nothing is so late that it depends on what is in flight whether it is known.
     """
@@ -170,7 +181,10 @@ def gtids(count: int, *, calm_from: int) -> list[Record]:
 
 
 def with_others(records: Iterable[Record], *, unreadable_from: int) -> list[Record]:
-    """Records most of which bear another ID, too, that comes again now and then; from an offset on the order can read none of their own."""
+    """Records most of which bear another ID, too, that comes again now and then.
+
+    From an offset on the order can read none of their own.
+    """
     source, found = random.Random(7), []
     for each in records:
         other = source.choice([None, *range(150)])
@@ -216,7 +230,8 @@ class Rule:
 
 CLIENT, JVM = KAFKA_SOURCES
 PARQUET, TWICE, LINES = "parquet", "parquet with rows twice", "json lines"
-# Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader; the kinds of ID, and what is left, are spread over the pairs.
+# Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader; the kinds of ID, and what
+# is left, are spread over the pairs.
 RULES = {
     "header": Rule(
         said=looked_up("header:dedup-id", "1h"), log=lambda group: singles(group, 220), early=200,
@@ -255,7 +270,8 @@ RULES = {
         said=in_units("40n"), log=lambda group: units(group, 240), early=200, sources=(JVM, PARQUET),
     ),
     "units-members": Rule(
-        said=in_units("1h+40n", "members"), log=lambda group: units(group, 240), early=200, sources=(TWICE,), whole_topic=True,
+        said=in_units("1h+40n", "members"), log=lambda group: units(group, 240), early=200, sources=(TWICE,),
+        whole_topic=True,
     ),
 }  # fmt: skip
 
@@ -332,8 +348,8 @@ class Life:
     def remembered(self, manifest: Manifest, folder: Path) -> list[tuple[Any, ...]]:
         """What all snapshots of this life agree on, however they were made.
 
-        Of a window that forgets, what a next record could still meet; numbers that time forgets are left out by the job alone. Of units not the
-        newest time, which may be that of one that is open.
+        Of a window that forgets, what a next record could still meet; numbers that time forgets are left out by
+        the job alone. Of units not the newest time, which may be that of one that is open.
         """
         expires, time_ms = self.rule.expires, self.rule.said.strategy.window_of(self.topic).time_ms
         return [
@@ -389,7 +405,10 @@ class Life:
         return [(each.partition(), each.offset()) for each in came]
 
     def would_be_handed_out(self) -> tuple[set[Position], set[Position]]:
-        """Of the early records, and of the late ones, those that an engine hands out that lives through all of them one by one."""
+        """Of the early records, and of the late ones, those that an engine hands out.
+
+        It lives through all of them one by one.
+        """
         with Deduplicator(self.rule.said.strategy, group=self.group, clock=lambda: _NOW_S) as engine:
             early, late = (_handed_out(engine, part) for part in (self.early, self.late))
         return early, late

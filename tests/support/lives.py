@@ -1,4 +1,7 @@
-"""Three ways to the marks of one log: a consumer's life, a replay of what others completed, and a snapshot of the backfill."""
+"""Three ways to the marks of one log.
+
+A consumer's life, a replay of what others completed, and a snapshot of the backfill.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,10 @@ def lived(
     *,
     midway: bool = False,
 ) -> MemoryStore:
-    """Live through a log, ending records in an order that only the seed knows; those at offsets in ``poison`` become dead letters.
+    """Live through a log, ending records in an order that only the seed knows.
 
-    Now and then the process ends and another begins: when nothing is in flight, or ``midway``, whatever is. What is not durable comes again.
+    Those at offsets in ``poison`` become dead letters. Now and then the process ends and another begins: when
+    nothing is in flight, or ``midway``, whatever is. What is not durable comes again.
     """
     store, random = MemoryStore(), np.random.default_rng(seed)
     engine = engine_over(store, strategy, recent_marks)
@@ -164,7 +168,10 @@ def in_snapshot(folder: Path) -> Memory:
 def begin_with(
     engine: Deduplicator, folder: Path, strategy: Strategy, *, low: int, committed: int, complete: bool = True
 ) -> tuple[Partition, StartPlan, str]:
-    """Let an engine without a store begin with a snapshot; return its partition, the plan that is left, and the note for the log."""
+    """Let an engine without a store begin with a snapshot.
+
+    Return its partition, the plan that is left, and the note for the log.
+    """
     held = engine.attach("t", 0)
     plan = plan_start(None, committed=committed, low=low, complete=complete)
     left, note = outcome_of(start_from_snapshot(held, plan, [str(folder)], _identity(strategy), None))

@@ -1,4 +1,7 @@
-"""Two states of a partition through one life: one that judges at once what it can, and one that looks at record after record."""
+"""Two states of a partition through one life.
+
+One that judges at once what it can, and one that looks at record after record.
+"""
 
 from __future__ import annotations
 

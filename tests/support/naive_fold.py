@@ -1,4 +1,7 @@
-"""The fold of a log, as the naive log reads it, in the terms of a store: digests and marks. Every other fold is compared with it."""
+"""The fold of a log, as the naive log reads it, in the terms of a store: digests and marks.
+
+Every other fold is compared with it.
+"""
 
 from __future__ import annotations
 

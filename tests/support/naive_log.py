@@ -80,6 +80,9 @@ def read_log(log: Iterable[Entry], time_ms: int | None, count: int | None) -> Re
 
 
 def first_open(log: list[Entry]) -> int:
-    """Return the offset that may be committed: that of the first record that is not over, else the one after the last."""
+    """Return the offset that may be committed.
+
+    That of the first record that is not over, else the one after the last.
+    """
     still_open = [entry.offset for entry in log if entry.end is End.OPEN]
     return min(still_open) if still_open else max(entry.offset for entry in log) + 1

@@ -43,7 +43,10 @@ class Event:
 
 
 def events_of(log: Iterable[Entry]) -> list[Event]:
-    """Return the events of a log whose units are all well formed, in the order in which they are judged; unfinished ones are left out."""
+    """Return the events of a log whose units are all well formed, in the order in which they are judged.
+
+    Unfinished ones are left out.
+    """
     events: list[Event] = []
     still_open: dict[str, Event] = {}
     for entry in log:

@@ -27,9 +27,10 @@ TOPIC = "t"
 class Cluster:
     """The log (an ID a record, None without one; its timestamp is its offset), and what the group has committed of it.
 
-    ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes commits now.
-    ``first``: where the log begins by now. ``topic_id`` is empty where the broker has none.
-    ``undecided_from``: where an open transaction begins. ``ends``: leader epochs and where what was written up to them ends; of others it is the log's end.
+    ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes
+    commits now. ``first``: where the log begins by now. ``topic_id`` is empty where the broker has none.
+    ``undecided_from``: where an open transaction begins. ``ends``: leader epochs and where what was written up to
+    them ends; of others it is the log's end.
     """
 
     log: list[bytes | None] = field(default_factory=list)

@@ -2,8 +2,9 @@
 
     python outbox_worker.py BOOTSTRAP FOLDER JOURNAL FIRST BROKEN
 
-Writes a number into the journal when persist() has returned for everything up to it. The audit of the outbox (a trigger, see `audit`) has each
-dedup key in the transaction that persists its message, so that it knows what was on disk however the process ended.
+Writes a number into the journal when persist() has returned for everything up to it. The audit of the outbox (a
+trigger, see `audit`) has each dedup key in the transaction that persists its message, so that it knows what was on
+disk however the process ended.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def audit(folder: Path) -> None:
     with closing(sqlite3.connect(folder / FILE)) as database, database:
         database.execute("CREATE TABLE audit (dedup_id BLOB, value BLOB)")
         database.execute(
-            "CREATE TRIGGER noted AFTER INSERT ON messages BEGIN INSERT INTO audit VALUES (new.dedup_id, new.value); END"
+            "CREATE TRIGGER noted AFTER INSERT ON messages BEGIN INSERT INTO audit VALUES (new.dedup_id, "
+            "new.value); END"
         )
 
 

@@ -64,8 +64,8 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 class Stage:
     """What an example expects to be there: a broker with orders, a consumer, and a handler called ``charge``.
 
-    An example that uses ``consumer`` without making one gets a new consumer of a group of its own. ``charge`` stops it at
-    the topic's last record, because the loops of the pages are those of services, which never end.
+    An example that uses ``consumer`` without making one gets a new consumer of a group of its own. ``charge``
+    stops it at the topic's last record, because the loops of the pages are those of services, which never end.
     """
 
     def __init__(self, bootstrap: str, folder: Path) -> None:

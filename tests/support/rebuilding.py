@@ -1,4 +1,7 @@
-"""Snapshots made by the backfill's own parts, without Spark: of rows of looked-up IDs, and of records that are folded in offset order."""
+"""Snapshots made by the backfill's own parts, without Spark.
+
+Of rows of looked-up IDs, and of records that are folded in offset order.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ def plan(
     base: Manifest | None = None,
     start: int = 0,
 ) -> OffsetRange:
-    """Plan the history ``[low, high)`` of partition 0, as Kafka's answers would have it when its log begins at ``start``."""
+    """Plan the history ``[low, high)`` of partition 0.
+
+    It is as Kafka's answers would have it when its log begins at ``start``.
+    """
     inside = [row for row in rows if low <= row.offset < high]
     limits = horizons(window, inside[-1].timestamp_ms if inside else None, NOW_MS)
     keep = limits.keep_from_ms
@@ -78,7 +84,10 @@ def rebuild(
     run_rows: int = 7,
     start: int = 0,
 ) -> Manifest:
-    """Make the snapshot of ``[low, high)`` of partition 0 in ``folder``, on top of that in ``base``; return its manifest."""
+    """Make the snapshot of ``[low, high)`` of partition 0 in ``folder``, on top of that in ``base``.
+
+    Return its manifest.
+    """
     known = None if base is None else read_manifest(base)
     return write(
         plan(rows, window, low=low, high=high, base=known, start=start),
@@ -139,7 +148,8 @@ def rebuild_records(
 ) -> Manifest:
     """Make the snapshot of one stretch whose records are folded in offset order; return its manifest.
 
-    They are read by tasks of ``task_records`` records, in any order. ``watched``: as an archive in which an offset may come twice.
+    They are read by tasks of ``task_records`` records, in any order. ``watched``: as an archive in which an offset
+    may come twice.
     """
     slots = SlotPlan(tuple(Slot(offset_range.partition, number, ranges) for number in range(ranges)))
     shuffle = SlotShuffle(spec=spec, plan=slots)

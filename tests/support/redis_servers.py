@@ -1,4 +1,7 @@
-"""Redis for the tests: in a container, and the installed server where there is one; and Valkey, which comes in a wheel."""
+"""Redis for the tests: in a container, and the installed server where there is one.
+
+And Valkey, which comes in a wheel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An S3 server in this process, for what reads and writes objects by the real protocol; its libraries are imported by who uses it."""
+"""An S3 server in this process, for what reads and writes objects by the real protocol.
+
+Its libraries are imported by who uses it.
+"""
 
 from __future__ import annotations
 

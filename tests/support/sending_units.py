@@ -1,7 +1,7 @@
 """Records that belong to units, for tests that have a broker.
 
-A record is written as its ID and its unit: ``x/U`` has ID ``x`` and belongs to U, ``x/U.`` bears U's end mark, ``x/U:3`` says that U has three
-records, ``/U`` has no ID, and ``x`` no unit. The text is its value, too.
+A record is written as its ID and its unit: ``x/U`` has ID ``x`` and belongs to U, ``x/U.`` bears U's end mark,
+``x/U:3`` says that U has three records, ``/U`` has no ID, and ``x`` no unit. The text is its value, too.
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ def at(name: bytes | None, hour: int, partition: int) -> Outgoing:
 
 
 class SharedHistory:
-    """A topic of two partitions with everything that may not be shared: what is old (``old``) or not committed (``beyond``)."""
+    """A topic of two partitions with everything that may not be shared.
+
+    What is old (``old``) or not committed (``beyond``).
+    """
 
     def __init__(
         self,

@@ -27,9 +27,9 @@ _LOOK_S = 0.1
 class SparkCluster:
     """A master and ``workers`` with one core each; a context manager.
 
-    The master is on 127.0.0.1, worker n on 127.0.0.n, because Spark makes speculative copies on another host only. Workers run
-    in folders below ``folder``, with an environment of Java and Spark alone: neither the checkout nor this interpreter's packages
-    can be found from it.
+    The master is on 127.0.0.1, worker n on 127.0.0.n, because Spark makes speculative copies on another host only.
+    Workers run in folders below ``folder``, with an environment of Java and Spark alone: neither the checkout nor
+    this interpreter's packages can be found from it.
     """
 
     def __init__(self, folder: Path, *, workers: int = 2, worker_mib: int = 700) -> None:

@@ -23,7 +23,8 @@ _UNUSED_FILES = "libarrow_flight"
 def make_environment_archive(folder: Path) -> Path:
     """Write what ``pip install --target`` makes of ``dedup-sdk[cluster]`` as ``environment.zip``, and return its path.
 
-    The packages of the wheel are those of this checkout, all others the installed ones, without large parts that nobody needs.
+    The packages of the wheel are those of this checkout, all others the installed ones, without large parts that
+    nobody needs.
     """
     packages = folder / "environment"
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -30,7 +30,10 @@ def running_children() -> set[psutil.Process]:
 
 @contextmanager
 def interrupted_at_spawn(patch: pytest.MonkeyPatch, number: int) -> Iterator[None]:
-    """Raise `Interrupted` right behind the n-th fork of `subprocess` (from 1), when its process is there and nobody has its number."""
+    """Raise `Interrupted` right behind the n-th fork of `subprocess` (from 1).
+
+    Then its process is there, and nobody has its number.
+    """
     real, made = subprocess._fork_exec, 0  # type: ignore[attr-defined]  # the place itself
 
     def spawn(*arguments: Any) -> int:

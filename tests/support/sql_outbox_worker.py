@@ -28,7 +28,10 @@ WORK = Table(
     Column("body", String(200)),
     Column("dedup_id", LargeBinary(200)),
 )
-"""What was done, each row with the dedup key of the message that tells of it; without one where only persist() said so."""
+"""What was done, each row with the dedup key of the message that tells of it.
+
+Without one where only persist() said so.
+"""
 PATIENCE_S = 60.0
 _ROLLED_BACK_SHARE = 0.2
 _OWN_SHARE = 0.3

@@ -1,7 +1,7 @@
-"""A consumer, through crashes or without any, with everything that outlives it: the log, what was committed, what its handler did.
+"""A consumer, through crashes or without any, with everything that outlives it.
 
-The oracle asks, of every verdict, whether a record was lost or doubled, and at the end whether all of them are those that
-follow from the whole log.
+The log, what was committed, what its handler did. The oracle asks, of every verdict, whether a record was lost or
+doubled, and at the end whether all of them are those that follow from the whole log.
 """
 
 from __future__ import annotations

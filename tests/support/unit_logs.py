@@ -11,9 +11,10 @@ from tests.support.naive_units import Entry
 def unit_log(
     draw: Random, *, count: int, idents: int, broken: bool = False, disorder_ms: int = 0, begin: int = 0
 ) -> list[Entry]:
-    """Return so many records or a few more, of as many different IDs; all units are whole, unless some are to be ``broken``.
+    """Return so many records or a few more, of as many different IDs.
 
-    A unit has one to five records. Offsets have holes; timestamps rise, but for up to ``disorder_ms``.
+    All units are whole, unless some are to be ``broken``. A unit has one to five records. Offsets have holes;
+    timestamps rise, but for up to ``disorder_ms``.
     """
     log: list[Entry] = []
     producers: list[list[Entry]] = []

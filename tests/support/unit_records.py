@@ -25,7 +25,14 @@ def engine(
 ) -> Deduplicator:
     """An engine with units."""
     return Deduplicator(
-        Lookup(**{"id": header("dedup-id"), "window": DAY, "unit": header("dedup-unit"), **settings}),  # type: ignore[arg-type]
+        Lookup(
+            **{  # type: ignore[arg-type]
+                "id": header("dedup-id"),
+                "window": DAY,
+                "unit": header("dedup-unit"),
+                **settings,
+            },
+        ),
         store=store,
         clock=clock,
     )

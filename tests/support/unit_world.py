@@ -1,6 +1,7 @@
-"""A group that reads units, crashes, moves to other disks and gives messages up; and an oracle that knows what it handled.
+"""A group that reads units, crashes, moves to other disks and gives messages up.
 
-Each verdict that hides a record is held against what was really handled; at the end nothing may be missing.
+And an oracle that knows what it handled. Each verdict that hides a record is held against what was really handled;
+at the end nothing may be missing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def record_of(entry: Entry) -> Record:
 
 
 class UnitWorld:
-    """One partition and one group. ``faults``: whether it crashed, or a unit failed, so that something may have come twice."""
+    """One partition and one group.
+
+    ``faults``: whether it crashed, or a unit failed, so that something may have come twice.
+    """
 
     def __init__(
         self, window: Window, *, mode: UnitMode = "all-or-nothing", recent_marks: int = 3, records: int = 100
@@ -68,7 +72,10 @@ class UnitWorld:
         self.commit: Commit | None = None
         self.handled: Counter[int] = Counter()
         self.idents: set[str] = set()
-        """IDs of messages that were handled, but for those of failed units that stand or fall together: these come again, whole."""
+        """IDs of messages that were handled, but for those of failed units that stand or fall together.
+
+        These come again, whole.
+        """
         self.durable: set[int] = set()
         """Offsets that this disk knows to be over."""
         self.over: set[int] = set()

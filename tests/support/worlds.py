@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 QUICK_GROUP = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 200}
 MOCK_GROUP = {"session.timeout.ms": 4_000, "heartbeat.interval.ms": 100, "fetch.wait.max.ms": 50}
-"""The mock cluster wakes no fetch that waits, and rebalances a second before a session is over: who joins waits for that."""
+"""The mock cluster wakes no fetch that waits, and rebalances a second before a session is over.
+
+Who joins waits for that.
+"""
 MOCK_ALONE = {**MOCK_GROUP, "session.timeout.ms": 1_200}
-"""The same where a group has one member at a time: nobody has to join again before that, and the next one waits 0.2 s."""
+"""The same where a group has one member at a time.
+
+Nobody has to join again before that, and the next one waits 0.2 s.
+"""
 
 
 class World:
@@ -57,7 +63,8 @@ class World:
     def next_disk(self) -> str:
         """The machine of a member that joins "one".
 
-        The mock cluster takes no commit while a group forms anew: there only the store of the same machine tells what was completed.
+        The mock cluster takes no commit while a group forms anew: there only the store of the same machine tells
+        what was completed.
         """
         return "two" if self._mock is None else "one"
 
@@ -140,5 +147,6 @@ class World:
         # The mock cluster takes no commit for a group that it knows, but that of a member.
         joining = None if self._mock is None else self._settings
         consuming.commit_plainly(
-            self.bootstrap, self.group, self.topic, offset, partition=partition, metadata=metadata or "", joining=joining
+            self.bootstrap, self.group, self.topic, offset, partition=partition, metadata=metadata or "",
+            joining=joining
         )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Mistakes that a type checker has to find: each line says which. One that is not found is an unused comment, which is an error itself."""
+"""Mistakes that a type checker has to find: each line says which.
+
+One that is not found is an unused comment, which is an error itself.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +53,27 @@ def wrong_settings() -> None:
     Lookup(id=header("dedup-id"), windw="7d")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     Lookup(id=7, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Lookup(id=order_id, window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    Lookup(id=function(order_id, name="id", version="1"), window="7d")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Lookup(
+        id=function(order_id, name="id", version="1"),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        window="7d",
+    )
     Lookup(id=function(len), window="7d")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     Lookup(id=key(), window=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Window(day=7)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     DedupConsumer(CONFIG, store="var/dedup")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     dedup = Lookup(id=key(), window="7d")
-    DedupConsumer(CONFIG, dedup=dedup, store="v", mode="watch")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    DedupConsumer(
+        CONFIG,
+        dedup=dedup,
+        store="v",
+        mode="watch",  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    )
     Recovery(timeout="10s")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Recovery(on_full_disk="wait")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     Recovery(snapshots="s3://bucket")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    DedupConsumer(CONFIG, dedup=dedup, store="v", recovery=5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    DedupConsumer(
+        CONFIG,
+        dedup=dedup,
+        store="v",
+        recovery=5,  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    )

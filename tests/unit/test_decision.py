@@ -80,7 +80,10 @@ def test_an_unknown_id_is_fresh_only_where_the_window_is_covered() -> None:
     ],
 )
 def test_a_mark_before_it_makes_a_duplicate_while_the_window_lasts(age_ms: int, kind: VerdictKind) -> None:
-    """The last millisecond of the window is inside, and so is a negative age; where marks are missing a later one may be, too."""
+    """The last millisecond of the window is inside, and so is a negative age.
+
+    Where marks are missing a later one may be, too.
+    """
     assert verdict(mark=Mark(9, DAY_MS - age_ms)) is kind
     in_doubt = VerdictKind.UNVERIFIED if kind is VerdictKind.FRESH else kind
     assert verdict(mark=Mark(9, DAY_MS - age_ms), covered=False) is in_doubt
@@ -134,7 +137,10 @@ def test_columns_are_judged_as_single_records_are(
 @pytest.mark.parametrize("cut", [0, 7, 10])
 @pytest.mark.parametrize("newer_ms", [-HOUR_MS, -1, 0, 1, HOUR_MS])
 def test_a_sighting_elsewhere_within_a_window_makes_a_duplicate(cut: int, newer_ms: int) -> None:
-    """In another partition, before or after: the group has handled the message, wherever the next one of its key goes."""
+    """In another partition, before or after.
+
+    The group has handled the message, wherever the next one of its key goes.
+    """
     mark = Mark(elsewhere(cut), DAY_MS + newer_ms)
     assert mark.offset < 0
     assert verdict(10, mark=mark) is VerdictKind.DUPLICATE

@@ -18,7 +18,8 @@ _SHARED: Final = frozenset({"given"})
 _OF_LIBRARIES: Final = frozenset({"self._threads", "self._own", "environment"})
 """Objects of libraries whose attributes have names that are ours elsewhere."""
 _MUTATORS: Final = frozenset({
-    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft", "insert", "intersection_update", "pop",
+    "add", "append", "appendleft", "clear", "difference_update", "discard", "extend", "extendleft", "insert",
+    "intersection_update", "pop",
     "popitem", "popleft", "remove", "reverse", "setdefault", "sort", "update",
 })  # fmt: skip
 """Methods that change a list, deque, dictionary or set."""
@@ -68,7 +69,10 @@ def _declared() -> dict[str, set[str]]:
 
 
 def _written_elsewhere(writes: Iterable[tuple[str, ast.Attribute]]) -> list[str]:
-    """Return those writes to an attribute that do not stand in a file whose classes have it. Counters are there to be counted up."""
+    """Return those writes to an attribute that do not stand in a file whose classes have it.
+
+    Counters are there to be counted up.
+    """
     declared = _declared()
     return [
         f"{module}:{attribute.lineno} {ast.unparse(attribute)}"
@@ -309,7 +313,10 @@ def _root(node: ast.expr) -> str:
 
 
 def _names_given(call: ast.Call, foreign: set[str]) -> Iterator[str]:
-    """Yield the names of attributes that a call is given as texts: ``setattr(session, "name")``, ``patch("dedup_sdk.name")``."""
+    """Yield the names of attributes that a call is given as texts.
+
+    ``setattr(session, "name")``, ``patch("dedup_sdk.name")``.
+    """
     called = call.func.attr if isinstance(call.func, ast.Attribute) else _root(call.func)
     if called in _BY_NAME and call.args and _root(call.args[0]) not in foreign:
         for each in call.args[:2]:

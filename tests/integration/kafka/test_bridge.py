@@ -24,7 +24,10 @@ PATIENCE_S = 60.0
 
 
 def test_one_cluster_gets_each_record_once(broker: Broker, make_topic: MakeTopic) -> None:
-    """Also where a batch fails after its offsets are in the transaction: they are not committed without it, nor is it without them."""
+    """Also where a batch fails after its offsets are in the transaction.
+
+    They are not committed without it, nor is it without them.
+    """
     source, target = make_topic(2), make_topic(3)
     produce(broker.bootstrap, source, [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(500)])
     fails = [True, False, True]
@@ -51,7 +54,10 @@ def test_one_cluster_gets_each_record_once(broker: Broker, make_topic: MakeTopic
 
 
 def test_a_member_that_was_overtaken_writes_nothing(broker: Broker, make_topic: MakeTopic) -> None:
-    """Its batch was in hand when the group gave its partitions to another: the transaction is refused, and nothing comes twice."""
+    """Its batch was in hand when the group gave its partitions to another.
+
+    The transaction is refused, and nothing comes twice.
+    """
     source, target = make_topic(1), make_topic(1)
     produce(broker.bootstrap, source, with_ids(*map(str, range(200))))
     in_hand, overtaken = threading.Event(), threading.Event()

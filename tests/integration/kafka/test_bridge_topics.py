@@ -51,7 +51,12 @@ def test_a_topic_that_stays_has_its_records_named_the_same(broker: Broker, make_
     source, target = make_topic(2), make_topic(1)
     produce(broker.bootstrap, source, [Outgoing(value=b"%d" % n, partition=n % 2) for n in range(20)])
     for group in ("first", "second"):
-        assert copy_all(broker.bootstrap, broker.bootstrap, source, rename=target, group=f"{source}-{group}").named == 20  # fmt: skip
+        assert (
+            copy_all(
+                broker.bootstrap, broker.bootstrap, source, rename=target, group=f"{source}-{group}"
+            ).named
+            == 20
+        )
     got = lying(broker.bootstrap, target)
     assert len(got) == 40
     assert len({each.ident for each in got}) == len({(each.ident, each.value) for each in got}) == 20
@@ -80,7 +85,10 @@ def test_a_topic_made_anew_under_a_bridge_is_copied_from_its_beginning(
 def test_what_was_committed_of_the_topic_before_is_no_place_in_this_one(
     broker: Broker, make_topic: MakeTopic
 ) -> None:
-    """A bridge that had not heard went on in the new topic, and was killed; the text beside its commit says which topic it took it for."""
+    """A bridge that had not heard went on in the new topic, and was killed.
+
+    The text beside its commit says which topic it took it for.
+    """
     source, target = make_topic(1), make_topic(1)
     group = f"{source}-g"
     produce(broker.bootstrap, source, nameless("a", "b", "c"))

@@ -23,7 +23,10 @@ _SHORT: Final = 120
 
 
 def test_the_lag_goes_down_over_duplicates_behind_a_manual_commit(world: World) -> None:
-    """10 messages, then 2,000 duplicates: all of them are committed, on the interval and at the end, but none behind a message in hand."""
+    """10 messages, then 2,000 duplicates.
+
+    All of them are committed, on the interval and at the end, but none behind a message in hand.
+    """
     ids = [f"{number:03}" for number in range(10)]
     world.send(*ids, *(ids * 200))
     by_user = {"enable.auto.commit": False, "auto.commit.interval.ms": 100}
@@ -46,7 +49,10 @@ def test_the_lag_goes_down_over_duplicates_behind_a_manual_commit(world: World) 
 
 @pytest.mark.slow
 def test_a_broker_takes_a_text_as_long_as_it_may_be(world: World) -> None:
-    """What is completed above the offset fills the 4,095 characters that a client can send: the commit counts, and only the unfinished and what did not fit come again."""
+    """What is completed above the offset fills the 4,095 characters that a client can send.
+
+    The commit counts, and only the unfinished and what did not fit come again.
+    """
     count = 30_000
     ids = numbers(0, count)
     done = set(Random(7).sample(range(1, count), count // 2))
@@ -72,7 +78,10 @@ def test_a_broker_takes_a_text_as_long_as_it_may_be(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_broker_that_takes_only_short_texts_gets_one(tmp_path: Path, *, asynchronous: bool) -> None:
-    """Its ``offset.metadata.max.bytes`` has no room for what is completed above the offset: the commit counts without, and that is counted."""
+    """Its ``offset.metadata.max.bytes`` has no room for what is completed above the offset.
+
+    The commit counts without, and that is counted.
+    """
     with (
         LocalKafka(config={"offset.metadata.max.bytes": str(_SHORT)}) as kafka,
         ExitStack() as stack,

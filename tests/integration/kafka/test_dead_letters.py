@@ -40,7 +40,7 @@ def run(world: World, disk: str, *, failing: tuple[str, ...] = (), **options: An
 
 
 def test_a_rebuilt_store_is_the_one_that_lived(world: World, dead_letter_topic: str) -> None:
-    """Replaying the topic gives the marks of the store that was there, dead letters and what was sent back among them."""
+    """Replaying the topic gives the marks of the store that was there, with dead letters and what was sent back."""
     world.send(*"abcdefgh", *"aceg")
     run(world, "one", failing=("c", "f"))
     forward(world.bootstrap, dead_letters(world.bootstrap, dead_letter_topic), world.topic)

@@ -50,7 +50,10 @@ def transactional(world: World) -> Producer:
 
 @pytest.mark.parametrize("disk", ["one", "another"])
 def test_a_group_set_into_an_open_transaction_goes_on_there(world: World, disk: str) -> None:
-    """A reset tool sets it to the log's very end: nothing comes again, and what comes later is handled when that is decided."""
+    """A reset tool sets it to the log's very end.
+
+    Nothing comes again, and what comes later is handled when that is decided.
+    """
     producer = transactional(world)
     send_in_transaction(producer, world, "a", commit=True)
     assert world.handle(1) == ["a"]
@@ -130,7 +133,10 @@ def test_at_read_uncommitted_aborted_records_are_messages(world: World) -> None:
 
 
 def test_what_was_aborted_before_the_group_read_such_records_was_not_handled(world: World) -> None:
-    """The isolation level belongs to the rule: where it changes, nothing vouches for what was; a resend of an aborted record is delivered."""
+    """The isolation level belongs to the rule: where it changes, nothing vouches for what was.
+
+    A resend of an aborted record is delivered.
+    """
     producer, uncommitted = transactional(world), {"isolation.level": "read_uncommitted"}
     send_in_transaction(producer, world, "a", commit=False)
     send_in_transaction(producer, world, "b", commit=True)
@@ -207,7 +213,10 @@ def test_a_new_group_without_a_policy_is_an_error_in_one_line(world: World) -> N
 
 
 def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
-    """Same name, same offsets, other records: the old store is kept apart, and nothing of what it never saw is hidden."""
+    """Same name, same offsets, other records.
+
+    The old store is kept apart, and nothing of what it never saw is hidden.
+    """
     world.send("a", "b", "c")
     world.handle(3)
     world.make_anew(world.topic)
@@ -222,7 +231,7 @@ def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
 
 
 def test_a_topic_made_anew_under_a_consumer_is_read_from_its_beginning(world: World) -> None:
-    """Its leader epochs are those of the old one, by which the broker takes its first records for what was completed."""
+    """Its leader epochs are those of the old one. By them the broker takes its first records for what was completed."""
     world.send("a", "b", "c")
     consumer = world.consumer()
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
@@ -264,7 +273,10 @@ def test_a_topic_made_anew_and_longer_already_is_read_from_its_beginning(
 def test_a_group_that_committed_in_a_topic_made_anew_unaware_reads_it_from_its_beginning(
     world: World, disk: str
 ) -> None:
-    """Its consumer went on in the new topic and ended before it heard; the next one knows by the text beside its commit."""
+    """Its consumer went on in the new topic and ended before it heard.
+
+    The next one knows by the text beside its commit.
+    """
     world.send("a", "b", "c")
     consumer = world.consumer()
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]

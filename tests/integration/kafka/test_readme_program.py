@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 README = Path(__file__).parents[3] / "README.md"
 HANDLED_FIRST = 300
 MOST_PAUSE_S = 20.0
-"""A limit on the time from the signal to the next message, without the start of an interpreter. It takes a second; if the
+"""A limit on the time from the signal to the next message, without the start of an interpreter.
+
+It takes a second; if the
 program does not leave its group, the next one waits for the end of a session, 45 s."""
 CHARGE = """
 import time

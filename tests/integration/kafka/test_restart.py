@@ -68,7 +68,10 @@ def test_a_store_in_use_is_waited_for(world: World) -> None:
 
 
 def test_another_id_spec_on_the_same_disk_begins_anew(world: World) -> None:
-    """Marks by one ID say nothing of another: the store is set aside, and what the old one would have hidden is delivered in doubt."""
+    """Marks by one ID say nothing of another.
+
+    The store is set aside, and what the old one would have hidden is delivered in doubt.
+    """
     world.send("a", "b")
     world.handle(2)
     world.send("a", "c")

@@ -1,4 +1,7 @@
-"""A broker that is restored from a backup of its disk: other records lie at offsets that the group has handled, at the same leader epoch."""
+"""A broker that is restored from a backup of its disk.
+
+Other records lie at offsets that the group has handled, at the same leader epoch.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def handle(kafka: LocalKafka, store: Path, count: int, dedup: Lookup | LastId) -
     ids=["lookup", "last-id"],
 )
 def test_nothing_of_a_restored_broker_is_hidden(tmp_path: Path, dedup: Lookup | LastId) -> None:
-    """80 messages are handled, then 20 more; the backup of before these comes back, and 30 others are sent: all of them are delivered."""
+    """80 messages are handled, then 20 more.
+
+    The backup of before these comes back, and 30 others are sent: all of them are delivered.
+    """
     with LocalKafka() as kafka:
         kafka.create_topic("orders")
         folder, backup = kafka.log.parent, tmp_path / "backup"

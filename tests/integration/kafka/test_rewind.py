@@ -31,7 +31,10 @@ def past(world: World) -> World:
 
 @pytest.mark.parametrize("disk", ["one", "two"])
 def test_what_was_rewound_is_handled_again_as_the_first_time(past: World, disk: str) -> None:
-    """On the machine with the store and on one without: the same messages, duplicates hidden, what lies before known."""
+    """On the machine with the store and on one without.
+
+    The same messages, duplicates hidden, what lies before known.
+    """
     assert rewind(past, "--to-offset", "2", "--execute") == 0
     assert past.rest(disk) == ["c", "d"]
 

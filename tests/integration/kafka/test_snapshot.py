@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def past(world: World) -> World:
-    """A world whose group has handled a, b, c, d on machine "one", and whose topic then bears e and all of them again."""
+    """A world whose group has handled a, b, c, d on machine "one". Its topic then bears e and all of them again."""
     world.send("a", "b", "a", "c", "d")
     world.handle(4)
     world.send("e", "a", "b", "c", "d")
@@ -103,7 +103,10 @@ def test_a_snapshot_from_before_the_groups_history_is_not_taken(
 
 
 def test_a_vouched_snapshot_stands_for_a_plain_groups_past(world: World, tmp_path: Path) -> None:
-    """Whoever makes one without a group vouches for it: a group that existed before us knows its past from the first record."""
+    """Whoever makes one without a group vouches for it.
+
+    A group that existed before us knows its past from the first record.
+    """
     world.send("a", "b", "c", "d")
     world.handle(4)
     snapshot = snapshot_of(world.disk(), tmp_path / "snapshot", group=None, vouched=True)
@@ -135,7 +138,10 @@ def test_a_damaged_snapshot_is_an_error(past: World, tmp_path: Path) -> None:
 
 
 def test_a_store_restored_after_a_rewind_is_not_taken_for_rewound(past: World, tmp_path: Path) -> None:
-    """A snapshot of a store knows since which rewind it is, so that the store made of it goes on instead of being folded again."""
+    """A snapshot of a store knows since which rewind it is.
+
+    So the store made of it goes on instead of being folded again.
+    """
     command = ["--bootstrap", past.bootstrap, "--group", past.group, "--topic", past.topic]
     assert run(["rewind", *command, "--to-offset", "2", "--execute", "--quiet"]) == 0
     past.rest("one")

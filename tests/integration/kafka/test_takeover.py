@@ -43,7 +43,10 @@ def test_a_machine_that_comes_back_reads_what_it_missed(world: World) -> None:
 
 
 def test_only_a_window_is_read_again(world: World) -> None:
-    """Without a store the replay begins one window before the committed offset; what lies before is out of every window."""
+    """Without a store the replay begins one window before the committed offset.
+
+    What lies before is out of every window.
+    """
     now_ms = round(time.time() * 1000)
     aged = [(f"old-{number}", 100.0) for number in range(50)]
     send_aged(world, *aged, ("a", 30), ("b", 20), ("c", 1), now_ms=now_ms)

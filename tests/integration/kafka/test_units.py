@@ -36,7 +36,10 @@ def send(world: World, *records: tuple[str, str, str]) -> None:
     ],
 )
 def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, again: list[str]) -> None:
-    """What was over stays so, also what is rejected, on another disk what the last commit told of; the unit comes again, whole."""
+    """What was over stays so, also what is rejected, on another disk what the last commit told of.
+
+    The unit comes again, whole.
+    """
     send(
         world,
         ("a", "a", ""), ("u1", "x", "U"), ("u2", "y", "U."), ("r1", "new", "R"), ("r2", "a", "R."),
@@ -69,7 +72,10 @@ def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, a
 def test_a_unit_is_late_beside_a_partition_that_never_falls_silent(
     pair_world: World, monkeypatch: pytest.MonkeyPatch, *, open_behind: bool
 ) -> None:
-    """Though behind it lies what is never handed over: the marker of its transaction, and a transaction that is open."""
+    """Though behind it lies what is never handed over.
+
+    The marker of its transaction, and a transaction that is open.
+    """
     world = pair_world
     producer = Producer({
         "bootstrap.servers": world.bootstrap, "transactional.id": world.topic, "linger.ms": 0, "log_level": 0

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def test_a_window_that_does_not_fit_is_told_of_once(
     broker: Broker, make_topic: MakeTopic, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A topic that keeps less than the window, and stamps late: each is one event with both numbers, for two partitions."""
+    """A topic that keeps less than the window, and stamps late.
+
+    Each is one event with both numbers, for two partitions.
+    """
     topic = make_topic(
         partitions=2, config={"retention.ms": "100000", "message.timestamp.type": "LogAppendTime"}
     )
@@ -74,7 +77,10 @@ def test_a_window_that_fits_is_no_news(
 def test_the_command_says_what_fits(
     broker: Broker, make_topic: MakeTopic, group: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The topic's real retention, the producer's own timeout, and how far the group is behind; its status says whether all of it fits."""
+    """The topic's real retention, the producer's own timeout, and how far the group is behind.
+
+    Its status says whether all of it fits.
+    """
     topic = make_topic(partitions=2, config={"retention.ms": "7200000"})
     now_ms = time.time_ns() // 1_000_000
     sent = [

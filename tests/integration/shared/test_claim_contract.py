@@ -186,7 +186,10 @@ def test_what_was_handled_without_a_claim_is_remembered(store: ClaimStore) -> No
 
 
 def test_what_an_owner_claimed_without_hearing_of_it_it_completes(store: ClaimStore) -> None:
-    """Its answer was lost, so that it has no token: its name is enough, also a second time, and nobody handles the message again."""
+    """Its answer was lost, so that it has no token.
+
+    Its name is enough, also a second time, and nobody handles the message again.
+    """
     claim(store, "x")
     assert complete(store, "x", 0)
     assert complete(store, "x", 0)
@@ -194,7 +197,10 @@ def test_what_an_owner_claimed_without_hearing_of_it_it_completes(store: ClaimSt
 
 
 def test_a_name_completes_no_claim_of_another_one(store: ClaimStore) -> None:
-    """One whose lease was over does not speak for its heir, before and after that has completed; nor does a wrong token for its own owner."""
+    """One whose lease was over does not speak for its heir, before and after that has completed.
+
+    Nor does a wrong token for its own owner.
+    """
     [dead] = claim(store, "x", owner="a", lease_ms=1)
     heir = until_fresh(store, "x", owner="b")
     assert not complete(store, "x", 0, owner="a")
@@ -215,7 +221,10 @@ def test_a_name_completes_no_claim_of_another_one(store: ClaimStore) -> None:
     ],
 )
 def test_the_window_is_measured_between_records(store: ClaimStore, age_ms: int, kind: ClaimKind) -> None:
-    """By their timestamps, to the millisecond, whatever the clock says: a backlog is read faster than it was written, and one partition before another."""
+    """By their timestamps, to the millisecond, whatever the clock says.
+
+    A backlog is read faster than it was written, and one partition before another.
+    """
     [given] = claim(store, "x")
     complete(store, "x", given.token)
     assert claim(store, "x", at_ms=NOW_MS + age_ms)[0].kind is kind

@@ -1,4 +1,7 @@
-"""A server whose clock is set back, or that restores an old file: it would keep a claim for as much longer than its owner wanted."""
+"""A server whose clock is set back, or that restores an old file.
+
+It would keep a claim for as much longer than its owner wanted.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ def clocked(request: pytest.FixtureRequest, redis_servers: Callable[[str], Redis
             with engine.begin() as connection:
                 connection.execute(
                     text(
-                        f"UPDATE clocked_{name} SET token = :token, lease_ms = :lease_ms, until_ms = until_ms + :year_ms"  # noqa: S608 (a name of this test's own)
+                        f"UPDATE clocked_{name} "  # noqa: S608 (a name of this test's own)
+                        "SET token = :token, lease_ms = :lease_ms, until_ms = until_ms + :year_ms"
                     ),
                     {"token": TOKEN, "lease_ms": lease_ms, "year_ms": YEAR_MS},
                 )

@@ -1,4 +1,8 @@
-"""A cluster of Redis: each script in one slot, whichever node has it, and what is told of a server that is none, or one of several."""
+"""A cluster of Redis.
+
+Each script is in one slot, whichever node has it; and what is told of a server that is no cluster, or one of
+several.
+"""
 
 from __future__ import annotations
 

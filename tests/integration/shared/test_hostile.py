@@ -346,7 +346,8 @@ def test_a_table_that_is_missing_or_another_one_is_an_error(postgresql_server: s
     other = SharedStore(engine, table="another")
     with pytest.raises(
         ConfigurationError,
-        match=r"is not a shared memory of this version: it has id \(int\), key none, but needs id \(bytes\), token \(int\)",
+        match=r"is not a shared memory of this version: it has id \(int\), key none, but needs id \(bytes\), "
+        r"token \(int\)",
     ):
         claim(other)
     names = ("token", "owner", "attempt", "claimed", "lease_ms", "seen_ms", "before_ms", "until_ms")
@@ -389,7 +390,10 @@ def test_what_is_over_is_deleted_in_bulk(postgresql_server: str) -> None:
 
 @pytest.mark.container
 def test_connections_that_are_cut_are_no_outage(postgresql_server: str) -> None:
-    """Also of an engine of the user's, and in the middle of a question: it is asked once more. One that is cut each time is an outage, told without the password."""
+    """Also of an engine of the user's, and in the middle of a question: it is asked once more.
+
+    One that is cut each time is an outage, told without the password.
+    """
     engine = create_engine(postgresql_server)
     store = SharedStore(engine, table=f"cut_{uuid.uuid4().hex[:8]}", timeout=30.0, answer_timeout=60.0)
     store.create()
@@ -475,7 +479,10 @@ def test_nothing_of_a_urls_query_is_told() -> None:
 
 @pytest.mark.container
 def test_a_store_of_a_url_has_an_engine_of_its_own(postgresql_server: str) -> None:
-    """Connections that are cut while nobody uses them are made anew, and a lock that somebody keeps is waited for as long as was said."""
+    """Connections that are cut while nobody uses them are made anew.
+
+    A lock that somebody keeps is waited for as long as was said.
+    """
     store = SharedStore(postgresql_server, table=f"own_{uuid.uuid4().hex[:8]}", timeout=0.1)
     assert store.create()
     assert not store.create()

@@ -80,7 +80,10 @@ def test_processes_race_as_threads_do(any_redis: RedisServer) -> None:
 
 
 def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], ClaimStore]) -> None:
-    """Two load all IDs again and again, in other orders and with other lives, while consumers claim: each claim is completed by its owner or given back by it."""
+    """Two load all IDs again and again, in other orders and with other lives, while consumers claim.
+
+    Each claim is completed by its owner or given back by it.
+    """
     consumers, stop, start = 3, Event(), Barrier(5)
     stores = [connect() for _ in range(consumers + 2)]
 
@@ -98,7 +101,8 @@ def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], 
         start.wait(60)
         for _ in range(40):
             asked = chance.sample(shared_ids(COUNT), 60)
-            # Two windows apart: what is known of the time before does not count, so that there is always something to claim.
+            # Two windows apart: what is known of the time before does not count, so that there is always something
+            # to claim.
             times: dict[str, Any] = {"timestamps_ms": [chance.choice([0, 10**6])] * 60, "window_ms": 10**5}
             answers = store.claim(asked, str(seed), 600_000, **times)
             seen.update(answer.kind for answer in answers)
@@ -136,7 +140,10 @@ def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], 
 def test_claims_are_given_back_in_the_order_in_which_others_wait(
     postgresql_server: str, settings: tuple[str, ...]
 ) -> None:
-    """However the database goes about it, where its index is of no use to it: else two batches would wait for each other crosswise."""
+    """However the database goes about it, where its index is of no use to it.
+
+    Else two batches would wait for each other crosswise.
+    """
     server, table = create_engine(postgresql_server), f"order_{uuid.uuid4().hex[:8]}"
     off = " ".join(f"-c enable_{name}=off" for name in ("indexscan", "bitmapscan", *settings))
     engine = create_engine(postgresql_server, connect_args={"options": off})

@@ -90,7 +90,10 @@ def worked(engine: Engine) -> int:
 
 
 def test_an_id_is_first_once(engine: Engine, inbox: Inbox) -> None:
-    """The second message with an ID is not first, whatever its offset and however long the ID; the work is done once."""
+    """The second message with an ID is not first, whatever its offset and however long the ID.
+
+    The work is done once.
+    """
     ids = [b"a", b"\0", b"\0\0", b"\xff\xfe", b"", b"x" * 65_536, "ß".encode()]
     firsts = handle(engine, inbox, *(message(each, n) for n, each in enumerate(ids)))
     again = handle(engine, inbox, *(message(each, 100 + n) for n, each in enumerate(ids)))
@@ -125,7 +128,10 @@ def test_a_message_without_an_id_is_first_and_counted(engine: Engine, inbox: Inb
 
 
 def test_what_was_rolled_back_is_first_again(engine: Engine, inbox: Inbox) -> None:
-    """The ID goes with its work, wherever the exception comes from: inside the block, or after it in the transaction."""
+    """The ID goes with its work, wherever the exception comes from.
+
+    Inside the block, or after it in the transaction.
+    """
     with (
         pytest.raises(ZeroDivisionError),
         engine.begin() as connection,
@@ -157,7 +163,10 @@ def test_an_exception_that_is_swallowed_leaves_no_id_without_its_work(engine: En
 
 
 def test_a_batch_is_one_statement(engine: Engine, inbox: Inbox) -> None:
-    """Which messages of a batch are first is asked once (on MariaDB the time before that, and what was stored behind it), twins in it included."""
+    """Which messages of a batch are first is asked once, twins in it included.
+
+    On MariaDB the time is asked before that, and what was stored behind it.
+    """
     handle(engine, inbox, message(b"3"))
     batch = [message(b"%d" % (n % 8), n) for n in range(16)] + [message(None, 16)]
     statements = Statements(engine)
@@ -179,7 +188,10 @@ def test_a_large_batch(engine: Engine, inbox: Inbox) -> None:
 
 
 def test_groups_and_topics_are_apart(engine: Engine, inbox: Inbox) -> None:
-    """Groups share a table and see nothing of each other, also where their names differ in case only; an ID of another topic is another one."""
+    """Groups share a table and see nothing of each other, also where their names differ in case only.
+
+    An ID of another topic is another one.
+    """
     others = [Inbox(engine, group=name) for name in ("Billing", "shipping")]
     assert handle(engine, inbox, message(b"a"), message(b"a", topic="payments")) == [True, True]
     for other in others:
@@ -187,14 +199,21 @@ def test_groups_and_topics_are_apart(engine: Engine, inbox: Inbox) -> None:
 
 
 def test_groups_whose_names_look_alike_are_apart(engine: Engine, inbox: Inbox) -> None:
-    """No database takes two names for one: by case, accents, normal form, width, blanks, or characters that are not seen."""
+    """No database takes two names for one.
+
+    By case, accents, normal form, width, blanks, or characters that are not seen.
+    """
     assert inbox.counts.first == 0
     alike = [
-        "billing", "Billing", "BILLING", "billing.", "bil ling", "bil  ling", "bil\u00a0ling", "billing\u200b", "\ufeffbilling", "billing\x7f",
-        "b\u0131lling", "b\u00edlling", "bi\u0301lling", "\uff42illing", "stra\u00dfe", "strasse", "\ufb01x", "fix", "\U0001f600", "\U0001f601",
+        "billing", "Billing", "BILLING", "billing.", "bil ling", "bil  ling", "bil\u00a0ling", "billing\u200b",
+        "\ufeffbilling", "billing\x7f",
+        "b\u0131lling", "b\u00edlling", "bi\u0301lling", "\uff42illing", "stra\u00dfe", "strasse", "\ufb01x", "fix",
+        "\U0001f600", "\U0001f601",
     ]  # fmt: skip
     for name in alike:
-        assert handle(engine, Inbox(engine, group=name), message(b"a"), message(b"a", 1)) == [True, False], name  # fmt: skip
+        assert handle(engine, Inbox(engine, group=name), message(b"a"), message(b"a", 1)) == [True, False], (
+            name
+        )
 
 
 @pytest.mark.parametrize("name", ["billing ", " billing", "billing\0", "billing\t", "bil\ud800ling"])
@@ -207,12 +226,14 @@ def test_a_group_name_that_a_database_could_change_is_refused(engine: Engine, na
 
 _OLD_TABLES = """\
 CREATE TABLE dedup_inbox (
-  consumer_group VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, id BINARY(16) NOT NULL, seen_ms BIGINT NOT NULL,
+  consumer_group VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, id BINARY(16) NOT NULL, \
+seen_ms BIGINT NOT NULL,
   attempt BINARY(8) NOT NULL, CONSTRAINT dedup_inbox_key PRIMARY KEY (id, consumer_group)) ENGINE=InnoDB;
 CREATE INDEX dedup_inbox_seen ON dedup_inbox (seen_ms);
 CREATE TABLE dedup_inbox_offsets (
   consumer_group VARCHAR(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-  topic VARCHAR(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, partition_number INTEGER NOT NULL, next_offset BIGINT NOT NULL,
+  topic VARCHAR(249) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL, partition_number INTEGER NOT NULL, \
+next_offset BIGINT NOT NULL,
   topic_id VARCHAR(36) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
   CONSTRAINT dedup_inbox_offsets_key PRIMARY KEY (consumer_group, topic, partition_number)) ENGINE=InnoDB"""
 """As versions made them that compared names by a collation."""
@@ -220,10 +241,15 @@ CREATE TABLE dedup_inbox_offsets (
 
 @BY_MYSQL
 def test_a_table_whose_character_set_is_converted_keeps_groups_apart(engine: Engine, inbox: Inbox) -> None:
-    """The usual migration to utf8mb4 gives every column of text the default collation, which ignores case and blanks at the end."""
+    """The usual migration to utf8mb4 gives every column of text the default collation.
+
+    That ignores case and blanks at the end.
+    """
     with engine.begin() as connection:
         for table in ("dedup_inbox", "dedup_inbox_offsets"):
-            connection.execute(text(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"))  # fmt: skip
+            connection.execute(
+                text(f"ALTER TABLE {table} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+            )
     assert handle(engine, inbox, message(b"a")) == [True]
     assert handle(engine, Inbox(engine, group="BILLING"), message(b"a"), message(b"a")) == [True, False]
 
@@ -315,7 +341,10 @@ def test_an_id_is_first_again_when_its_window_is_over(engine: Engine, inbox: Inb
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_second_transaction_waits_for_the_first(engine: Engine, inbox: Inbox, *, commits: bool) -> None:
-    """Two insert one ID at once: the second is told when the first has ended, and is first if that one was rolled back."""
+    """Two insert one ID at once.
+
+    The second is told when the first has ended, and is first if that one was rolled back.
+    """
     began, answers = threading.Event(), []
 
     def second() -> None:
@@ -366,7 +395,8 @@ def test_a_table_that_is_another_one_is_told_in_a_line(engine: Engine) -> None:
     for use in (fresh.create, lambda: handle(engine, fresh, message(b"a"))):
         with pytest.raises(
             InboxError,
-            match=r"table dedup_inbox is not an inbox of this version: it has id \(int\), body \(str\), key id, but needs .* name another one with table=",
+            match=r"table dedup_inbox is not an inbox of this version: it has id \(int\), body \(str\), key "
+            r"id, but needs .* name another one with table=",
         ) as raised:
             use()
         assert "\n" not in str(raised.value)

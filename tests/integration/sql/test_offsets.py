@@ -128,14 +128,20 @@ def test_the_latest_by_choice(engine: Engine, bootstrap: str) -> None:
     assert begun.offset == 10
     consumer.close()
     with pytest.raises(ConfigurationError, match="choose earliest, latest or error"):
-        KeptOffsets(AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}), reset="newest")  # type: ignore[arg-type]
+        KeptOffsets(
+            AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}),
+            reset="newest",  # type: ignore[arg-type]
+        )
 
 
 @pytest.mark.parametrize("server", ["sqlite"], indirect=True)
 def test_an_offset_that_the_log_does_not_have(
     engine: Engine, bootstrap: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log ends before it: the partition begins anew, with a warning, or it is an error; IDs are known all the same."""
+    """The log ends before it: the partition begins anew, with a warning, or it is an error.
+
+    IDs are known all the same.
+    """
     produce(bootstrap, "orders", with_ids("a"))
     assert life(engine, bootstrap, 11)[-1] == "a"
     move(engine, bootstrap, 500)
@@ -229,7 +235,8 @@ def test_who_lost_a_partition_handles_nothing_twice(engine: Engine, bootstrap: s
         consumer.assign(inbox.offsets.begin(consumer, ONE_PARTITION))
     messages = consumer.consume(4, 10)
     for inbox, part, expected in (
-        (old, messages[:2], [True, True]), (new, messages[:3], [False, False, True]), (old, messages[2:], [False, True]),
+        (old, messages[:2], [True, True]), (new, messages[:3], [False, False, True]),
+        (old, messages[2:], [False, True]),
     ):  # fmt: skip
         with engine.begin() as connection, inbox.once_many(connection, part) as first:
             assert first == expected
@@ -327,7 +334,10 @@ def test_a_released_message_comes_again(engine: Engine, bootstrap: str) -> None:
 def test_a_topic_made_anew_begins_anew(
     engine: Engine, broker: Broker, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the topic's ID, also where the new log is longer than the old one was: nothing of it is passed over; known IDs are known."""
+    """By the topic's ID, also where the new log is longer than the old one was: nothing of it is passed over.
+
+    Known IDs are known.
+    """
     name = make_topic(partitions=1)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
@@ -348,9 +358,9 @@ def test_a_topic_made_anew_begins_anew(
     with caplog.at_level(logging.WARNING, "dedup_adapters"):
         assert handled(4) == ["c", "d", "e"]
     assert (
-        f"{name}[0]: offset 2 of group g in the database is unusable, because the topic was created again; continuing at 0"
-        in caplog.text
-    )
+        f"{name}[0]: offset 2 of group g in the database is unusable, because the topic was created again; "
+        "continuing at 0"
+    ) in caplog.text
     offset, new_id = kept(engine, name)
     assert (offset, bool(old_id), bool(new_id), old_id != new_id) == (4, True, True, True)
 

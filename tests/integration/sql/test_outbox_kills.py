@@ -1,4 +1,7 @@
-"""SIGKILL of who writes into the transactional outbox and of who sends from it: what was committed arrives, and nothing else."""
+"""SIGKILL of who writes into the transactional outbox and of who sends from it.
+
+What was committed arrives, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,10 @@ def finished(bootstrap: str, engine: Engine) -> list[Seen]:
 def test_what_was_committed_is_handled_once_under_sigkill(
     bootstrap: str, engine: Engine, tmp_path: Path
 ) -> None:
-    """Killed anywhere, and between the confirmation and the removal: what is sent again bears the key of the first time."""
+    """Killed anywhere, and between the confirmation and the removal.
+
+    What is sent again bears the key of the first time.
+    """
     SqlOutbox(engine).create()
     WORK.metadata.create_all(engine)
     draw = random.Random(engine.dialect.name)

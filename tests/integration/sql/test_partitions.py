@@ -72,7 +72,10 @@ def partitions(engine: Engine) -> int:
 
 
 def test_an_id_is_known_across_partitions(engine: Engine, inbox: Inbox, clock: Clock) -> None:
-    """Each is first once in its window, exactly, whatever partition it is in; partitions go whole, and their number is bounded."""
+    """Each is first once in its window, exactly, whatever partition it is in.
+
+    Partitions go whole, and their number is bounded.
+    """
     assert handle(engine, inbox, "0", "0") == [True, False]
     for hour in range(1, 30):
         clock.now_ms += HOUR_MS
@@ -86,7 +89,10 @@ def test_an_id_is_known_across_partitions(engine: Engine, inbox: Inbox, clock: C
 
 
 def test_no_partition_begins_beside_an_open_transaction(engine: Engine, inbox: Inbox, clock: Clock) -> None:
-    """Else another one would store the same ID in the new one, and both were first; who waits too long is told that it passes."""
+    """Else another one would store the same ID in the new one, and both were first.
+
+    Who waits too long is told that it passes.
+    """
     clock.now_ms += HOUR_MS
     for ends, expected in (("rollback", True), ("commit", False)):
         with engine.connect() as connection:
@@ -110,7 +116,10 @@ def test_no_partition_begins_beside_an_open_transaction(engine: Engine, inbox: I
 def test_the_lock_is_taken_before_the_statement_that_looks(
     engine: Engine, inbox: Inbox, clock: Clock
 ) -> None:
-    """A transaction that has it holds a new partition up though it has not touched the table yet: what its next statement sees is decided."""
+    """A transaction that has it holds a new partition up though it has not touched the table yet.
+
+    What its next statement sees is decided.
+    """
     handle(engine, inbox, "a")
     clock.now_ms += HOUR_MS
     locked: list[str] = []

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_a_deadlock_is_told_as_one_that_passes(engine: Engine, inbox: Inbox) -> None:
-    """Two transactions that take two IDs crosswise: one goes through, the other's error is retryable, and its messages come again."""
+    """Two transactions that take two IDs crosswise.
+
+    One goes through, the other's error is retryable, and its messages come again.
+    """
     barrier = threading.Barrier(2)
 
     def crosswise(*ids: bytes) -> str:
@@ -46,7 +49,10 @@ def test_a_deadlock_is_told_as_one_that_passes(engine: Engine, inbox: Inbox) -> 
 
 @pytest.mark.parametrize("server", [SERVERS[0]], indirect=True)
 def test_a_serialisation_failure_passes(engine: Engine, inbox: Inbox) -> None:
-    """At REPEATABLE READ an ID that was committed since the transaction's snapshot is no duplicate that could be seen: an error, which passes."""
+    """At REPEATABLE READ an ID that was committed since the snapshot is no duplicate that could be seen.
+
+    It is an error, which passes.
+    """
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
         with connection.begin():
             connection.execute(text("SELECT 1 FROM dedup_inbox"))
@@ -111,7 +117,10 @@ def test_a_database_that_cannot_be_opened_does_not_pass(tmp_path: Path) -> None:
 def test_a_stopped_owner_is_put_out_by_the_server(
     url: str, server: str, engine: Engine, inbox: Inbox
 ) -> None:
-    """With the settings of the page the next owner does not wait for a process that stands still in its transaction; that one is told to begin anew."""
+    """With the settings of the page the next owner does not wait for a process that stands still in its transaction.
+
+    That one is told to begin anew.
+    """
     postgresql = server.startswith("postgresql")
     bounds = {"options": "-c idle_in_transaction_session_timeout=500"} if postgresql else {}
     bounded = create_engine(url, connect_args=bounds)

@@ -50,7 +50,10 @@ def left(engine: Engine, outbox: SqlOutbox) -> list[tuple[Any, ...]]:
 def test_what_is_committed_is_sent_and_nothing_else(
     kafka: MockKafka, engine: Engine, outbox: SqlOutbox
 ) -> None:
-    """With its key, headers and time, in order; a row goes when it is confirmed, and another process may add while the producer runs."""
+    """With its key, headers and time, in order.
+
+    A row goes when it is confirmed, and another process may add while the producer runs.
+    """
     with engine.begin() as connection:
         key = outbox.add(
             connection, "orders", "1", key="k", headers={"a": b"x", "b": None}, timestamp=1_700_000_000_000
@@ -80,7 +83,11 @@ def test_what_is_committed_is_sent_and_nothing_else(
 def test_the_producers_own_messages_go_through_the_table_too(
     kafka: MockKafka, engine: Engine, outbox: SqlOutbox
 ) -> None:
-    """The same interface: persist() returns when they are committed, and what close() leaves is sent by the next one, with the same keys."""
+    """The same interface.
+
+    Its persist() returns when they are committed, and what close() leaves is sent by the next one, with the same
+    keys.
+    """
     kafka.set_broker_down()
     with make_producer(kafka.bootstrap, outbox, close_timeout=0) as producer:
         for number in range(700):

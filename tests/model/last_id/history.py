@@ -1,8 +1,9 @@
 """Random histories of compare-with-the-last-one: one partition, one group, two hosts.
 
-Logs are in disorder inside the reorder depth or beyond it, of one origin or of several. Records are completed in any order,
-released and given up; processes die between completion, write and commit, commits lag or are made unheard, disks are lost, the
-partition goes to another host, which replays the tail; retention takes what is committed, and operators set offsets.
+Logs are in disorder inside the reorder depth or beyond it, of one origin or of several. Records are completed in
+any order, released and given up; processes die between completion, write and commit, commits lag or are made
+unheard, disks are lost, the partition goes to another host, which replays the tail; retention takes what is
+committed, and operators set offsets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A consumer with a disk that follows the rule of compare-with-the-last-one; what breaks it is a host that overrides a step."""
+"""A consumer with a disk that follows the rule of compare-with-the-last-one.
+
+What breaks it is a host that overrides a step.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ Sources = dict[str, SourceState]
 class Store:
     """What one write to the disk holds, and what a process works on.
 
-    Every offset in ``[low, high)`` is completed and folded into ``sources``; ``ahead`` are those completed above it, with their
-    records (None: given up). ``whole``: the sources know the group's history from its beginning. ``committed`` is the last
-    offset known to be committed.
+    Every offset in ``[low, high)`` is completed and folded into ``sources``; ``ahead`` are those completed above
+    it, with their records (None: given up). ``whole``: the sources know the group's history from its beginning.
+    ``committed`` is the last offset known to be committed.
     """
 
     low: int

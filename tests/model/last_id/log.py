@@ -10,7 +10,7 @@ from tests.model.last_id.rule import Ident, Sent
 
 @dataclass
 class _Numbers:
-    """The numbers of one origin of one source, each overtaking at most ``depth`` others, overtaken by at most as many."""
+    """The numbers of one origin of one source, each overtaking at most ``depth`` others, and overtaken by no more."""
 
     random: random.Random
     depth: int

@@ -3,8 +3,8 @@
 It judges lives from outside, where `tests.model.last_id.rule` predicts the answers: so it also judges a broken rule.
 
 lost
-    a record is taken for a duplicate, or for completed, and no handler did its work; a commit passes one that is not over; one
-    is discarded below the floor that was not late by more than the depth.
+    a record is taken for a duplicate, or for completed, and no handler did its work; a commit passes one that is
+    not over; one is discarded below the floor that was not late by more than the depth.
 doubled
     a record is delivered as fresh, although the group had completed its ID before.
 doubted
@@ -23,9 +23,10 @@ from tests.support.broken_promise import BrokenPromiseError
 
 
 class Oracle:
-    """What became of every record; ``exact``: nobody meddled with offsets and nothing left the log, so that doubts have to be in it.
+    """What became of every record.
 
-    ``orderly``: the log keeps to the depth, so that also a source of which not all is known doubles nothing unseen.
+    ``exact``: nobody meddled with offsets and nothing left the log, so that doubts have to be in it. ``orderly``:
+    the log keeps to the depth, so that also a source of which not all is known doubles nothing unseen.
     """
 
     def __init__(self, log: list[Sent], rule: LastIdRule, *, orderly: bool) -> None:

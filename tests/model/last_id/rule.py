@@ -97,8 +97,8 @@ class LastIdRule:
     def enough(self) -> int:
         """How many IDs a source has to take in until nothing that it does not know can matter.
 
-        What was completed before has overtaken at most as many new IDs as the depth says, and as many that came again: with so
-        many known it lies below the ``reorder_depth + 1`` that are kept.
+        What was completed before has overtaken at most as many new IDs as the depth says, and as many that came
+        again: with so many known it lies below the ``reorder_depth + 1`` that are kept.
         """
         return 3 * self.reorder_depth + 1
 
@@ -113,8 +113,9 @@ class LastIdRule:
     ) -> Answer:
         """Return what to say of a record.
 
-        ``state`` is what the watermark has passed (None: nothing of that source), ``ahead`` the IDs that were completed above it at
-        smaller offsets; ``whole`` says that the store knows the group's history from its beginning.
+        ``state`` is what the watermark has passed (None: nothing of that source), ``ahead`` the IDs that were
+        completed above it at smaller offsets; ``whole`` says that the store knows the group's history from its
+        beginning.
         """
         if not self.is_well_formed(ident):
             return Answer.UNCOMPARABLE
@@ -163,7 +164,8 @@ class LastIdRule:
     def restart(self, ident: Ident, timestamp_ms: int) -> SourceState:
         """Begin a source anew with an ID that its order does not know.
 
-        What is kept of the order before says nothing of this one, and this one may have been here before: nothing is known.
+        What is kept of the order before says nothing of this one, and this one may have been here before: nothing
+        is known.
         """
         return self._begin(ident, timestamp_ms, whole=False)
 

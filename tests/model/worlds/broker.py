@@ -1,7 +1,7 @@
 """A cluster in memory: logs with holes that may be cut back, groups whose commits are fenced, and backups of its disk.
 
-Every record that was ever written has a number of its own (``serial``), because an offset may be written twice: once before
-a truncation or a restored backup, once after it. Offsets are "the next one" where they are watermarks.
+Every record that was ever written has a number of its own (``serial``), because an offset may be written twice:
+once before a truncation or a restored backup, once after it. Offsets are "the next one" where they are watermarks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ Held = tuple[str, int]
 
 
 class Entry(NamedTuple):
-    """A record: where it lies, what it is called, when (ms), and in which leader epoch; ``aborted``: its transaction was."""
+    """A record: where it lies, what it is called, when (ms), and in which leader epoch.
+
+    ``aborted``: its transaction was.
+    """
 
     serial: int
     offset: int
@@ -88,7 +91,10 @@ class Backup(NamedTuple):
 
 @dataclass
 class Broker:
-    """The cluster. ``generations`` says which assignment of a partition is the group's newest: only that one may commit."""
+    """The cluster.
+
+    ``generations`` says which assignment of a partition is the group's newest: only that one may commit.
+    """
 
     logs: list[Log]
     committed: dict[Held, TopicPartition] = field(default_factory=dict)

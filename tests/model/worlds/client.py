@@ -22,7 +22,10 @@ _SLICE = 5
 
 @dataclass
 class Sent:
-    """A commit on its way: offsets, and the generation that each was sent in; ``taken`` once the coordinator has seen it."""
+    """A commit on its way: offsets, and the generation that each was sent in.
+
+    ``taken`` once the coordinator has seen it.
+    """
 
     offsets: list[TopicPartition]
     generations: list[int]

@@ -1,7 +1,7 @@
 """Records whose IDs are compared, in a world: what they bear, and what the log says of them.
 
-An ident of such a world is ``source|id|other``: the source, the ID that is compared (``A/17``: an origin and a number, ``?``: nothing that the
-order reads), and the ID that a second opinion looks up.
+An ident of such a world is ``source|id|other``: the source, the ID that is compared (``A/17``: an origin and a
+number, ``?``: nothing that the order reads), and the ID that a second opinion looks up.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ _ORDERS = {"dense": DenseSlashed(), "sparse": Slashed()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """How IDs are compared: ``sources`` in a partition, ``origins`` of a source, ``reorder_depth``, ``below_floor`` as in `LastId`.
+    """How IDs are compared.
 
-    ``second`` is the window of a second opinion. ``malformed`` and ``restamped`` are chances of a record: that nobody can read its ID, or that it
-    comes again under a new one. ``reach``: how far back what is sent again lies, in records.
+    ``sources`` in a partition, ``origins`` of a source, ``reorder_depth``, ``below_floor`` as in `LastId`.
+    ``second`` is the window of a second opinion. ``malformed`` and ``restamped`` are chances of a record: that
+    nobody can read its ID, or that it comes again under a new one. ``reach``: how far back what is sent again
+    lies, in records.
     """
 
     kind: Literal["dense", "sparse"] = "dense"
@@ -62,7 +64,10 @@ def headers_of(ident: str) -> list[tuple[str, str | bytes | None]]:
 
 
 class Source:
-    """Draws idents: each source counts up with some disorder, repeats what was sent, and changes its origin now and then."""
+    """Draws idents.
+
+    Each source counts up with some disorder, repeats what was sent, and changes its origin now and then.
+    """
 
     def __init__(self, compared: Compared, chooser: random.Random) -> None:
         self._compared, self._random = compared, chooser
@@ -119,7 +124,10 @@ class LogRow(NamedTuple):
 def read_compared(
     log: Iterable[LogRow], compared: Compared, window: Window, now_ms: int
 ) -> Iterator[tuple[int, Fact]]:
-    """Yield what the log says of each record, by offset, read from its beginning in offset order; after ``now_ms`` is the future."""
+    """Yield what the log says of each record, by offset, read from its beginning in offset order.
+
+    After ``now_ms`` is the future.
+    """
     sources: dict[str, SourceState | None] = {}
     others: dict[str, Sighting] = {}
     rule = LastIdRule(

@@ -60,12 +60,14 @@ class ComparedOracle(Oracle):
         return fact.expected is Answer.DUPLICATE or discarded or not known.isdisjoint(self.names(entry))
 
     def _judge_delivered(self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool) -> None:
-        # A source begins anew where its origin changes, and where a wild time ends its window. An older ID is then fresh by what is completed,
-        # and below the floor by the log only because of what was in flight when it was judged.
+        # A source begins anew where its origin changes, and where a wild time ends its window. An older ID is then
+        # fresh by what is completed, and below the floor by the log only because of what was in flight when it was
+        # judged.
         begins_anew = len(set(self._compared.origins)) > 1 or self._world.times == "wild"
         began_anew = begins_anew and self._compared.reorder_depth > 0
         trusted = fact.expected is Answer.FRESH or (fact.expected is Answer.BELOW_FLOOR and began_anew)
-        # A source whose records have no time, or which misses some, is in doubt; a second opinion is asked then, whose window is a shorter one.
+        # A source whose records have no time, or which misses some, is in doubt; a second opinion is asked then,
+        # whose window is a shorter one.
         may_doubt = self._world.times == "wild" or not self._world.knows_everything
         asked = may_doubt and fact.looked_up is Answer.FRESH
         if last is VerdictKind.FRESH and again and not (trusted or asked):

@@ -17,7 +17,10 @@ class CrashError(BaseException):
 
 
 class Disk:
-    """What outlives a process. ``fuse``: so many edges of durable steps (before and after each) until the process dies."""
+    """What outlives a process.
+
+    ``fuse``: so many edges of durable steps (before and after each) until the process dies.
+    """
 
     def __init__(self, make_store: Callable[[], KeyStore]) -> None:
         self._make_store = make_store

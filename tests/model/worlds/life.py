@@ -337,7 +337,10 @@ class Life:
             self.broker.committed[held] = TopicPartition(TOPIC, number, target)
 
     def _back_up_or_restore(self) -> None:
-        """Copy the broker's disk, or put it back to the last copy; its clients lose their partitions, or are restarted, too."""
+        """Copy the broker's disk, or put it back to the last copy.
+
+        Its clients lose their partitions, or are restarted, too.
+        """
         if self.backup is None or self.chance(0.5):
             self.backup = self.broker.back_up()
             return

@@ -1,4 +1,7 @@
-"""One process of a group: the real session, engine and judging, over a `Broker` and a `Disk`; a life decides what it does."""
+"""One process of a group: the real session, engine and judging, over a `Broker` and a `Disk`.
+
+A life decides what it does.
+"""
 
 from __future__ import annotations
 

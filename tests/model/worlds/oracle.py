@@ -92,15 +92,17 @@ class Oracle:
             self._duplicates.add((group, serial))
         elif kind is VerdictKind.UNVERIFIED or self._was_recognised(group, serial):
             self.doubted.add((group, serial))
-        # A duplicate with an old time takes its ID's mark out of the window; a restart then takes its log for another one, to lose nothing.
+        # A duplicate with an old time takes its ID's mark out of the window; a restart then takes its log for
+        # another one, to lose nothing.
         knows = self._world.exact and self._world.times == "orderly"
         if told.verdict.deliver and serial in durable and knows and told.verdict.attempt == 1:
             raise BrokenPromiseError("repeated", f"{entry} comes again, and the disk knew it")
 
     def _was_recognised(self, group: str, serial: int) -> bool:
-        """Whether a record with a strange time comes again that was known for a duplicate before: its log was taken for another one since.
+        """Whether a record with a strange time comes again that was known for a duplicate before.
 
-        Then a later mark of its ID may have outlived the completion before it, and says nothing of the record.
+        Its log was taken for another one since. Then a later mark of its ID may have outlived the completion
+        before it, and says nothing of the record.
         """
         return self._world.times != "orderly" and (group, serial) in self._duplicates
 

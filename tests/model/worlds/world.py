@@ -21,8 +21,9 @@ LONG = Window(seconds=100)
 class World:
     """One world. Numbers between 0 and 1 are chances, of each step or each record.
 
-    ``hosts``: machines with a disk of their own, on each of which every group has a consumer; with ``one_disk`` there is one
-    disk for all of them. ``parking`` is how many records of a partition may wait in memory (None: as in production).
+    ``hosts``: machines with a disk of their own, on each of which every group has a consumer; with ``one_disk``
+    there is one disk for all of them. ``parking`` is how many records of a partition may wait in memory (None: as
+    in production).
     """
 
     window: Window = BRIEFLY

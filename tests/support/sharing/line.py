@@ -25,7 +25,10 @@ class Memory(MemoryClaimStore):
         return dict(self._entries)
 
     def restart(self, kept: dict[bytes, object]) -> tuple[set[bytes], set[bytes]]:
-        """Start again with what was on the disk; return the claims, and the marks, that it no longer knows as it did."""
+        """Start again with what was on the disk.
+
+        Return the claims, and the marks, that it no longer knows as it did.
+        """
         claims = self.claims()
         forgotten = {key for key, entry in self._entries.items() if kept.get(key) != entry}
         self._entries.clear()

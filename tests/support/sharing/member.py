@@ -1,4 +1,7 @@
-"""One consumer of those that share a memory: the engine, its claims and its queues, put together as the drop-in consumer does it."""
+"""One consumer of those that share a memory.
+
+The engine, its claims and its queues, put together as the drop-in consumer does it.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ WALL_S = 10**6
 
 @dataclass
 class Life:
-    """How a consumer is used: whether it completes by asking for more, and whether what is completed waits for the next commit."""
+    """How a consumer is used.
+
+    Whether it completes by asking for more, and whether what is completed waits for the next commit.
+    """
 
     implicit: bool
     lazy: bool
@@ -186,7 +192,10 @@ class Member(Watched):
     # --- asking for messages -------------------------------------------------------------------------------------
 
     def poll(self, count: int, amounts: list[int], *, prefetched: bool = False) -> None:
-        """Ask for messages: at most so many, of what the client has fetched by then (so many of each partition, in turns)."""
+        """Ask for messages, at most so many, of what the client has fetched by then.
+
+        It has so many of each partition, in turns.
+        """
         if self.life.implicit:
             for given in self.has.values():
                 self._handle(given)

@@ -4,8 +4,8 @@ It knows the promises of `docs/shared-store.md` and nothing of how they are kept
 log does: which of two consumers handles a message depends on their order in time.
 
 credit
-    one more handling of a message that a fault excuses. A fault gives one for each handling that others could not hear of, or that was
-    forgotten; each handling that is not the first within a window takes one.
+    one more handling of a message that a fault excuses. A fault gives one for each handling that others could not
+    hear of, or that was forgotten; each handling that is not the first within a window takes one.
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ class Given:
 class Watched:
     """The half of a consumer that is looked at.
 
-    ``has``: what its application has in hand. ``untold``: what it handled and the server was not told of; ``excused``: of these what may
-    be handled elsewhere. ``rows``: records that were judged, and whose partitions did not go while they were parked.
+    ``has``: what its application has in hand. ``untold``: what it handled and the server was not told of;
+    ``excused``: of these what may be handled elsewhere. ``rows``: records that were judged, and whose partitions
+    did not go while they were parked.
     """
 
     world: World

@@ -1,4 +1,7 @@
-"""Consumers of one or two groups, the topics that they read, and the memory that they share; time passes when somebody says so."""
+"""Consumers of one or two groups, the topics that they read, and the memory that they share.
+
+Time passes when somebody says so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a walk goes over: a topic, the consumers of a group, their stores; and the plain run that tells what is left in the end."""
+"""What a walk goes over: a topic, the consumers of a group, their stores.
+
+And the plain run that tells what is left in the end.
+"""
 
 from __future__ import annotations
 

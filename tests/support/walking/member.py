@@ -251,7 +251,10 @@ class Member:
             self.oracle.jump(number, target, surely=how == "ok")
 
     def place_at(self, offsets: dict[int, int | None], name: str = "assign") -> None:
-        """Assign partitions; with an offset that is a jump. All that is in hand comes again, but where some are added."""
+        """Assign partitions; with an offset that is a jump.
+
+        All that is in hand comes again, but where some are added.
+        """
         going = list(self.oracle.log) if name == "assign" else []
         places = [
             TopicPartition(self.topic, n) if o is None else TopicPartition(self.topic, n, o)

@@ -105,7 +105,10 @@ class Oracle:
     def end_given(
         self, owner: int, below: dict[int, int] | None, *, before_call: int | None = None, surely: bool = True
     ) -> None:
-        """A call completed what an application has, below these offsets, or all of it; ``before_call``: but for what came last."""
+        """A call completed what an application has, below these offsets, or all of it.
+
+        ``before_call``: but for what came last.
+        """
         for number, held in self.given.items():
             end = len(self.log[number]) if below is None else below.get(number, 0)
             for offset in [o for o in held if o < end]:
@@ -136,7 +139,8 @@ class Oracle:
     def jump(self, number: int, target: int, *, surely: bool = True) -> None:
         """The application set a partition elsewhere: what lies before and is not completed is its own choice."""
         if self.missing(number, target) or self.skipped[number] & set(range(target)) or not surely:
-            # Behind a gap in its history the store knows less, as it does where it goes back before that without a commit.
+            # Behind a gap in its history the store knows less, as it does where it goes back before that without a
+            # commit.
             self.sure[number].clear()
         else:
             self.sure[number] = {o for o in self.sure[number] if o < target}
@@ -181,7 +185,8 @@ class Oracle:
     def _hidden(self, number: int, end: int) -> set[int]:
         """Return the records that may be hidden: an earlier one with their ID was completed, within the window.
 
-        By time a duplicate is a sighting too, by count it is none: so each record is known with the accepted ones behind it.
+        By time a duplicate is a sighting too, by count it is none: so each record is known with the accepted ones
+        behind it.
         """
         log, sources = self.log[number], dict[int, set[int]]()
         for offset in range(end):

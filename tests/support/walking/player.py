@@ -236,8 +236,10 @@ class Player(Course):
         self._end(self.member)
         consumer, here = self.member.consumer, self.member.at({0: 0})
         calls: tuple[tuple[Any, ...], ...] = (
-            (consumer.poll, 0), (consumer.consume, 1, 0), (consumer.commit,), (consumer.seek, here[0]), (consumer.pause, here),
-            (consumer.assign, here), (consumer.unassign,), (consumer.position, here), (consumer.run, print), (consumer.unsubscribe,),
+            (consumer.poll, 0), (consumer.consume, 1, 0), (consumer.commit,), (consumer.seek, here[0]),
+            (consumer.pause, here),
+            (consumer.assign, here), (consumer.unassign,), (consumer.position, here), (consumer.run, print),
+            (consumer.unsubscribe,),
             (consumer.subscribe, [self.topic]), (consumer.store_offsets, None, here), (next, iter(consumer)),
             (consumer.incremental_assign, here), (consumer.resume, here), (consumer.incremental_unassign, here),
         )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Walks through the consumer's calls, invented from a seed and written down so that any part of one can be walked again."""
+"""Walks through the consumer's calls, invented from a seed.
+
+They are written down so that any part of one can be walked again.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,8 @@ class Walk:
 
 _ALWAYS = {"poll": 10, "consume": 5}
 _OFTEN = {
-    "glance": 3, "iterate": 2, "complete": 4, "complete all": 3, "complete twice": 1, "complete foreign": 1, "release": 3, "release twice": 1,
+    "glance": 3, "iterate": 2, "complete": 4, "complete all": 3, "complete twice": 1, "complete foreign": 1,
+    "release": 3, "release twice": 1,
     "once": 3, "once fails": 2, "commit": 3, "commit message": 2, "commit offsets": 2, "store message": 2,
     "store offsets": 2, "pause": 3, "resume": 3, "ask": 2, "produce": 2, "run": 3, "commit refused": 1,
 }  # fmt: skip

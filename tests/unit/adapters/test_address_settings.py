@@ -47,7 +47,10 @@ def test_what_a_match_matches(match: str, yes: list[str], no: list[str]) -> None
 
 
 def test_the_most_specific_match_wins() -> None:
-    """An address before wildcards, one word before any, the longer text of those with any, a word before a wildcard from the left."""
+    """An address before wildcards, one word before any.
+
+    Then the longer text of those with any, a word before a wildcard from the left.
+    """
     addresses = {"#": 1, "my.#": 2, "my.destination.#": 3, "my.*": 4, "*.destination": 5, "my.destination": 6}
     asked = ["my.destination", "my.else", "other.destination", "my.destination.eu", "my.a.b", "alone"]
     assert [size_for(topic, addresses) for topic in asked] == [6, 4, 5, 3, 2, 1]

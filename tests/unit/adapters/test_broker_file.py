@@ -15,7 +15,8 @@ ARTEMIS = """\
 <?xml version='1.0'?>
 <!-- as `artemis create` writes it, shortened -->
 <configuration xmlns="urn:activemq" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"
-               xmlns:xi="http://www.w3.org/2001/XInclude" xsi:schemaLocation="urn:activemq /schema/artemis-configuration.xsd">
+               xmlns:xi="http://www.w3.org/2001/XInclude" \
+xsi:schemaLocation="urn:activemq /schema/artemis-configuration.xsd">
    <core xmlns="urn:activemq:core" xsi:schemaLocation="urn:activemq:core ">
       <name>0.0.0.0</name>
       <persistence-enabled>true</persistence-enabled>
@@ -106,14 +107,18 @@ def test_what_a_file_does_not_say_is_as_the_broker_has_it(
     path = written(tmp_path, "<configuration/>")
     assert artemis.from_broker_xml(path).lookup == artemis.duplicate_detection()
     assert hornetq.from_configuration_xml(str(path)).lookup == hornetq.duplicate_detection()
-    assert artemis.from_broker_xml(path, id="key").lookup == artemis.duplicate_detection(id="key")  # type: ignore[arg-type]
+    read = artemis.from_broker_xml(path, id="key")  # type: ignore[arg-type]
+    assert read.lookup == artemis.duplicate_detection(id="key")  # type: ignore[arg-type]
     assert artemis.from_broker_xml(path).not_carried_over == ()
     assert caplog.records == []
 
 
 def test_the_setting_with_a_size_counts_before_a_closer_one_without(tmp_path: Path) -> None:
     """Settings are laid over each other: what the closer one does not say is as the next one has it."""
-    settings = '<address-setting match="#"><id-cache-size>9</id-cache-size></address-setting><address-setting match="a.#"/>'
+    settings = (
+        '<address-setting match="#"><id-cache-size>9</id-cache-size></address-setting><address-setting '
+        'match="a.#"/>'
+    )
     found = artemis.from_broker_xml(
         written(
             tmp_path,
@@ -126,7 +131,10 @@ def test_the_setting_with_a_size_counts_before_a_closer_one_without(tmp_path: Pa
 def test_a_broker_with_another_syntax(tmp_path: Path) -> None:
     """Its characters are taken over."""
     syntax = "<wildcard-addresses><delimiter>/</delimiter><any-words>&gt;</any-words></wildcard-addresses>"
-    setting = '<address-settings><address-setting match="a/&gt;"><id-cache-size>9</id-cache-size></address-setting></address-settings>'
+    setting = (
+        "<address-settings><address-setting "
+        'match="a/&gt;"><id-cache-size>9</id-cache-size></address-setting></address-settings>'
+    )
     found = artemis.from_broker_xml(
         written(tmp_path, f"<configuration><core>{syntax}{setting}</core></configuration>")
     )
@@ -221,22 +229,39 @@ HOSTILE: dict[str, str | bytes] = {
     "a placeholder": core("<id-cache-size>${ids:20000}</id-cache-size>"),
     "twice": core("<id-cache-size>1</id-cache-size><id-cache-size>2</id-cache-size>"),
     "no flag": core("<persist-id-cache>yes</persist-id-cache>"),
-    "no match": core("<address-settings><address-setting><id-cache-size>5</id-cache-size></address-setting></address-settings>"),
+    "no match": core(
+        "<address-settings>"
+        "<address-setting><id-cache-size>5</id-cache-size></address-setting>"
+        "</address-settings>"
+    ),
     "a bad match": core(
-        '<address-settings><address-setting match="a.#.b"><id-cache-size>5</id-cache-size></address-setting></address-settings>'
+        "<address-settings>"
+        '<address-setting match="a.#.b"><id-cache-size>5</id-cache-size></address-setting>'
+        "</address-settings>"
     ),
     "a placeholder in a match": core(
-        '<address-settings><address-setting match="${queue}"><id-cache-size>5</id-cache-size></address-setting></address-settings>'
+        "<address-settings>"
+        '<address-setting match="${queue}"><id-cache-size>5</id-cache-size></address-setting>'
+        "</address-settings>"
     ),
     "a negative size of a match": core(
-        '<address-settings><address-setting match="a"><id-cache-size>-5</id-cache-size></address-setting></address-settings>'
+        "<address-settings>"
+        '<address-setting match="a"><id-cache-size>-5</id-cache-size></address-setting>'
+        "</address-settings>"
     ),
-    "another namespace": "<x:configuration xmlns:x='urn:x'><x:core><x:id-cache-size>7</x:id-cache-size></x:core></x:configuration>",
+    "another namespace": (
+        "<x:configuration xmlns:x='urn:x'>"
+        "<x:core><x:id-cache-size>7</x:id-cache-size></x:core>"
+        "</x:configuration>"
+    ),
     "a very long namespace": f"<configuration xmlns='{'x' * 5000}'/>",
     "two cores": "<configuration><core/><core><id-cache-size>8</id-cache-size></core></configuration>",
     "two lists of settings": core("<address-settings/><address-settings/>"),
     "two lists of characters": core("<wildcard-addresses/><wildcard-addresses/>"),
-    "a match with two sizes": core(f"<address-settings>{sized('a')}{sized('a', '<id-cache-size>8</id-cache-size>')}</address-settings>"),
+    "a match with two sizes": core(
+        f"<address-settings>{sized('a')}"
+        f"{sized('a', '<id-cache-size>8</id-cache-size>')}</address-settings>"
+    ),
     "a match with a size and without": core(f"<address-settings>{sized('a')}{sized('a', '')}</address-settings>"),
     "three markers": core("<literal-match-markers>(#)</literal-match-markers>"),
     "two characters": core("<wildcard-addresses><delimiter>..</delimiter></wildcard-addresses>"),

@@ -29,7 +29,10 @@ def transact(
     commits: bool,
     told: bool = True,
 ) -> list[int]:
-    """Handle batches in one transaction, as `KeptOffsets` does; return what was new. A transaction that is not told seems to have failed."""
+    """Handle batches in one transaction, as `KeptOffsets` does; return what was new.
+
+    A transaction that is not told seems to have failed.
+    """
     transaction, now, new = object(), database.kept, []
     for batch in batches:
         offsets = list(batch)

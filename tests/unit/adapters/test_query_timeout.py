@@ -120,7 +120,10 @@ def test_a_driver_without_a_socket_is_left_alone() -> None:
 
 
 def test_the_thread_lives_as_long_as_who_asks() -> None:
-    """It ends when that is closed, and begins anew with the next question; what nobody closes it does not keep alive."""
+    """It ends when that is closed, and begins anew with the next question.
+
+    What nobody closes it does not keep alive.
+    """
     before = watchers()
     timeout = QueryTimeout(_FOREVER_S)
     assert watchers() == before

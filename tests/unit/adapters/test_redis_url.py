@@ -11,7 +11,8 @@ from dedup_sdk import ConfigurationError
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis://me:hunter2@host/0?nonsense=1", r"the option nonsense=\*\*\*, which redis:// does not have; leave it out"),
+        ("redis://me:hunter2@host/0?nonsense=1",
+         r"the option nonsense=\*\*\*, which redis:// does not have; leave it out"),
         ("redis://host/0?socket_timeout=abc", "the option socket_timeout='abc'; give seconds above 0"),
         ("redis://host/0?socket_timeout=", "the option socket_timeout=''; give seconds above 0"),
         ("redis://host/0?socket_timeout=nan", "socket_timeout='nan'"),

@@ -79,7 +79,8 @@ def test_what_is_no_id_does_not_compare(other: Any) -> None:
         ONE.upper(), "Rmid1" + ONE[5:], "rmid2" + ONE[5:], ONE[6:], ONE.replace("-", "_"), ONE.replace("-", ""),
         "rmid1:3b2022-5d86a922c7-00000000-000001f2", "rmid1:3b202-25d86a922c7-000000000-00001f2",
         ONE.replace("f2", "g2"), ONE.replace("f2", "0x"), ONE.replace("1f2", "+f2"), ONE.replace("1f2", "1_2"),
-        ONE.replace("1f2", "-f2"), ONE.replace("2", "\N{ARABIC-INDIC DIGIT TWO}"), ONE.replace("2", "\N{FULLWIDTH DIGIT TWO}"), "rmid1:" + "-" * 35, "9" * 1_000_000,
+        ONE.replace("1f2", "-f2"), ONE.replace("2", "\N{ARABIC-INDIC DIGIT TWO}"),
+        ONE.replace("2", "\N{FULLWIDTH DIGIT TWO}"), "rmid1:" + "-" * 35, "9" * 1_000_000,
     ],
     ids=lambda text: repr(text[:50]) + str(len(text)),
 )  # fmt: skip

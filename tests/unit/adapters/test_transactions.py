@@ -1,4 +1,7 @@
-"""Transactions as Artemis and HornetQ define them, as vectors: what is rejected, what is remembered, and which slots are taken."""
+"""Transactions as Artemis and HornetQ define them, as vectors.
+
+They say what is rejected, what is remembered, and which slots are taken.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ BROKERS = [artemis, hornetq]
 
 
 def sent(broker: ModuleType, size: int, transactions: list[str]) -> list[str]:
-    """Send transactions, each the IDs of its messages (``-`` has none), with a ring of so many; return those that are delivered."""
+    """Send transactions, each the IDs of its messages (``-`` has none), with a ring of so many.
+
+    Return those that are delivered.
+    """
     dedup = broker.duplicate_detection(id_cache_size=size, unit=header("tx"))
     engine, offset, delivered = Deduplicator(dedup), 0, []
     for number, idents in enumerate(transactions):
@@ -39,14 +45,17 @@ def sent(broker: ModuleType, size: int, transactions: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("size", "transactions", "delivered"),
     [
-        pytest.param(9, ["a", "bca", "b", "c"], ["a", "b", "c"], id="one duplicate rejects all, and nothing of it is remembered"),
+        pytest.param(9, ["a", "bca", "b", "c"], ["a", "b", "c"],
+                     id="one duplicate rejects all, and nothing of it is remembered"),
         pytest.param(9, ["a-", "-b-", "--", "a"], ["a-", "-b-", "--"], id="one message with an ID is enough"),
         pytest.param(9, ["aba", "a", "b"], ["aba"], id="an ID twice in one transaction is no duplicate"),
-        pytest.param(2, ["abcd", "c", "d", "a", "c"], ["abcd", "a", "c"], id="of more IDs than slots the last are left"),
+        pytest.param(2, ["abcd", "c", "d", "a", "c"], ["abcd", "a", "c"],
+                     id="of more IDs than slots the last are left"),
         pytest.param(1, ["ab", "b", "a", "b"], ["ab", "a", "b"], id="of a ring of one the very last"),
         pytest.param(2, ["a", "b", "xa", "a", "b"], ["a", "b"], id="a rejected one takes no slot"),
         pytest.param(2, ["a", "b", "xb", "c", "b", "a"], ["a", "b", "c", "a"], id="nor does it make its IDs younger"),
-        pytest.param(3, ["ab", "cd", "a", "b", "d"], ["ab", "cd", "a", "b"], id="slots are taken in the order of the messages"),
+        pytest.param(3, ["ab", "cd", "a", "b", "d"], ["ab", "cd", "a", "b"],
+                     id="slots are taken in the order of the messages"),
     ],
 )  # fmt: skip
 def test_transactions(broker: ModuleType, size: int, transactions: list[str], delivered: list[str]) -> None:

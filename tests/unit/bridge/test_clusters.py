@@ -50,7 +50,8 @@ class Ends:
     [
         (["1"], ["1"], None), (["1"], ["2"], "t"), (["1"], [NONE], "t"), ([NONE], ["2"], "t"), ([NONE], [NONE], None),
         # What may not be seen, and what has no ID, tells nothing.
-        ([FORBIDDEN], ["1"], None), ([str(Uuid(0, 0))], ["1"], None), ([str(Uuid(0, 0))], [NONE], None), ([None], ["1"], None),
+        ([FORBIDDEN], ["1"], None), ([str(Uuid(0, 0))], ["1"], None), ([str(Uuid(0, 0))], [NONE], None),
+        ([None], ["1"], None),
         # A broker that had not heard of it.
         (["1"], [NONE, "1"], None), (["1", "2"], ["2"], None),
     ],

@@ -25,7 +25,10 @@ def name(of: Any) -> bytes:
 
 
 def test_an_id_says_where_a_record_lies() -> None:
-    """Cluster, topic, partition, offset, timestamp, leader epoch and a hash of the content: the format that targets hold."""
+    """Cluster, topic, partition, offset, timestamp, leader epoch and a hash of the content.
+
+    The format that targets hold.
+    """
     empty = b"f56935cf5cb88727"
     assert name(message()) == b"c1.orders-2-5@1700000000000.." + empty
     assert name(message(timestamp=(2, T0 + 1), leader_epoch=7)) == b"c1.orders-2-5@1700000000001.7." + empty

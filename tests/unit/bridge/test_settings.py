@@ -81,15 +81,22 @@ def test_what_is_set_by_us() -> None:
     client = source_settings({"bootstrap.servers": "a:1"}, "g", reports_ends=False)
     assert client == {
         "bootstrap.servers": "a:1", "group.id": "g", "enable.auto.commit": False, "auto.offset.reset": "earliest",
-        "partition.assignment.strategy": "cooperative-sticky", "topic.blacklist": "^__.*", "enable.partition.eof": False,
+        "partition.assignment.strategy": "cooperative-sticky", "topic.blacklist": "^__.*",
+        "enable.partition.eof": False,
     }  # fmt: skip
-    assert "partition.assignment.strategy" not in source_settings({"group.protocol": "consumer"}, "g", reports_ends=False)  # fmt: skip
-    assert source_settings({"auto.offset.reset": "error"}, "g", reports_ends=True)["auto.offset.reset"] == "error"  # fmt: skip
+    assert "partition.assignment.strategy" not in source_settings(
+        {"group.protocol": "consumer"}, "g", reports_ends=False
+    )
+    assert (
+        source_settings({"auto.offset.reset": "error"}, "g", reports_ends=True)["auto.offset.reset"]
+        == "error"
+    )
     target = target_settings(
         {"bootstrap.servers": "b:1", "transactional.id": "mine", "partitioner": "murmur2"}
     )
     assert target.client == {
-        "bootstrap.servers": "b:1", "partitioner": "murmur2", "enable.idempotence": True, "transaction.timeout.ms": 15_000
+        "bootstrap.servers": "b:1", "partitioner": "murmur2", "enable.idempotence": True,
+        "transaction.timeout.ms": 15_000
     }  # fmt: skip
     assert (target.transactional_id, target.scatters_empty_keys) == ("mine", False)
     assert "hunter2" not in repr(target_settings({"sasl.password": "hunter2"}))

@@ -59,7 +59,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 def begin(placing: SourcePartitions) -> list[tuple[object, object]]:
     """Ask where what waits begins."""
-    return [(place, start.offset) for place, start in placing.start_positions(Group(), {})]  # type: ignore[arg-type]  # as far as it is asked
+    # A group as far as it is asked.
+    return [(place, start.offset) for place, start in placing.start_positions(Group(), {})]  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -71,7 +72,10 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 
 def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: SetClock) -> None:
-    """It names the topic that is gone; what others copied of the new one would be copied again, under names of the old one."""
+    """It names the topic that is gone.
+
+    What others copied of the new one would be copied again, under names of the old one.
+    """
     placing = SourcePartitions({}, lambda: "cluster", ["orders"], BridgeCounters())
     placing.add([PLACE])
     answers.next = OLD
@@ -84,7 +88,10 @@ def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: Se
 
 
 def test_two_answers_that_agree_are_believed(answers: Answers, clock: SetClock) -> None:
-    """When the second was asked for a while after the first; an answer between them that says something else begins the time anew."""
+    """When the second was asked for a while after the first.
+
+    An answer between them that says something else begins the time anew.
+    """
     placing = SourcePartitions({}, lambda: "cluster", ["orders"], BridgeCounters())
     placing.add([PLACE])
     another = log_name("cluster", "another")

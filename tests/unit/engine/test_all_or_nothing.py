@@ -49,7 +49,7 @@ def kinds(deduplicator: Deduplicator, batch: list[Record]) -> list[str]:
 
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_look_up_that_fails_admits_nothing(monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
-    """Whichever partition's store cannot be read, no record of either is in flight, and the next try gets all verdicts."""
+    """Whichever partition's store cannot be read, no record of either is in flight. The next try gets all verdicts."""
     deduplicator = engine(MemoryStore())
     kinds(deduplicator, records(0, 1))
     deduplicator.complete(records(0, 1))
@@ -102,7 +102,10 @@ def test_a_partition_that_cannot_be_opened_admits_nothing() -> None:
 
 
 def test_a_write_that_fails_after_judging_is_told_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verdicts that are known are given; that duplicates could not be written is raised before anything else is admitted."""
+    """Verdicts that are known are given.
+
+    That duplicates could not be written is raised before anything else is admitted.
+    """
     deduplicator = engine(MemoryStore())
     kinds(deduplicator, records(0, 1))
     deduplicator.complete(records(0, 1))

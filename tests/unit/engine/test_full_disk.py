@@ -29,7 +29,12 @@ HOUR_MS = 3_600_000
 def engine(store: KeyStore, **settings: object) -> Deduplicator:
     """An engine with a window of a day, whose clock stands where the records are."""
     strategy = Lookup(id=key(), window=Window(hours=24))
-    return Deduplicator(strategy, store, clock=lambda: (START_MS + 1_000 * HOUR_MS) / 1000, **settings)  # type: ignore[arg-type]
+    return Deduplicator(
+        strategy,
+        store,
+        clock=lambda: (START_MS + 1_000 * HOUR_MS) / 1000,
+        **settings,  # type: ignore[arg-type]
+    )
 
 
 def records(begin: int, end: int, *, partition: int = 0, ids: int = 0, step_ms: int = 1) -> list[Record]:
@@ -113,7 +118,10 @@ def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
 
 
 def test_an_owner_that_waits_for_room_forgets_nothing() -> None:
-    """With ``forgets_unwritten=False`` even far more marks than may be in memory are known, and written when there is room."""
+    """With ``forgets_unwritten=False`` even far more marks than may be in memory are known.
+
+    They are written when there is room.
+    """
     store = FullStore()
     deduplicator = engine(keeping(10, store), bears_full_disk=True, forgets_unwritten=False)
     kinds(deduplicator, records(0, 10))
@@ -144,7 +152,10 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The store stays below its limit, forgets what reaches back farthest, in whichever partition, and says what it still knows."""
+    """The store stays below its limit, and says what it still knows.
+
+    It forgets what reaches back farthest, in whichever partition.
+    """
     limit = 3_000_000
     store = RocksStore(tmp_path, max_disk=limit, generation_marks=5_000)
     deduplicator = engine(keeping(5_000, store))
@@ -210,7 +221,7 @@ def test_without_a_limit_nothing_is_shed(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_beginning_owed_is_not_written_beside_a_later_one() -> None:
-    """A recovery that begins again, because the log was cut under it, does not remember what its first round had folded."""
+    """A recovery that begins again, for the log was cut under it, does not remember what its first round folded."""
     deduplicator = Deduplicator(
         Lookup(id=key(), window=Window(hours=1)), store=MemoryStore(), bears_full_disk=True
     )

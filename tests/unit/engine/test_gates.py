@@ -85,7 +85,10 @@ class Keeper:
 
 
 def test_what_a_gate_holds_back_is_in_flight() -> None:
-    """A released ID waits at the gate: its copies wait behind it, the watermark before it, until the gate lets it through."""
+    """A released ID waits at the gate.
+
+    Its copies wait behind it, the watermark before it, until the gate lets it through.
+    """
     keeper = Keeper()
     deduplicator = engine()
     deduplicator.share(keeper)

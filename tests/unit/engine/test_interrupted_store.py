@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("step", ["open", "close", "lose"])
 @pytest.mark.parametrize(("made", "each"), [("memory", 1), ("rocks", 17)])
 def test_a_store_opens_again_after_any_interruption(made: str, each: int, step: str, tmp_path: Path) -> None:
-    """Neither an error that somebody keeps nor the store's own lists hold it open. Every 17th place of RocksDB's, to save time."""
+    """Neither an error that somebody keeps nor the store's own lists hold it open.
+
+    Every 17th place of RocksDB's, to save time.
+    """
     store = MemoryStore() if made == "memory" else RocksStore(tmp_path)
     engine = Deduplicator(Lookup(id=key(), window=Window(days=1)), store)
     kept: list[BaseException] = []

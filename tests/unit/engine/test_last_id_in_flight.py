@@ -30,7 +30,8 @@ def test_a_repeat_of_what_is_in_flight_for_longer_than_a_window_is_a_duplicate()
     assert (kinds(settled), offsets(settled)) == (["duplicate"], [2])
 
 
-# --- what is in flight is not completed yet ---------------------------------------------------------------------------------
+# --- what is in flight is not completed yet
+# ---------------------------------------------------------------------------------
 
 
 class Stream:
@@ -59,7 +60,10 @@ class Stream:
 
 
 def test_an_id_in_flight_of_another_origin_hides_nothing_that_was_completed() -> None:
-    """Its source would begin anew, were it completed; until then the source still knows the ID, whose other one is forgotten."""
+    """Its source would begin anew, were it completed.
+
+    Until then the source still knows the ID, whose other one is forgotten.
+    """
     stream = Stream(second=True)
     stream.complete("A/1", other="one")
     assert stream.send("B/1", timestamp_ms=2 * WINDOW_MS) == "fresh"

@@ -43,7 +43,8 @@ class Lived:
     def is_in_doubt_for_long(self, offset: int) -> None:
         """See that a window does not make it known that 10 to 19 were completed; enough that is new does."""
         assert self.said(offset, 20) == "uncovered"
-        # By now every sighting inside a window is known; the source never fell silent, and does not know what it missed.
+        # By now every sighting inside a window is known; the source never fell silent, and does not know what it
+        # missed.
         for step in range(1, KNOWN_AGAIN):
             at_ms = offset + step * WINDOW_MS
             assert self.said(offset + step, 20 + 2 * step, at_ms) == "uncovered"

@@ -1,4 +1,7 @@
-"""What a second opinion knows outlives its store: by a snapshot of a consumer that lives, by a replay, through other depths."""
+"""What a second opinion knows outlives its store.
+
+By a snapshot of a consumer that lives, by a replay, through other depths.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,10 @@ EXPECTED = ["duplicate"] * COUNT
 
 
 def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
-    """Sources and looked-up marks lie in one snapshot, and come out of it as what they were; one with another strategy is not taken."""
+    """Sources and looked-up marks lie in one snapshot, and come out of it as what they were.
+
+    One with another strategy is not taken.
+    """
     engine = live(RocksStore(tmp_path / "store"))
     snapshot_store(list_partitions(tmp_path / "store"), tmp_path / "store", tmp_path / "snapshot")
     engine.shut()

@@ -40,7 +40,10 @@ def test_a_record_that_is_released_twice_is_one_attempt() -> None:
 
 
 def test_a_twin_that_a_full_disk_met_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What settled is returned, and the error raised by the next call; without anything to return it is raised at once."""
+    """What settled is returned, and the error raised by the next call.
+
+    Without anything to return it is raised at once.
+    """
     deduplicator = engine()
     first, twin = record(0, "a"), record(1, "a")
     assert kinds(deduplicator.admit([first, twin])) == ["fresh", "parked"]

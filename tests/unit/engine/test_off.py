@@ -75,7 +75,10 @@ def test_records_without_an_id_are_delivered_whatever_the_policy_says() -> None:
 
 
 def test_what_is_turned_off_is_forgotten(key_store: KeyStore) -> None:
-    """Turned on again it knows nothing of before: neither what was stored, nor what came meanwhile; that is unverified."""
+    """Turned on again it knows nothing of before: neither what was stored, nor what came meanwhile.
+
+    That is unverified.
+    """
     on, off = Window(count=3), Window.off()
     assert judged(engine(on, store=key_store), "a", "b") == ["fresh", "fresh"]
     key_store.close()
@@ -122,7 +125,10 @@ def test_observing_hides_nothing_of_it() -> None:
 
 
 def test_a_window_that_is_off_numbers_no_marks(key_store: KeyStore) -> None:
-    """Marks from a window by time that are still there are none for a ring, whatever the store was opened with in between."""
+    """Marks from a window by time that are still there are none for a ring.
+
+    It does not matter what the store was opened with in between.
+    """
     identity = Identity(cluster="c", group="g", topic="t", partition=0)
     with_time = key_store.open(identity, Window(hours=1))
     with_time.append(progress(1), marks(("a", 0, 10)))

@@ -32,7 +32,10 @@ def test_an_id_below_the_last_one_is_new_if_it_never_came() -> None:
 
 
 def test_the_same_id_in_another_partition_is_another_message() -> None:
-    """Partitions are judged apart, also one that is added later: a twin there is delivered, never dropped on a guess."""
+    """Partitions are judged apart, also one that is added later.
+
+    A twin there is delivered, never dropped on a guess.
+    """
     deduplicator = engine()
     for number in (0, 1, 2):
         assert kinds(deduplicator.admit([record(0, "a", partition=number)])) == ["fresh"]
@@ -41,7 +44,10 @@ def test_the_same_id_in_another_partition_is_another_message() -> None:
 
 
 def test_one_id_that_keeps_coming_leaves_one_mark() -> None:
-    """While its first record is in flight the others wait; when that is completed all are duplicates, and nothing of them stays."""
+    """While its first record is in flight the others wait.
+
+    When that is completed all are duplicates, and nothing of them stays.
+    """
     deduplicator = engine()
     deduplicator.admit([record(0, "a")])
     for start in range(1, 1_000, 100):

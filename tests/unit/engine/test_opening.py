@@ -66,7 +66,10 @@ def test_a_beginning_that_never_came_is_forgotten() -> None:
 def test_a_store_that_says_the_same_is_not_written_to(
     monkeypatch: pytest.MonkeyPatch, *, cut_back: bool
 ) -> None:
-    """An opening that begins with what is stored writes nothing; one that was cut back to a part of it does, before anything comes."""
+    """An opening that begins with what is stored writes nothing.
+
+    One that was cut back to a part of it does, before anything comes.
+    """
     store = MemoryStore()
     handled(store, record(0, "a"), record(1, "b"))
     opened = engine(store=store).attach("t", 0)
@@ -111,7 +114,10 @@ def test_a_record_from_the_future_begins_coverage_now() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_late_record_begins_no_coverage_before_what_was_forgotten(*, again: bool) -> None:
-    """What is not known any more may be as new as the newest record below: a record that was late does not begin before that."""
+    """What is not known any more may be as new as the newest record below.
+
+    A record that was late does not begin before that.
+    """
     store = MemoryStore()
     deduplicator = engine(Window(milliseconds=100), store=store)
     batch = [record(0, "a", 1000), record(1, "b", 2000)]
@@ -236,7 +242,10 @@ def test_what_is_forgotten_by_age_is_doubted_whatever_its_number() -> None:
 def test_a_store_whose_owner_deletes_a_log_is_locked_and_not_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who opens it looks at its logs before it is told that another one has it: one that is gone by then is no damage."""
+    """Who opens it looks at its logs before it is told that another one has it.
+
+    One that is gone by then is no damage.
+    """
     store = RocksStore(tmp_path)
     first, second = engine(store=store), engine(store=store)
     first.admit([record(0)])

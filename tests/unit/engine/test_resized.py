@@ -41,7 +41,10 @@ def run(
 
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
 def test_what_a_smaller_ring_forgot_stays_forgotten(recent_marks: int, key_store: KeyStore) -> None:
-    """Five, then two, then five again: of a, b, c, d, e the newest two are left, and the rest is delivered, and said to be in doubt."""
+    """Five, then two, then five again.
+
+    Of a, b, c, d, e the newest two are left, and the rest is delivered, and said to be in doubt.
+    """
     assert run(key_store, 5, recent_marks, *"abcde", begin=0) == ["fresh"] * 5
     assert run(key_store, 2, recent_marks, *"de", begin=5) == ["duplicate"] * 2
     assert run(key_store, 5, recent_marks, *"edcba", begin=7) == ["duplicate"] * 2 + ["unverified"] * 3
@@ -50,7 +53,10 @@ def test_what_a_smaller_ring_forgot_stays_forgotten(recent_marks: int, key_store
 @pytest.mark.parametrize("days", [0, 7], ids=["count", "both"])
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
 def test_what_a_ring_let_go_is_no_larger_ring_s(recent_marks: int, days: float, key_store: KeyStore) -> None:
-    """Three, then five: of a, b, c, d the newest three are in the larger one; that a is gone is no proof that it never came."""
+    """Three, then five: of a, b, c, d the newest three are in the larger one.
+
+    That a is gone is no proof that it never came.
+    """
     assert run(key_store, 3, recent_marks, *"abcd", begin=0, days=days) == ["fresh"] * 4
     assert run(key_store, 5, recent_marks, *"dcba", begin=4, days=days) == ["duplicate"] * 3 + ["unverified"]
     assert run(key_store, 5, recent_marks, *"aefghi", begin=8, days=days)[-1] == "fresh"

@@ -87,7 +87,7 @@ def test_a_record_of_a_large_unit_costs_as_much_as_of_a_small_one(window: Window
 
 
 def cost_beside_open_units(units: int) -> int:
-    """How many lines a record takes, and the look at the time, where so many units are open, and as many have failed."""
+    """How many lines a record takes, and the look at the time, with so many units open, and as many failed."""
     now = [1_000.0]
     dedup = engine(clock=lambda: now[0])
     dedup.admit([record(offset, f"i{offset}", f"u{offset}") for offset in range(units)])

@@ -1,4 +1,7 @@
-"""Units whose records lie in several partitions: however they end there, all of them are told apart and delivered one by one."""
+"""Units whose records lie in several partitions.
+
+However they end there, all of them are told apart and delivered one by one.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,10 @@ def test_one_that_failed_is_known_as_such_while_there_is_more_to_read() -> None:
 
 
 def test_one_that_failed_before_a_crash_is_not_waited_for_again() -> None:
-    """That one of its records was completed by itself tells it; what lies before that is delivered at once, and what comes after."""
+    """That one of its records was completed by itself tells it.
+
+    What lies before that is delivered at once, and what comes after.
+    """
     now, store = [1_000.0], MemoryStore()
     first = engine(unit=Unit(timeout=10), store=store, clock=lambda: now[0])
     records = [record(0, "a", "U"), record(1, "b", "U"), record(2, "c", "U")]
@@ -59,7 +62,10 @@ def test_one_that_failed_before_a_crash_is_not_waited_for_again() -> None:
 
 
 def test_units_begun_around_a_clock_that_is_set_back_have_the_same_time() -> None:
-    """Neither waits for when the clock is there again, nor has less; so with what failed, of which something came meanwhile."""
+    """Neither waits for when the clock is there again, nor has less.
+
+    So with what failed, of which something came meanwhile.
+    """
     now = [1_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
     dedup.admit([record(0, "a", "F"), record(1, "b", "G")])

@@ -79,7 +79,10 @@ def test_time_begins_with_the_first_record_of_a_unit() -> None:
 
 
 def test_what_comes_of_a_failed_unit_leaves_no_mark_however_often_it_was_asked() -> None:
-    """Else its end, late, would be a unit of its own, and hide the same unit when it comes again whole: y would be lost."""
+    """Else its end, late, would be a unit of its own, and hide the same unit when it comes again whole.
+
+    The ID y would be lost.
+    """
     now = [1_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
     dedup.admit([record(0, "x", "U")])
@@ -96,7 +99,10 @@ def test_what_comes_of_a_failed_unit_leaves_no_mark_however_often_it_was_asked()
 
 
 def test_a_clock_that_is_set_back_holds_no_unit() -> None:
-    """It is waited for as long as ever from then on, not until the clock is there again; what failed is forgotten likewise."""
+    """It is waited for as long as ever from then on, not until the clock is there again.
+
+    What failed is forgotten likewise.
+    """
     now = [10_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
     dedup.admit([record(0, "a", "U")])
@@ -208,7 +214,10 @@ def test_a_released_member_comes_again_by_itself() -> None:
 
 
 def test_commits_tell_no_beginning_inside_a_unit() -> None:
-    """What the log does not tell ends inside another unit: its last record would pass for all of it, although it was rejected."""
+    """What the log does not tell ends inside another unit.
+
+    Its last record would pass for all of it, although it was rejected.
+    """
     dedup = engine()
     bad = record(1, "x", "W")
     bad = Record("t", 0, 1, 1_001, headers=[*bad.headers, ("dedup-unit-size", b"none")])

@@ -39,7 +39,10 @@ def every_minute(minutes: int, again_after: int = 0, share: int = 10) -> list[Si
 def test_a_window_hides_the_duplicates_that_it_is_said_to(
     rows: list[tuple[int, int]], window_ms: int
 ) -> None:
-    """The share is never above what a consumer with that window hides, and short of it by the 3.2 % of the buckets only."""
+    """The share is never above what a consumer with that window hides.
+
+    It is short of that by the 3.2 % of the buckets only.
+    """
     now, log = 10**9, list[Sighting]()
     for offset, (name, step_ms) in enumerate(rows):
         now += step_ms
@@ -55,7 +58,10 @@ def test_a_window_hides_the_duplicates_that_it_is_said_to(
 
 
 def test_the_smallest_window_that_hides_nearly_all() -> None:
-    """Of duplicates after an hour, and one in two thousand after a day, an hour is advised: all but a thousandth are hidden."""
+    """Of duplicates after an hour, and one in two thousand after a day, an hour is advised.
+
+    All but a thousandth are hidden.
+    """
     log = every_minute(20 * 24 * 60, again_after=61)
     late = [Sighting(0, len(log), len(log) * MINUTE, log[-24 * 60].digest)]
     advice = advise(found(log + late), Window(days=7))

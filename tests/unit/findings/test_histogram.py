@@ -39,7 +39,7 @@ def test_what_lies_at_most_at_a_value_is_never_overstated(values: list[int], lim
 
 @given(NUMBERS, st.integers(0, 60))
 def test_the_bound_that_a_count_reaches(values: list[int], count: int) -> None:
-    """`value_reaching` gives a bound at or below which so many values lie, and that no value could do with less than."""
+    """`value_reaching` gives a bound at or below which so many values lie. No lower value would do."""
     bound = histogram(values).value_reaching(count)
     if count > len(values):
         assert bound is None

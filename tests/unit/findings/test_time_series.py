@@ -30,7 +30,10 @@ def test_parts_add_up_to_the_whole(records: list[int], duplicates: list[int], cu
 
 
 def test_a_long_history_has_wide_buckets() -> None:
-    """A record a minute for a year takes no more buckets than a plot can show, all of one width, in any order of adding."""
+    """A record a minute for a year takes no more buckets than a plot can show.
+
+    They are of one width, in any order of adding.
+    """
     minutes = np.arange(365 * 24 * 60) * 60_000 + 1_700_000_000_000
     whole = TimeSeries.of(minutes, minutes[::2])
     assert len(whole.starts_ms) <= MOST_BUCKETS

@@ -59,7 +59,10 @@ def test_name_and_version_are_part_of_the_rule() -> None:
 
 
 def test_the_text_names_it_and_cannot_be_read() -> None:
-    """No other process has the function: its text, as a manifest keeps it, is refused in a line that says what to do."""
+    """No other process has the function.
+
+    Its text, as a manifest keeps it, is refused in a line that says what to do.
+    """
     spec = header("tenant") + function(ANSWER, name="answer", version="2+")
     assert str(spec) == "header:tenant+function:answer@2%2B"
     assert repr(spec) == f"id_spec({str(spec)!r})"

@@ -115,7 +115,10 @@ def test_cloudevents(headers: type_headers, reason: str | None) -> None:
 def test_structured_cloudevents(
     value: bytes | None, reason: str | None, content_type: tuple[str, bytes]
 ) -> None:
-    """The attributes are members of the value then, whatever copies stand in headers; an event has one ID in both modes."""
+    """The attributes are members of the value then, whatever copies stand in headers.
+
+    An event has one ID in both modes.
+    """
     copies = [("ce_id", b"copy"), content_type, ("ce_source", b"copy")]
     binary = Record("t", 0, 1, value=value, headers=[("ce_id", b"1"), ("ce_source", b"/shop")])
     ids = id_spec("cloudevents").digests(

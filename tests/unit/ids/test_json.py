@@ -182,7 +182,7 @@ def test_depth_is_bounded_by_us() -> None:
 
 @pytest.mark.parametrize("pattern", [b'"', b'\\"', b'["', b'[\\"', b'["\\', b'{"a', b"[]\\"])
 def test_depth_of_garbage_is_linear(pattern: bytes) -> None:
-    """Garbage of a million bytes, made to look like strings without end, is refused in far less than a second a kind."""
+    """Garbage of a million bytes that looks like strings without end is refused in far less than a second a kind."""
     value = b"[" * 300 + b'"' + pattern * (1_000_000 // len(pattern))
     started = time.process_time()
     assert _one(value) == (None, "malformed")

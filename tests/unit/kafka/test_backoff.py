@@ -91,7 +91,10 @@ def test_after_a_silence_every_leader_has_to_answer_first(world: World) -> None:
 
 
 def test_a_slow_broker_is_given_the_time_it_needs(world: World) -> None:
-    """Several times what its last answer took, within bounds; the next partition's questions have the usual time again."""
+    """Several times what its last answer took, within bounds.
+
+    The next partition's questions have the usual time again.
+    """
     slow, slower, quick = Assigned("t", 0), Assigned("t", 1), Assigned("t", 2)
     world.backoff.note_silence()
     for assigned, took_s, expected_s in (
@@ -108,7 +111,10 @@ def test_a_slow_broker_is_given_the_time_it_needs(world: World) -> None:
 
 
 def test_a_partition_asks_less_and_less(world: World) -> None:
-    """What is not answered is asked again after half a second, then after twice as long each time, up to some seconds."""
+    """What is not answered is asked again after half a second.
+
+    Then it takes twice as long each time, up to some seconds.
+    """
     assigned, waits = Assigned("t", 0), []
     for _ in range(7):
         world.backoff.failed(assigned)

@@ -48,7 +48,8 @@ def completed_above(draw: st.DrawFn, at: int) -> CompletedAbove | None:
 
 
 @given(
-    st.data(), st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text(), st.text(),
+    st.data(), st.integers(0, 2**63 - 1), ERAS, st.booleans(), st.none() | st.integers(0, 10**9 - 1), st.text(),
+    st.text(),
 )  # fmt: skip
 def test_what_is_written_is_read(
     data: st.DataObject,
@@ -61,7 +62,8 @@ def test_what_is_written_is_read(
 ) -> None:
     """Every value comes back from the text beside its offset, and from none beside another one."""
     metadata = CommitMetadata(
-        low=data.draw(st.integers(0, at)), era=era, complete=complete, epoch=epoch, log=log_name(cluster, topic_id), rule=RULE,
+        low=data.draw(st.integers(0, at)), era=era, complete=complete, epoch=epoch, log=log_name(cluster, topic_id),
+        rule=RULE,
         done=data.draw(completed_above(at)),
     )  # fmt: skip
     text = metadata.text(at)
@@ -82,7 +84,8 @@ def test_the_form_does_not_change_unseen() -> None:
     assert log == "286eb19735e4bcb8"
     assert log_name("kraft-1", "") == "286eb197"
     metadata = CommitMetadata(
-        low=1200, era="5f0c9a", complete=True, epoch=7, log=log, rule=RULE, done=CompletedAbove(((1302, 1303), (1305, 1310)), WITNESS)
+        low=1200, era="5f0c9a", complete=True, epoch=7, log=log, rule=RULE,
+        done=CompletedAbove(((1302, 1303), (1305, 1310)), WITNESS)
     )  # fmt: skip
     head = "dedup/2 at=1300 fingerprint=286eb19735e4bcb8.90c2e5d1aabb0c4d low=1200 complete=1 era=5f0c9a epoch=7 "
     assert metadata.text(1300).startswith(head)
@@ -96,7 +99,10 @@ def test_the_form_does_not_change_unseen() -> None:
 
 
 def test_a_text_is_of_one_log() -> None:
-    """Another cluster or another topic ID makes another name; where either side does not say, a text is believed as ever."""
+    """Another cluster or another topic ID makes another name.
+
+    Where either side does not say, a text is believed as ever.
+    """
     here, there, anew = log_name("one", "t1"), log_name("two", "t1"), log_name("one", "t2")
     assert len({here, there, anew, ""}) == 4
     metadata = CommitMetadata(low=0, log=here)
@@ -124,9 +130,12 @@ PLAIN = f"dedup/2 at=9 fingerprint=.{RULE} low=1 complete=1 era="
     [
         None, "", "dedup/1 low=1 era= complete=1", PLAIN + "\n", " " + PLAIN, PLAIN + " more=2", PLAIN + " epoch=-1",
         PLAIN.replace("low=1", "low=-1"), PLAIN.replace("low=1", "low=10"), PLAIN.replace("complete=1", "complete=2"),
-        PLAIN.replace("at=9", "at=09 "), PLAIN.replace("at=9 ", ""), PLAIN.replace(RULE, RULE[:-1]), PLAIN.replace(RULE, RULE.upper()),
-        PLAIN.replace("fingerprint=.", "fingerprint=deadbee."), PLAIN.replace("low=1", "low=\u0661"), PLAIN + "UPPER", PLAIN + "a" * 33,
-        PLAIN + "../..", PLAIN + " done=", PLAIN + " done=eNpjYmRmBQAAFQAL", PLAIN + " done=eNpjYmRmBQAAFQAL.1.5d0c77e15d0c77e",
+        PLAIN.replace("at=9", "at=09 "), PLAIN.replace("at=9 ", ""), PLAIN.replace(RULE, RULE[:-1]),
+        PLAIN.replace(RULE, RULE.upper()),
+        PLAIN.replace("fingerprint=.", "fingerprint=deadbee."), PLAIN.replace("low=1", "low=\u0661"),
+        PLAIN + "UPPER", PLAIN + "a" * 33,
+        PLAIN + "../..", PLAIN + " done=", PLAIN + " done=eNpjYmRmBQAAFQAL",
+        PLAIN + " done=eNpjYmRmBQAAFQAL.1.5d0c77e15d0c77e",
         PLAIN + " done=AAAA.1.5d0c77e15d0c77e1", PLAIN + " done=eNoDAAAAAAE.1.5d0c77e15d0c77e1", "{}", "NULL", "\x00",
     ],
 )  # fmt: skip
@@ -225,7 +234,8 @@ def test_a_text_counts_where_it_was_committed(group: str, topic: str, partition:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (None, Void.NO_TEXT), ("", Void.NO_TEXT), ("mine", Void.NO_TEXT), ("dedup/1 low=1 era= complete=1", Void.OTHER_FORMAT),
+        (None, Void.NO_TEXT), ("", Void.NO_TEXT), ("mine", Void.NO_TEXT),
+        ("dedup/1 low=1 era= complete=1", Void.OTHER_FORMAT),
         ("dedup/3 at=5", Void.OTHER_FORMAT), (CommitMetadata(low=1).text(4), Void.OTHER_OFFSET),
         (CommitMetadata(low=9).text(5), Void.UNREADABLE), (CommitMetadata(low=1).text(5) + " more=2", Void.UNREADABLE),
         (unsealed(sealed(CommitMetadata(low=1).text(5), "g", "t", 0), "g", "t", 1), Void.OTHER_OWNER),

@@ -36,7 +36,10 @@ def test_a_truncated_log_is_read_on_from_where_it_parts(reset: Reset) -> None:
 
 @pytest.mark.parametrize("window", [Window(count=4), Window(count=4, days=1)])
 def test_a_count_window_does_not_vouch_for_numbers_of_lost_records(window: Window) -> None:
-    """IDs that the log no longer has took numbers, and put others out of the window: these are delivered in doubt, until it has filled."""
+    """IDs that the log no longer has took numbers, and put others out of the window.
+
+    These are delivered in doubt, until it has filled.
+    """
     cluster = Cluster([*LOG])
     memory = lived(cluster, window)
     cluster.log[3:] = []
@@ -74,7 +77,10 @@ def test_records_with_an_id_are_not_repeated_for_those_without() -> None:
 
 
 def test_old_timestamps_are_handled_where_the_log_parts() -> None:
-    """A new record may be older than the window (a mirror sent it): that nobody remembers it does not mean that it was handled."""
+    """A new record may be older than the window (a mirror sent it).
+
+    That nobody remembers it does not mean that it was handled.
+    """
     day_ms = 86_400_000
     cluster = Cluster([*LOG])
     memory = lived(cluster)
@@ -120,7 +126,7 @@ def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
 
 
 def test_what_grows_behind_a_truncation_is_handled() -> None:
-    """Nothing above the place where the log parts is taken for completed, though the store knew of completions there."""
+    """Nothing above the place where the log parts is taken for completed, though the store knew completions there."""
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     del cluster.log[2:]
@@ -179,7 +185,10 @@ def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() 
 
 @pytest.mark.parametrize("more", [[], [b"y"], [b"y", b"z", b"a"]])
 def test_a_log_that_was_cut_above_the_commit_and_grew_again_is_noticed(more: list[bytes | None]) -> None:
-    """Nobody committed what the store knows to be completed, so only the records themselves tell that they are others."""
+    """Nobody committed what the store knows to be completed.
+
+    So only the records themselves tell that they are others.
+    """
     cluster = Cluster([*LOG])
     memory = killed(cluster)
     cluster.log[4:] = [b"v", b"w", *more]
@@ -240,7 +249,10 @@ def test_what_was_folded_has_no_epoch_of_before() -> None:
 
 
 def test_an_id_of_the_lost_part_waits_for_nobody() -> None:
-    """The mark of a lost record lies where another one is in flight: a message with its ID is not parked behind that one."""
+    """The mark of a lost record lies where another one is in flight.
+
+    A message with its ID is not parked behind that one.
+    """
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log[3:] = [b"x"]
@@ -278,7 +290,10 @@ def test_a_dead_letter_casts_no_doubt() -> None:
 
 
 def test_after_a_kill_an_intact_log_is_no_event() -> None:
-    """What the store knows beyond the commit stays completed: records without an ID and old ones do not cast doubt on it."""
+    """What the store knows beyond the commit stays completed.
+
+    Records without an ID and old ones do not cast doubt on it.
+    """
     day_ms = 86_400_000
     cluster = Cluster([*LOG, b"old", None, b"a", None], times={6: -2 * day_ms})
     memory = killed(cluster)
@@ -289,7 +304,10 @@ def test_after_a_kill_an_intact_log_is_no_event() -> None:
 
 @pytest.mark.parametrize("same_at_the_end", [False, True], ids=["another-record", "the-same-record"])
 def test_a_log_restored_from_a_backup_is_another_one(*, same_at_the_end: bool) -> None:
-    """At the same leader epoch, with the group's offset of then: what came instead is handled, whether or not the last record differs."""
+    """At the same leader epoch, with the group's offset of then.
+
+    What came instead is handled, whether or not the last record differs.
+    """
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log[2:] = [b"x", None, b"y", LOG[5] if same_at_the_end else b"w", b"z"]
@@ -303,7 +321,10 @@ def test_a_log_restored_from_a_backup_is_another_one(*, same_at_the_end: bool) -
 
 
 def test_what_only_a_store_knows_is_not_committed_before_it_is_read() -> None:
-    """The log of a restored broker ends with the same record as before, others lie below: whoever has no store must be given them."""
+    """The log of a restored broker ends with the same record as before, others lie below.
+
+    Whoever has no store must be given them.
+    """
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log[2:] = [b"x", None, b"y", LOG[5]]
@@ -319,7 +340,10 @@ def test_what_only_a_store_knows_is_not_committed_before_it_is_read() -> None:
 
 
 def test_what_only_a_store_knows_is_committed_as_it_is_read() -> None:
-    """After a kill before a commit the group follows the reading, record by record, and then stands where the store does."""
+    """After a kill before a commit the group follows the reading, record by record.
+
+    Then it stands where the store does.
+    """
     cluster = Cluster([*LOG])
     memory = killed(cluster)
     machine = Machine(cluster, memory)
@@ -365,7 +389,10 @@ def test_an_observer_that_fails_harms_nothing() -> None:
 
 
 def test_a_store_that_was_cut_back_commits_nothing_of_a_broker_that_was_restored() -> None:
-    """It does not know the last record below its watermark any more: the marks are asked before anything is committed."""
+    """It does not know the last record below its watermark any more.
+
+    The marks are asked before anything is committed.
+    """
     cluster = Cluster([*LOG])
     memory = killed(cluster)
     backup = cluster.committed

@@ -106,7 +106,10 @@ def test_where_nothing_comes_for_a_while_it_seems_to_be_at_its_end(broker: Broke
 def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
     broker: Broker, watch: LogEnds
 ) -> None:
-    """As of a few seconds ago: that of transactions that follow one another, say. One question at a time, until its answer is reached."""
+    """As of a few seconds ago: that of transactions that follow one another, say.
+
+    One question at a time, until its answer is reached.
+    """
     assigned, broker.end = active(), 1_000_000
     for position in range(5):
         assert not watch.is_reached(assigned, position, dry=False)
@@ -161,7 +164,10 @@ def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: LogEnds) -> N
 
 
 def _stand(broker: Broker, watch: LogEnds, assigned: Assigned, *, dry: bool) -> set[bytes]:
-    """Look at a partition in which nothing comes for as long as a compacted log may be silent, and once more; what has failed then."""
+    """Look at a partition in which nothing comes for as long as a compacted log may be silent, and once more.
+
+    What has failed then.
+    """
     for _ in range(int(COMPACTED_S / HOLES_S) + 1):
         watch.is_reached(assigned, 5, dry=dry)
         if late := watch.late(assigned, 5, [b"U"]):
@@ -172,7 +178,11 @@ def _stand(broker: Broker, watch: LogEnds, assigned: Assigned, *, dry: bool) -> 
 
 @pytest.mark.parametrize("dry", [True, False])
 def test_a_log_that_ends_in_holes(broker: Broker, watch: LogEnds, *, dry: bool) -> None:
-    """Of compaction. Its leader tells the same end again, and nothing came though the client had room; where it is full of others nobody knows."""
+    """Of compaction.
+
+    Its leader tells the same end again, and nothing came though the client had room; where it is full of others
+    nobody knows.
+    """
     assigned, broker.end = active(), 8
     assert _stand(broker, watch, assigned, dry=dry) == set()
     broker.answer_all(8)

@@ -15,7 +15,10 @@ ALL_OF_IT = [(offset, VerdictKind.UNVERIFIED) for offset in range(len(NEW))]
 
 
 def made_anew() -> tuple[Cluster, MemoryStore]:
-    """A topic that is longer than the group's offset, which is of the one before it; and the disk on which that was read."""
+    """A topic that is longer than the group's offset, which is of the one before it.
+
+    And the disk on which that was read.
+    """
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     assert cluster.committed is not None
@@ -27,7 +30,10 @@ def made_anew() -> tuple[Cluster, MemoryStore]:
 @pytest.mark.parametrize("disk", ["one", "another"])
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_it_is_read_from_its_beginning(disk: str, reset: Reset) -> None:
-    """The text beside the commit says so, also where nobody has the old store; and once it was read it is not read again."""
+    """The text beside the commit says so, also where nobody has the old store.
+
+    And once it was read it is not read again.
+    """
     cluster, memory = made_anew()
     machine = Machine(cluster, memory if disk == "one" else None, reset)
     assert machine.handle_all() == ALL_OF_IT
@@ -84,7 +90,10 @@ def test_one_that_begins_behind_the_old_place_is_read_from_there() -> None:
 
 
 def test_brokers_that_begin_to_tell_ids_have_made_no_topic_anew() -> None:
-    """They were brought up to date: the commit is believed, and what the store does not vouch for any more is read again, not delivered."""
+    """They were brought up to date.
+
+    The commit is believed, and what the store does not vouch for any more is read again, not delivered.
+    """
     cluster = Cluster([*LOG], topic_id="")
     memory = lived(cluster)
     cluster.topic_id = "T"

@@ -38,8 +38,8 @@ def test_more_than_nine_of_ten(
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warned
     if warned:
         assert caplog.records[0].getMessage() == (
-            "orders: 901 of 1000 records have no ID by header:Id (absent: 901), so their duplicates are not recognised; these "
-            "records have the headers 'id', 'trace': correct the ID spec, or the producer"
+            "orders: 901 of 1000 records have no ID by header:Id (absent: 901), so their duplicates are not "
+            "recognised; these records have the headers 'id', 'trace': correct the ID spec, or the producer"
         )
 
 

@@ -23,5 +23,8 @@ from dedup_sdk._kafka.reader import diverged_at
     ],
 )
 def test_the_reason_says_where(reason: str, expected: int | None) -> None:
-    """An offset where the client tells one; the beginning where it only says that the log parts; None for anything else."""
+    """An offset where the client tells one; the beginning where it only says that the log parts.
+
+    None for anything else.
+    """
     assert diverged_at(reason) == expected

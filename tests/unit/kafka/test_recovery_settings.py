@@ -1,4 +1,7 @@
-"""The settings of recovery: values that are refused when they are given, and those that have to wait for a partition."""
+"""The settings of recovery.
+
+Values that are refused when they are given, and those that have to wait for a partition.
+"""
 
 from __future__ import annotations
 

@@ -46,7 +46,10 @@ def test_a_kill_after_a_reopening_repeats_nothing() -> None:
 
 
 def test_a_lost_store_after_a_reopening_is_made_again() -> None:
-    """The store of a partition that goes while it is held is folded again up to where it stood, and a kill repeats nothing."""
+    """The store of a partition that goes while it is held is folded again up to where it stood.
+
+    A kill repeats nothing.
+    """
     cluster = Cluster([*LOG])
     first = Machine(cluster, disk := Replaceable())
     first.handle_all()
@@ -58,7 +61,10 @@ def test_a_lost_store_after_a_reopening_is_made_again() -> None:
 
 
 def test_an_answer_that_an_interruption_swallowed_is_asked_for_again() -> None:
-    """The broker took the commit that says where a history begins, and nobody heard it: the partition does not wait for ever."""
+    """The broker took the commit that says where a history begins, and nobody heard it.
+
+    The partition does not wait for ever.
+    """
     cluster = Cluster([*LOG])
     machine = Machine(cluster)
     for _ in range(5):

@@ -89,7 +89,8 @@ def test_settings_by_keyword_are_refused_like_those_in_the_dictionary() -> None:
 @pytest.mark.parametrize(
     ("config", "reset"),
     [
-        ({}, "latest"), ({"auto.offset.reset": "earliest"}, "earliest"), ({"auto.offset.reset": "smallest"}, "earliest"),
+        ({}, "latest"), ({"auto.offset.reset": "earliest"}, "earliest"),
+        ({"auto.offset.reset": "smallest"}, "earliest"),
         ({"auto.offset.reset": "beginning"}, "earliest"), ({"auto.offset.reset": "end"}, "latest"),
         ({"auto.offset.reset": "error"}, "error"), ({"auto.offset.reset": "none"}, "error"),
         ({"default.topic.config": {"auto.offset.reset": "earliest"}}, "earliest"),
@@ -169,7 +170,7 @@ def test_the_groups_protocol_is_recognised(config: dict[str, Any], incremental: 
 
 
 def test_a_reader_is_no_member_and_reads_at_the_same_level() -> None:
-    """The reader of a recovery has the connection and the isolation level, not the group's settings or the callbacks."""
+    """The reader of a recovery has the connection and the isolation level, not the group's settings or callbacks."""
     config = {
         **LEAST, "session.timeout.ms": 6000, "group.instance.id": "one", "isolation.level": "read_uncommitted",
         "sasl.password": "secret", "stats_cb": print, "group.protocol": "classic", "max.poll.interval.ms": 6000,

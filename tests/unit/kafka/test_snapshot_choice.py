@@ -51,7 +51,10 @@ def damage(folder: Path) -> None:
 
 
 def start(*places: str | Path, beside: Path | None = None) -> tuple[StartPlan, str, int]:
-    """Start a partition of a group that committed 100 records; return the plan left, the note, and how many marks it has."""
+    """Start a partition of a group that committed 100 records.
+
+    Return the plan left, the note, and how many marks it has.
+    """
     with Deduplicator(
         Lookup(id=header("dedup-id"), window=Window(days=7)), MemoryStore(), group="billing"
     ) as engine:

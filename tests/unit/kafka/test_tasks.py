@@ -76,7 +76,10 @@ def test_a_line_has_one_task_that_may_begin(order: Order, steps: list[tuple[str,
 def test_only_what_is_not_running_can_be_withdrawn(
     stage: Literal["waiting", "running", "backing off"],
 ) -> None:
-    """A withdrawn task's handler is never called (again); a running one goes on, and is not called again once abandoned."""
+    """A withdrawn task's handler is never called (again).
+
+    A running one goes on, and is not called again once abandoned.
+    """
     one = task(0)
     if stage != "waiting":
         assert one.begin()
@@ -94,7 +97,10 @@ def test_only_what_is_not_running_can_be_withdrawn(
 
 
 def test_what_was_withdrawn_and_not_removed_is_never_over() -> None:
-    """An interruption between the two leaves it among those in flight: its handler is not called, and nobody takes it for handled."""
+    """An interruption between the two leaves it among those in flight.
+
+    Its handler is not called, and nobody takes it for handled.
+    """
     called: list[Any] = []
     retries = Retries(attempts=1, on=Exception, wait_initial=0.01, wait_max=0.01)
     workers = Workers(called.append, 1, retries, lambda _: False)

@@ -79,7 +79,10 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 def test_a_broker_that_does_not_say_is_asked_again(
     client: Client, code: int, expected: type[Exception]
 ) -> None:
-    """Silence, or a broker that has not heard of the topic, has it asked anew over new connections; a refusal is an error."""
+    """Silence, or a broker that has not heard of the topic, has it asked anew over new connections.
+
+    A refusal is an error.
+    """
     client.describe(["orders"])
     Admin.asked[0]["orders"].set_exception(KafkaException(KafkaError(code)))
     assert client.is_described("orders")
@@ -93,14 +96,20 @@ def test_a_broker_that_does_not_say_is_asked_again(
 
 @pytest.mark.parametrize("told", [Uuid(0, 0), None])
 def test_an_id_of_zeros_is_none(client: Client, told: Any) -> None:
-    """So the client shows what brokers say that have no topic IDs; kept as one it would make another topic of each when they get them."""
+    """So the client shows what brokers say that have no topic IDs.
+
+    Kept as one it would make another topic of each when they get them.
+    """
     client.describe(["orders"])
     Admin.asked[0]["orders"].set_result(Described(told))
     assert client.topic_id("orders") == ""
 
 
 def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:
-    """Its client is kept for it: one that nobody refers to would answer that it is destroyed, which looks like a refusal."""
+    """Its client is kept for it.
+
+    One that nobody refers to would answer that it is destroyed, which looks like a refusal.
+    """
     client.describe(["orders", "other"])
     asked_by = Admin.living.pop()
     client.requests.renew()
@@ -114,7 +123,10 @@ def test_a_question_goes_on_while_others_are_asked_anew(client: Client) -> None:
 
 
 def test_all_topics_are_asked_about_in_one_request(client: Client) -> None:
-    """However many topics an assignment has, it costs one client and one request, until topics may have been made anew."""
+    """However many topics an assignment has, it costs one client and one request.
+
+    So it is until topics may have been made anew.
+    """
     names = [f"t{number}" for number in range(60)]
     client.describe(names)
     client.describe(names)
@@ -130,7 +142,7 @@ def test_all_topics_are_asked_about_in_one_request(client: Client) -> None:
 
 
 def test_an_answer_that_is_not_there_yet_is_not_waited_for(client: Client) -> None:
-    """Whoever needs it all the same waits no longer than a question may take, and the same question is answered later."""
+    """Whoever needs it all the same waits no longer than a question may take. The same question is answered later."""
     with pytest.raises(KafkaException) as raised:
         client.topic_id("orders")
     assert is_retriable(raised.value)

@@ -108,7 +108,10 @@ def test_a_broker_that_is_behind_is_not_believed() -> None:
 
 
 def test_brokers_without_topic_ids_say_nothing() -> None:
-    """The client shows an ID of zeros for none, also while some of them have IDs and others do not yet; that one is told at last is no other topic."""
+    """The client shows an ID of zeros for none, also while some of them have IDs and others do not yet.
+
+    That one is told at last is no other topic.
+    """
     world = World(a=str(Uuid(0, 0)))
     for known in ("a-1", ""):
         world.partitions[0].log = log_name("c", known)

@@ -1,4 +1,7 @@
-"""A window by count, and records that were handled elsewhere and that nobody counts here: they may have put any ID out of the window."""
+"""A window by count, and records that were handled elsewhere and that nobody counts here.
+
+They may have put any ID out of the window.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A group that stands behind the beginning of an open transaction: no log was truncated, and nothing comes before it ends."""
+"""A group that stands behind the beginning of an open transaction.
+
+No log was truncated, and nothing comes before it ends.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ def lines_at_start(
 
 
 def test_what_it_hides_beyond_the_commit_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """One line says which offsets are not delivered; where the group got as far, or the store knows its commits, there is none."""
+    """One line says which offsets are not delivered.
+
+    Where the group got as far, or the store knows its commits, there is none.
+    """
     (line,) = lines_at_start(caplog, committed=4, known=None)
     assert line.startswith(
         "orders[3]: its store has offsets up to 10 as processed, and the group has committed 4: those between"

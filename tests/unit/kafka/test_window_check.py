@@ -56,7 +56,10 @@ def test_what_does_not_fit(window_ms: int, settings: dict[str, str], expected: l
 def test_what_is_asked_from_outside_counts_too(
     window_ms: int, given: dict[str, int], expected: list[str]
 ) -> None:
-    """How far the group is behind takes from the retention; the producer's own time takes the place of the usual one."""
+    """How far the group is behind takes from the retention.
+
+    The producer's own time takes the place of the usual one.
+    """
     found = dict(misfits(window_ms, TOPIC, 300, **given))
     assert [*found] == expected
     assert all(

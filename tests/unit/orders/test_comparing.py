@@ -81,7 +81,8 @@ def test_every_builder_is_tried() -> None:
 def test_an_order_is_a_value(kind: Any) -> None:
     """Orders are equal when they compare alike, can be keys, cannot be changed, and are printed as their names."""
     order: Order = kind.order
-    same = pickle.loads(pickle.dumps(order)) if order.has_sort_keys else orders.mysql_gtid_set()  # noqa: S301 - made here
+    # What is unpickled was made here.
+    same = pickle.loads(pickle.dumps(order)) if order.has_sort_keys else orders.mysql_gtid_set()  # noqa: S301
     assert same == order
     assert hash(same) == hash(order)
     assert sum(order == other.order for other in KINDS) == 1

@@ -93,7 +93,10 @@ def test_what_a_name_does_not_tell() -> None:
 
 
 def test_what_is_not_shipped_is_imported() -> None:
-    """An order, a function of two IDs, or what makes an order; a function is found by the name that a store keeps, too."""
+    """An order, a function of two IDs, or what makes an order.
+
+    A function is found by the name that a store keeps, too.
+    """
     function = orders.order_of(by_length, version="2")
     assert orders.named(f"py:{__name__}:by_length@2") == function
     assert orders.named(function.name) == function
@@ -111,7 +114,8 @@ def test_what_is_not_shipped_is_imported() -> None:
         ("x" * 500, "x'…; give one of"),
         ("integer(3)", "'3', which is no setting of it; it has none"),
         ("snowflake()", "lacks settings; it has epoch_ms=NUMBER"),
-        ("snowflake(epoch_ms=5,machine_bits=3)", "no setting of it; it has epoch_ms=NUMBER, .*parted by a comma and a blank"),
+        ("snowflake(epoch_ms=5,machine_bits=3)",
+         "no setting of it; it has epoch_ms=NUMBER, .*parted by a comma and a blank"),
         ("snowflake(epoch_ms=5, epoch_ms=6)", "'epoch_ms=6', which is no setting"),
         ("snowflake(epoch_ms=5, )", "which is no setting"),
         ("snowflake(epoch_ms=x)", "'epoch_ms=x'"),

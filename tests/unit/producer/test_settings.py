@@ -35,7 +35,10 @@ def test_what_would_break_a_promise_is_refused(tmp_path: Path, config: dict[str,
 
 
 def test_what_is_set_by_us_gives_way_to_the_user() -> None:
-    """Idempotence, all acknowledgements and no end of trying; an acknowledgement's other name and a time limit stay as they are given."""
+    """Idempotence, all acknowledgements and no end of trying.
+
+    An acknowledgement's other name and a time limit stay as they are given.
+    """
     assert producer_settings({"a": 1}).client == {
         "a": 1, "acks": "all", "enable.idempotence": True, "delivery.timeout.ms": 0
     }  # fmt: skip

@@ -122,7 +122,8 @@ def test_a_process_that_dies_gives_the_lock_back(tmp_path: Path) -> None:
     """And leaves what it had written."""
     program = (
         "import os, sys; from pathlib import Path; from dedup_sdk.producer._outbox import Step\n"
-        "from dedup_sdk.producer._outgoing import Outgoing; from dedup_sdk.producer._sqlite_outbox import SqliteOutbox\n"
+        "from dedup_sdk.producer._outgoing import Outgoing; from dedup_sdk.producer._sqlite_outbox import "
+        "SqliteOutbox\n"
         "outbox = SqliteOutbox(Path(sys.argv[1])); outbox.open()\n"
         "outbox.apply(Step([Outgoing(b'a', 't', 0, None, None, 5, None)])); os.kill(os.getpid(), 9)"
     )
@@ -142,7 +143,10 @@ def test_a_process_that_dies_gives_the_lock_back(tmp_path: Path) -> None:
         ("ALTER TABLE messages ADD COLUMN other", "has a table of other columns"),
         ("DROP TABLE messages", "has a table of other columns"),
         (
-            "INSERT INTO messages (id, dedup_id, topic, partition, timestamp_ms) VALUES (9223372036854775807, 'a', 'a', 0, 0)",
+            (
+                "INSERT INTO messages (id, dedup_id, topic, partition, timestamp_ms) VALUES "
+                "(9223372036854775807, 'a', 'a', 0, 0)"
+            ),
             "which this package never gives",
         ),
     ],
@@ -206,7 +210,10 @@ def killed(tmp_path: Path) -> Path:
 def test_what_lies_behind_a_damaged_place_of_the_log_is_not_dropped_silently(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SQLite reads up to it and removes the log. Here that is told at each start, and the log is kept, until somebody takes it away."""
+    """SQLite reads up to it and removes the log.
+
+    Here that is told at each start, and the log is kept, until somebody takes it away.
+    """
     folder = killed(tmp_path)
     log_file = folder / f"{FILE}-wal"
     data = bytearray(log_file.read_bytes())
@@ -232,7 +239,10 @@ def test_what_lies_behind_a_damaged_place_of_the_log_is_not_dropped_silently(
 
 
 def test_a_log_that_is_whole_or_ends_in_the_middle_is_no_damage(tmp_path: Path) -> None:
-    """As a kill leaves it all is there; without its last pages, as a power cut may leave it, what was complete before."""
+    """As a kill leaves it all is there.
+
+    Without its last pages, as a power cut may leave it, what was complete before.
+    """
     folder = killed(tmp_path)
     shutil.copytree(folder, tmp_path / "cut")
     log_file = tmp_path / "cut" / f"{FILE}-wal"
@@ -267,7 +277,8 @@ def test_rows_that_are_no_messages_are_named(outbox: SqliteOutbox) -> None:
         row = whole | {name: content}
         change(
             outbox.path,
-            f"INSERT INTO messages ({columns}) VALUES ({', '.join(row[each] for each in columns.split(', '))})",  # noqa: S608 (a test's own)
+            f"INSERT INTO messages ({columns}) VALUES "  # noqa: S608 (a test's own)
+            f"({', '.join(row[each] for each in columns.split(', '))})",
         )
     outbox.open()
     outbox.apply(Step(numbers(1, 2)))

@@ -42,7 +42,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_is_drawn_again_from_its_json(page: Path, tmp_path: Path) -> None:
-    """Reading what was written, from the file or from its folder, and drawing that gives the same page, byte by byte."""
+    """Reading what was written, from the file or its folder, and drawing that gives the same page, byte for byte."""
     for source in (page.parent, page.parent / FINDINGS_NAME):
         again = write_page(read_document(source), tmp_path / "again")
         assert again.read_bytes() == page.read_bytes()
@@ -54,7 +54,8 @@ def test_the_figures_of_the_findings_stand_on_the_page(page: Path) -> None:
     html = page.read_text(encoding="utf-8")
     for text in (
         f"<dd>{findings.records:,}<", f"<dd>{findings.duplicates:,}<", findings.repeaters[0].digest, "shop-eu-2",
-        next(iter(findings.sample.several())).hex(), f"{findings.unkeyed:,} records", "nothing is known of longer windows",
+        next(iter(findings.sample.several())).hex(), f"{findings.unkeyed:,} records",
+        "nothing is known of longer windows",
         "never committed", "murmur2_random",
     ):  # fmt: skip
         assert text in html, text
@@ -107,7 +108,8 @@ def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON"), ("\0\0", "no JSON"), ("[1]", "format None"), ('{"format": 9}', "format 9"), ('{"format": 1}', "no whole report"),
+        ("", "no JSON"), ("\0\0", "no JSON"), ("[1]", "format None"), ('{"format": 9}', "format 9"),
+        ('{"format": 1}', "no whole report"),
         ('{"format": 1, "facts": {}, "producer_header": null, "findings": {"partitions": 3}}', "no whole report"),
     ],
 )  # fmt: skip

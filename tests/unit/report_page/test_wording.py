@@ -8,7 +8,8 @@ from spark_backfill.report_page.wording import length, moment, number, plural, s
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0 %"), (1, "100 %"), (None, "–"), (0.29, "29.0 %"), (0.999, "99.9 %"), (0.99999, "99.999 %"),  # noqa: RUF001 (what stands for nothing)
+        (0, "0 %"), (1, "100 %"), (None, "–"),  # noqa: RUF001 (what stands for nothing)
+        (0.29, "29.0 %"), (0.999, "99.9 %"), (0.99999, "99.999 %"),
         (0.999999, "99.999 %"), (0.0000001, "< 0.001 %"), (0.0005, "0.05 %"), (0.005, "0.5 %"), (0.98999, "98.9 %"),
     ],
 )  # fmt: skip

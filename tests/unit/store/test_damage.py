@@ -24,7 +24,10 @@ CACHE_SIZES = itertools.count(2**20)
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store as a kill leaves it: begun, then 1,000 marks in a sorted file, then, opened again, ten steps in the log."""
+    """A store as a kill leaves it.
+
+    Begun, then 1,000 marks in a sorted file, then, opened again, ten steps in the log.
+    """
     folder = tmp_path_factory.mktemp("damage")
     store = RocksStore(folder / "living")
     partition = store.open(IDENTITY, WINDOW)
@@ -41,7 +44,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_store(written: Path, root: Path) -> RocksStore:
-    """A copy of its own; blocks of the same file of another copy, which are cached for the process, are not its blocks."""
+    """A copy of its own.
+
+    Blocks of the same file of another copy, which are cached for the process, are not its blocks.
+    """
     shutil.copytree(written, root)
     return RocksStore(root, block_cache_bytes=next(CACHE_SIZES))
 
@@ -96,7 +102,10 @@ def test_a_log_that_rocksdb_would_read_for_ever_is_damage(written: Path, tmp_pat
 
 
 def test_what_was_found_damaged_is_not_opened_again(written: Path, tmp_path: Path) -> None:
-    """A damage that was found while reading is told again at the next opening, until the store is set aside: then it is new."""
+    """A damage that was found while reading is told again at the next opening, until the store is set aside.
+
+    Then it is new.
+    """
     root = tmp_path / "store"
     store = copy_store(written, root)
     flip_marks(root)
@@ -135,7 +144,10 @@ def test_a_folder_that_was_moved_away_by_hand_is_no_longer_damaged(written: Path
 
 
 def test_the_newest_three_are_kept(tmp_path: Path) -> None:
-    """Evidence does not fill the disk: of each partition three damaged stores stay, the newest; other partitions have theirs."""
+    """Evidence does not fill the disk: of each partition three damaged stores stay, the newest.
+
+    Other partitions have theirs.
+    """
     store = RocksStore(tmp_path)
     other = dataclasses.replace(IDENTITY, partition=33)
     for identity in (IDENTITY, other):

@@ -39,7 +39,10 @@ def generations(asked: list[Candidates]) -> dict[int, list[int]]:
 
 
 def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
-    """Nothing is missed, also what lies in several extents of a generation; of strangers each extent takes at most 4 % for its own."""
+    """Nothing is missed, also what lies in several extents of a generation.
+
+    Of strangers each extent takes at most 4 % for its own.
+    """
     filters = ExtentFilters()
     parts = [words(20_000, seed) for seed in range(6)]
     for index, (_, added) in enumerate(parts):
@@ -78,7 +81,10 @@ def test_what_fools_the_large_filter_does_not_fool_the_small_ones(tmp_path: Path
 
 
 def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> None:
-    """Through appends, repeated appends, dropped generations and images, each generation is named for exactly what it has."""
+    """Each generation is named for exactly what it has.
+
+    So it stays through appends, repeated appends, dropped generations and images.
+    """
     rng = np.random.default_rng(4)
     filters = FilterSet(tmp_path)
     held: dict[int, list[bytes]] = {}
@@ -113,7 +119,10 @@ def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> N
 def test_a_look_up_asks_only_generations_that_may_have_the_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a store of eight generations, what is there is asked of one of them or little more, and is found at its newest offset."""
+    """In a store of eight generations, what is there is asked of one of them or little more.
+
+    It is found at its newest offset.
+    """
     # No page fits into its cache: each is asked for.
     store = RocksStore(tmp_path, generation_marks=1, block_cache_bytes=1)
     held = store.open(IDENTITY, Window(days=7))

@@ -93,7 +93,10 @@ def test_patterns_can_be_made_from_their_description() -> None:
 
 
 def test_words_have_their_documented_layout() -> None:
-    """A block is magic, count, number of pages, CRC-32, ranks as uint32, patterns as uint16 and pages as uint32, all little-endian."""
+    """A block is magic, count, number of pages, CRC-32, ranks, patterns and pages, all little-endian.
+
+    Ranks and pages are uint32, patterns uint16.
+    """
     digest = bytes(range(1, 17))
     data = encode_words(filter_words(digest))
     columns = bytes([4, 3, 2, 1]) + bytes([16, 15])
@@ -211,7 +214,10 @@ def kept(folder: Path) -> tuple[bytes, FilterSet]:
 
 
 def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None:
-    """An image gives the same answers without a word being read, grows like any filter, and goes when something changes."""
+    """An image gives the same answers without a word being read.
+
+    It grows like any filter, and goes when something changes.
+    """
     digests, filters = kept(tmp_path)
     again = FilterSet(tmp_path)
     assert again.restore(STATE)

@@ -51,7 +51,10 @@ def knows(store: RocksPartition, expected: dict[bytes, tuple[int, int]]) -> bool
 
 
 def test_what_is_over_becomes_one_extent_with_each_id_once(root: Path) -> None:
-    """Nothing is missed on the way, IDs that came again count once afterwards, and the disk has no more than the marks."""
+    """Nothing is missed on the way, and IDs that came again count once afterwards.
+
+    The disk has no more than the marks.
+    """
     store, expected = grown(root)
     assert store.stats().details["generations"] == 3
     assert store.stats().marks == len(expected) + 7 * EACH // 2
@@ -66,7 +69,10 @@ def test_what_is_over_becomes_one_extent_with_each_id_once(root: Path) -> None:
 
 
 def test_a_fold_goes_on_little_by_little_and_begins_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flush folds twice as many marks as it takes in; what closes on the way leaves nothing, and misses nothing."""
+    """Each flush folds twice as many marks as it takes in.
+
+    What closes on the way leaves nothing, and misses nothing.
+    """
     monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 100)
     store, expected = grown(root, days=1)
     store.flush(progress(10**6), marks(("late", 10**5, 2 * DAY_MS)))

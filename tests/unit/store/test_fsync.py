@@ -46,7 +46,10 @@ class Counted:
 def test_every_step_is_flushed_to_the_disk_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fsync: bool
 ) -> None:
-    """With fsync each write of marks, of flushed state and of an erased mark syncs the log before it returns; without, none does."""
+    """With fsync each write of marks, of flushed state and of an erased mark syncs the log before it returns.
+
+    Without, none does.
+    """
     counted = Counted()
     monkeypatch.setattr("dedup_sdk._store.database.database_options", counted)
     partition = RocksStore(tmp_path, fsync=fsync).open(IDENTITY, Window(days=7))

@@ -16,7 +16,8 @@ from tests.support.marks import marks, progress
 GOLDEN = Path(__file__).parents[2] / "golden" / "store"
 
 FULL = Progress(
-    low=1, high=2**40, done=((2**40 + 1, 2**40 + 3),), committed=0, era="neu", since_ms=-1, accepted=6, since_number=0, newest_ms=8
+    low=1, high=2**40, done=((2**40 + 1, 2**40 + 3),), committed=0, era="neu", since_ms=-1, accepted=6,
+    since_number=0, newest_ms=8
 )  # fmt: skip
 STEPS = {
     "plain": (progress(3), marks(("a", 1, 1_700_000_000_001), ("b", 2, -1))),

@@ -50,7 +50,10 @@ def test_flushed_and_recent_marks_are_in_it(tmp_path: Path) -> None:
 
 
 def test_payloads_are_in_it_and_in_what_is_made_of_it(tmp_path: Path) -> None:
-    """Flushed and recent ones, beside marks without; a store that is restored finds them, and so does the next snapshot."""
+    """Flushed and recent ones, beside marks without.
+
+    A store that is restored finds them, and so does the next snapshot.
+    """
     store = RocksStore(tmp_path / "store")
     opened = store.open(IDENTITY, WINDOW)
     flushed = marks(("flushed", 1, 10), ("again", 2, 20), ("plain", 3, 30), ("above", 4, 40))
@@ -89,7 +92,10 @@ def test_what_was_completed_above_the_cut_is_not_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_store_that_is_written_to_gives_one_moment(tmp_path: Path) -> None:
-    """Whenever it is made, the marks are those of exactly the offsets below the cut; and what is restored continues them."""
+    """Whenever it is made, the marks are those of exactly the offsets below the cut.
+
+    And what is restored continues them.
+    """
     log = random_marks(200_000, 3)
     store = RocksStore(tmp_path / "store")
     opened = store.open(IDENTITY, WINDOW)
@@ -178,7 +184,10 @@ def test_what_left_a_count_window_is_told_to_a_longer_one(tmp_path: Path) -> Non
 
 
 def test_nothing_is_left_where_it_cannot_be_made(tmp_path: Path) -> None:
-    """A place that is taken, partitions of two ID specs, a store that never completed anything: one line, and no folder."""
+    """A place that is taken, partitions of two ID specs, a store that never completed anything.
+
+    One line, and no folder.
+    """
     store = RocksStore(tmp_path / "store")
     store.open(IDENTITY, WINDOW).append(progress(3), marks(("a", 0, 10)))
     store.open(replace(IDENTITY, partition=4, id_spec="key"), WINDOW).append(

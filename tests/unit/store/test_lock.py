@@ -47,8 +47,9 @@ def edit(folder: Path, family: str, key: bytes, value: bytes) -> None:
             "default",
             b"state",
             (
-                b'{"format": 2, "next": 9, "top_offset": 9, "generations": [{"number": 8, "marks": 1, "oldest_ms": 0, "newest_ms": 0, '
-                b'"newest_number": 0, "began_ms": 0, "began_number": 0, "filter_bytes": 0, "sealed": false}]}'
+                b'{"format": 2, "next": 9, "top_offset": 9, "generations": [{"number": 8, "marks": 1, '
+                b'"oldest_ms": 0, "newest_ms": 0, "newest_number": 0, "began_ms": 0, "began_number": 0, '
+                b'"filter_bytes": 0, "sealed": false}]}'
             ),
         ),
         ("journal", (1).to_bytes(8, "big"), b"DJ nonsense"),

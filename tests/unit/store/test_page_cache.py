@@ -83,7 +83,10 @@ def offsets_in(partition: PartitionStore, held: Marks) -> list[int]:
 
 
 def test_no_page_is_taken_for_another_one(tmp_path: Path) -> None:
-    """The same IDs at other offsets: in another partition, after a reset, and in a store that was set aside and made again."""
+    """The same IDs at other offsets.
+
+    In another partition, after a reset, and in a store that was set aside and made again.
+    """
     held = random_marks(500, 1)
     later = replace(held, offsets=held.offsets + 10_000)
     store = RocksStore(tmp_path)

@@ -172,7 +172,10 @@ def test_the_fingerprint_of_known_marks_does_not_change() -> None:
 
 
 def test_a_fingerprint_tells_payloads_apart() -> None:
-    """A payload that is another one, at another mark, or missing makes another fingerprint; paging does not, nor b"" for none."""
+    """A payload that is another one, at another mark, or missing makes another fingerprint.
+
+    Paging does not, nor b"" for none.
+    """
     held = marks(("a", 1, 1_700_000_000_000), ("b", 2, -1))
     borne = [
         None, [b"123456789", b""], [b"", b"123456789"], [b"123456780", b""], [b"123456789"] * 2, [b"1234567890", b""],

@@ -39,7 +39,10 @@ def test_long_names_stay_different() -> None:
 
 
 def test_hostile_names_stay_inside_the_store(root: Path) -> None:
-    """Clusters, groups and topics with path parts in their names lie inside the store, and are listed under their own names."""
+    """Clusters, groups and topics with path parts in their names lie inside the store.
+
+    They are listed under their own names.
+    """
     names = ["..", "", "a/../../b", "x" * 600]
     store = RocksStore(root)
     for name in names:
@@ -89,7 +92,10 @@ def test_a_pipe_is_no_store(root: Path, store: RocksPartition) -> None:
 
 
 def test_a_file_that_a_running_consumer_removes_hinders_nobody(root: Path, store: RocksPartition) -> None:
-    """A name that was listed, and is gone when its kind is asked for, is no obstacle: a link to nothing is such a name."""
+    """A name that was listed, and is gone when its kind is asked for, is no obstacle.
+
+    A link to nothing is such a name.
+    """
     store.flush(progress(1), marks(("a", 0, 0)))
     folder = list_partitions(root)[0].path
     (folder / "LOG.old.1").symlink_to(folder / "gone")

@@ -55,7 +55,10 @@ def test_a_url_is_shown_without_its_secrets(url: str, expected: str) -> None:
     ],
 )
 def test_what_a_driver_says_has_no_secret_of_the_url(url: str) -> None:
-    """A snapshot that cannot be looked at is one line, without what its URL carries, whatever the driver repeats of it."""
+    """A snapshot that cannot be looked at is one line.
+
+    It is without what the URL carries, whatever the driver repeats of it.
+    """
     with pytest.raises((SnapshotError, ConfigurationError)) as caught:
         find_remote(url)
 
@@ -82,7 +85,10 @@ def _below(url: str, name: str) -> str:
 
 @pytest.mark.parametrize("url", SECRET_URLS)
 def test_what_is_refused_shows_no_secret_of_a_url(published: Path, tmp_path: Path, url: str) -> None:
-    """By Python and by the command: a snapshot of another group, one of several, one that is there, a place that takes no URL."""
+    """By Python and by the command.
+
+    A snapshot of another group, one of several, one that is there, a place that takes no URL.
+    """
     one = _below(url, "a")
     calls: list[Callable[[], Any]] = [
         lambda: restore_snapshot(one, tmp_path / "store", group="other"),
@@ -142,7 +148,10 @@ def test_the_command_shows_no_secret_of_a_url(
 def test_a_drivers_error_in_the_log_shows_no_secret(
     published: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A driver that cannot write exclusively, and repeats the URL: at the level DEBUG there is one line, without a traceback."""
+    """A driver that cannot write exclusively, and repeats the URL.
+
+    At the level DEBUG there is one line, without a traceback.
+    """
     caplog.set_level(logging.DEBUG, "dedup_sdk")
     url = "memory://key:hunter2@bucket/later"
     real = MemoryFileSystem.pipe_file

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def test_a_store_that_does_not_open_again_waits_for_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A revival that fails half way says that the disk is full, so that its owner opens it anew later, and it has everything."""
+    """A revival that fails half way says that the disk is full.
+
+    So its owner opens it anew later, and it has everything.
+    """
     key_store, window = RocksStore(tmp_path / "store"), Window(days=7)
     store = key_store.open(IDENTITY, window)
     assert isinstance(store, RocksPartition)

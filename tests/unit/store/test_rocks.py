@@ -31,7 +31,10 @@ def test_another_process_is_told_of_the_lock(root: Path, store: RocksPartition) 
 
 
 def test_looking_in_needs_no_lock(root: Path, store: RocksPartition) -> None:
-    """A reader sees flushed and recent marks of a store that is open elsewhere, each ID once, and of a closed one as well."""
+    """A reader sees flushed and recent marks of a store that is open elsewhere, each ID once.
+
+    So it does with a closed one.
+    """
     store.flush(progress(2), marks(("a", 0, 10), ("b", 1, 11)))
     store.append(progress(6), marks(("a", 5, 50), ("c", 4, 40)))
     expected = {digest("a"): (5, 50), digest("b"): (1, 11), digest("c"): (4, 40)}
@@ -73,7 +76,10 @@ def test_a_lost_head_is_no_empty_store(root: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["*.sst", "MANIFEST-*", "CURRENT"])
 def test_spoilt_files_are_no_empty_store(root: Path, pattern: str) -> None:
-    """A store with a cut or emptied file opens with an error of this package that names the folder, never as a new one."""
+    """A store with a cut or emptied file opens with an error of this package.
+
+    That names the folder; the store never opens as a new one.
+    """
     store = open_store(root)
     store.flush(progress(20_000), random_marks(20_000, 1))
     store.close()
@@ -164,7 +170,10 @@ def edit(root: Path, family: str, change: object) -> None:
 def test_what_does_not_fit_together_in_a_new_way_is_damage(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that nobody thought of names the store, so that it is made again; the folder is not locked afterwards."""
+    """An error that nobody thought of names the store, so that it is made again.
+
+    The folder is not locked afterwards.
+    """
     partition = open_store(root)
     partition.flush(progress(1), marks(("a", 0, 0)))
     partition.close()
@@ -230,7 +239,10 @@ def test_an_unreadable_state_is_damage(root: Path, value: bytes) -> None:
 
 
 def test_generations_follow_the_window(root: Path) -> None:
-    """A generation ends after an eighth of the window once it is large enough; one timestamp from the future does not end it."""
+    """A generation ends after an eighth of the window once it is large enough.
+
+    One timestamp from the future does not end it.
+    """
     store = open_store(root, generation_marks=4)
     day_ms = 86_400_000
     far_ms = 10**14

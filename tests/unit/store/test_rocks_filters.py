@@ -1,4 +1,7 @@
-"""Filters of a RocksDB store, its own and RocksDB's: they are there when it opens again, and made again when they are damaged."""
+"""Filters of a RocksDB store, its own and RocksDB's.
+
+They are there when it opens again, and made again when they are damaged.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ def test_damaged_filter_words_are_made_again(
 def test_filters_are_there_at_once_when_a_store_opens_again(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A store that was closed in order opens without reading filter words; after a flush and a crash it reads them, and misses nothing."""
+    """A store that was closed in order opens without reading filter words.
+
+    After a flush and a crash it reads them, and misses nothing.
+    """
     held, later = random_marks(5_000, 1), random_marks(5_000, 2)
     store = open_store(root)
     store.flush(progress(5_000), held)
@@ -114,7 +120,10 @@ def test_filters_are_there_at_once_when_a_store_opens_again(
 
 
 def test_what_goes_is_forgotten_also_where_its_words_are_gone(root: Path) -> None:
-    """Somebody deleted the file of words of a generation: when that is dropped its IDs are new, and the others stay known."""
+    """Somebody deleted the file of words of a generation.
+
+    When that is dropped its IDs are new, and the others stay known.
+    """
     store = open_store(root, generation_marks=1)
     old, young = random_marks(100, 1), random_marks(100, 2, offset=100)
     young = replace(young, timestamps=old.timestamps + DAY_MS)
@@ -131,7 +140,10 @@ def test_what_goes_is_forgotten_also_where_its_words_are_gone(root: Path) -> Non
 def test_what_cannot_be_dropped_now_is_forgotten_all_the_same(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocksDB refuses once, e.g. because the disk is full: the call fails, and later ones neither fail nor know the IDs."""
+    """RocksDB refuses once, e.g. because the disk is full.
+
+    The call fails, and later ones neither fail nor know the IDs.
+    """
     store = open_store(root, generation_marks=1)
     old, young = random_marks(100, 1), random_marks(100, 2, offset=100)
     store.flush(progress(100), old)

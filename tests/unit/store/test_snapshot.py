@@ -55,7 +55,10 @@ def test_a_manifest_comes_back_as_it_was(folder: Path) -> None:
 
 
 def test_the_fingerprint_does_not_depend_on_the_files(tmp_path: Path) -> None:
-    """The same marks in one file and in three have one fingerprint, which the manifest states; other marks have another."""
+    """The same marks in one file and in three have one fingerprint, which the manifest states.
+
+    Other marks have another.
+    """
     held = random_marks(40, 1)
     whole = write_snapshot(tmp_path / "whole", held)
     pieces = write_snapshot(tmp_path / "pieces", held, cuts=(3, 30))
@@ -225,7 +228,10 @@ def test_files_are_checked(folder: Path) -> None:
 @pytest.mark.parametrize("field", ["bytes", "filter_bytes"])
 @pytest.mark.parametrize("by", [-1, 1])
 def test_a_manifest_that_lies_about_a_size_is_refused(folder: Path, field: str, by: int) -> None:
-    """Also where the checksum is that of the file: by the folder, by its URL, and by a copy; the line says both sizes."""
+    """Also where the checksum is that of the file: by the folder, by its URL, and by a copy.
+
+    The line says both sizes.
+    """
     found = file(json.loads((folder / MANIFEST_NAME).read_text()))[field]
     change(folder, lambda content: file(content).update({field: found + by}))
     says = f"manifest says {found + by}|more than the {found + by} bytes"

@@ -28,7 +28,10 @@ def as_lines(left: Source, right: Source) -> list[str]:
 
 
 def test_each_kind_of_difference_has_its_line(tmp_path: Path) -> None:
-    """Only here, only there, another offset, another time: partition, digest and both sides' values; what is equal is counted."""
+    """Only here, only there, another offset, another time: partition, digest and both sides' values.
+
+    What is equal is counted.
+    """
     left = source(tmp_path / "a", marks(("same", 1, 10), ("ours", 2, 20), ("moved", 3, 30), ("later", 4, 40)))
     right = source(
         tmp_path / "b", marks(("same", 1, 10), ("theirs", 5, 50), ("moved", 6, 30), ("later", 4, 41))
@@ -45,7 +48,10 @@ def test_each_kind_of_difference_has_its_line(tmp_path: Path) -> None:
 
 
 def test_files_and_pages_make_no_difference(tmp_path: Path) -> None:
-    """Large snapshots that are cut differently are compared mark by mark: what was changed is found, and nothing else."""
+    """Large snapshots that are cut differently are compared mark by mark.
+
+    What was changed is found, and nothing else.
+    """
     held = random_marks(130_000, 5)
     changed = replace(held, offsets=held.offsets.copy())
     changed.offsets[::10_000] += 500_000

@@ -34,7 +34,10 @@ def test_it_is_gone_at_the_end(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_run_left_goes_with_the_next(tmp_path: Path) -> None:
-    """A folder that nobody has locked any more is removed once it is a minute old; one in use, and one for something else, stay."""
+    """A folder that nobody has locked any more is removed once it is a minute old.
+
+    One in use, and one for something else, stay.
+    """
     store = tmp_path / "store"
     killed = subprocess.run([sys.executable, "-c", _KILLED, str(store)], check=False, timeout=60)
     assert killed.returncode == -9

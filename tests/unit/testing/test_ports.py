@@ -34,7 +34,10 @@ def test_a_free_port_can_be_listened_on() -> None:
 
 
 def test_a_port_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that listens twice on one port does not start; nor one whose port another one was given that does not listen yet."""
+    """A broker that listens twice on one port does not start.
+
+    Nor one whose port another one was given that does not listen yet.
+    """
     one = free_port()
     ascending = [*range(one, 32_000), *range(20_000, one)]
     draws = iter([port for port in ascending for _ in range(2)])

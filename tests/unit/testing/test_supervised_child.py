@@ -57,7 +57,10 @@ def started(folder: Path, command: list[str] = SLEEP) -> SupervisedChild:
 def test_a_start_that_is_interrupted_behind_a_fork_leaves_no_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Nobody has the number of the process then: not the caller, and not `subprocess`. This process lives, and its folder stays."""
+    """Nobody has the number of the process then: not the caller, and not `subprocess`.
+
+    This process lives, and its folder stays.
+    """
     before = running_children()
     with interrupted_at_spawn(monkeypatch, number), pytest.raises(Interrupted):
         started(folder)
@@ -108,7 +111,7 @@ def test_an_end_that_is_interrupted_anywhere_leaves_no_process(folder: Path) -> 
 
 
 def test_the_child_is_the_program_itself(folder: Path) -> None:
-    """Its number, its session, its input, its arguments and its status are those of the program, not of a shell around it."""
+    """Number, session, input, arguments and status are those of the program, not of a shell around it."""
     program = (
         "import os, sys; print(os.getpid() == os.getsid(0), sys.stdin.read(), sys.argv[1:]); sys.exit(7)"
     )
@@ -156,7 +159,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("killed_at", [1, 2, 3])
 def test_a_parent_that_is_killed_takes_its_child_along(folder: Path, killed_at: int) -> None:
-    """Behind the fork of either process, and when both run: none outlives it, and once there was a child its folder goes too."""
+    """Behind the fork of either process, and when both run.
+
+    None outlives it, and once there was a child its folder goes too.
+    """
     parent = subprocess.run(
         [sys.executable, "-c", PARENT, str(folder), str(killed_at)], stdout=subprocess.PIPE, check=False
     )

@@ -33,7 +33,10 @@ def folded(log: list[Entry]) -> Any:
 
 
 def test_a_rejected_unit_may_have_moved_marks_that_a_fold_does_not_know() -> None:
-    """Its ID x may have been known as well, from before the fold: then the next unit with x was rejected, and its z was never handled."""
+    """Its ID x may have been known as well, from before the fold.
+
+    Then the next unit with x was rejected, and its z was never handled.
+    """
     log = [
         Entry(5, 20, "y"),
         Entry(6, 21, "x", "u"),

@@ -68,7 +68,8 @@ def test_the_identity_tells_the_unit() -> None:
     """And the ID can be read out of it, for people who look one up."""
     keys = UnitKeys(id_spec("header:a b+key"), Unit(id=id_spec("header:u+key")), "members")
     assert str(keys) == (
-        "unit?id=header:a%2520b%2Bkey&unit=header:u%2Bkey&size=dedup-unit-size&end=dedup-unit-end&mode=members&repeats=drop"
+        "unit?id=header:a%2520b%2Bkey&unit=header:u%2Bkey"
+        "&size=dedup-unit-size&end=dedup-unit-end&mode=members&repeats=drop"
     )
     assert spec_in_units(str(keys)) == str(keys.id)
     assert spec_in_units("header:unit?id=x") is None
