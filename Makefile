@@ -26,14 +26,14 @@ export DEDUP_CACHE := $(CACHE)/dedup
 export PATH := $(BIN):$(PATH)
 
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
-QUICK := test-rest test-logic test-spark test-mock-first test-mock-second
+QUICK := test-rest test-mock-second test-mock-first test-logic test-spark
 LONG := test-jobs test-long test-chaos test-brokers
 LOGIC := tests/unit tests/contract tests/property tests/model
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
-# As many at a time as `make -j` says, else four.
-SIDE_BY_SIDE = +@$(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
+# As many at a time as `make -j` says, else five.
+SIDE_BY_SIDE = +@$(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j5)
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
