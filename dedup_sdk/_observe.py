@@ -6,8 +6,8 @@ rebalance of this group) are counted separately, because they have different cau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from dedup_sdk._record import Verdict, VerdictKind
@@ -116,26 +116,6 @@ class Counters:
     generations_shed: int = 0
     events: dict[str, int] = field(default_factory=dict)
     shared: dict[str, int] = field(default_factory=dict)
-
-    def uncount(self, verdicts: Iterable[Verdict]) -> None:
-        """Take back the totals of verdicts whose records were not delivered."""
-        for verdict in verdicts:
-            kind = verdict.kind.value
-            self.verdicts[kind] -= 1
-            if verdict.reason:
-                self.reasons[f"{kind}.{verdict.reason}"] -= 1
-
-    def without(self, verdicts: Iterable[Verdict]) -> Counters:
-        """Return a copy without the totals of these verdicts."""
-        copied = replace(
-            self,
-            verdicts=self.verdicts.copy(),
-            reasons=self.reasons.copy(),
-            events=self.events.copy(),
-            shared=self.shared.copy(),
-        )
-        copied.uncount(verdicts)
-        return copied
 
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""

@@ -607,11 +607,14 @@ class VerdictCounter:
 
     def uncount(self, place: RecordRef) -> None:
         """Take back the count of a record that is held back again."""
-        self._counters.uncount([place.chunk.verdict(place.row)])
+        chunk, row = place
+        self._counters.verdicts[KINDS[chunk.kinds[row]].value] -= 1
+        if row in chunk.reasons:
+            self._count_reason(chunk, row, -1)
 
-    def _count_reason(self, chunk: Chunk, row: int) -> None:
+    def _count_reason(self, chunk: Chunk, row: int, count: int = 1) -> None:
         name = f"{KINDS[chunk.kinds[row]].value}.{chunk.reasons[row]}"
-        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + 1
+        self._counters.reasons[name] = self._counters.reasons.get(name, 0) + count
 
     def _tell(self, chunk: Chunk, row: int) -> None:
         event = VerdictEvent(self._topic, self._partition, chunk.offsets[row], chunk.verdict(row))

@@ -136,7 +136,9 @@ class AssignmentApi:
             self.finish_asked()
             self._interruption.run_step(self._delivery.release, going)
             self._fetcher.drop(set(self._session.assigned))
-        self.commit_in_group()
+        if not self._callback_errors.runs_here():
+            # In a callback the client cannot be polled; the revocation commits.
+            self.commit_in_group()
         Consumer.unsubscribe(self._consumer)
         self._resume_manual()
 

@@ -135,7 +135,7 @@ class MetadataRequests:
         self._admin = None
 
     def admin(self) -> AdminClient:
-        """Return the client that makes the requests."""
+        """Return the client that makes the requests, which has callbacks of its own."""
         if self._admin is None:
             self._admin = keep_in_children(AdminClient(self._config))
         return self._admin

@@ -195,10 +195,7 @@ class DedupConsumer(Consumer):
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
-        self._first_verdicts = classifier.first_verdicts
-        self._delivery = Delivery(
-            classifier.partition_of, _completed_by(completion, settings), classifier.uncount
-        )
+        self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
         # With durability="record" each message is written before the next one, so poll() has no quick way.
         self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
         self._fetcher = Fetcher(self, self._session, self._access)
@@ -346,8 +343,8 @@ class DedupConsumer(Consumer):
             workers: threads. One is enough for a handler that is sometimes slow; the consumer stays in its group.
             order: ``key``: messages with the same key and partition are handled one after the other, messages without
                 a key in any order. ``none``: any order.
-            attempts: the most calls of the handler for one message, the first included; None: no limit. With
-                ``retry`` and ``dead-letter``.
+            attempts: the most calls of the handler for one message, the first included; None: no limit. It
+                needs ``on_error`` with ``retry`` or ``dead-letter``.
             retry_on: exception classes, or a function of an exception, that tell which errors may pass; others are
                 final at once.
             wait_initial: seconds before the second call; each further pause is about twice as long.
@@ -557,13 +554,13 @@ class DedupConsumer(Consumer):
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Return the metadata of the cluster, as the plain client does; from any thread, and in callbacks, too."""
-        if self._access.in_this_thread:
+        if self._callback_errors.runs_here():
             return self._client.requests.admin().list_topics(topic, timeout)
         return super().list_topics(topic, timeout)
 
     def cluster_id(self, timeout: float = -1) -> str:
         """Return the cluster's ID, as the plain client does; from any thread, and in callbacks, too."""
-        if self._access.in_this_thread:
+        if self._callback_errors.runs_here():
             return self._client.requests.admin().cluster_id(timeout)
         return super().cluster_id(timeout)
 
@@ -657,12 +654,8 @@ class DedupConsumer(Consumer):
 
     @property
     def counters(self) -> Counters:
-        """Totals by verdict since the consumer was made; a message that you get counts when you get it.
-
-        Each reading is a copy, which does not change any more. From any thread.
-        """
-        with self._access.lock:
-            return self._engine.counters.without(self._first_verdicts(self._delivery.queued()))
+        """Totals by verdict since the consumer was made."""
+        return self._engine.counters
 
     @property
     def partition_statuses(self) -> list[PartitionStatus]:
@@ -691,10 +684,12 @@ class DedupConsumer(Consumer):
         if self._access.closer == get_ident():
             # A callback of the close itself.
             return
-        if self._access.in_this_thread:
+        if self._callback_errors.runs_here():
+            if self._access.closer is not None:
+                return
             raise RuntimeError(
-                "close() was called during poll() or consume() of this thread, in a callback or a signal handler, and "
-                "would wait for that call for ever; call stop() there, and close() after your loop"
+                "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
+                "there, and close() after your loop"
             )
         # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
         try:

@@ -42,7 +42,6 @@ from dedup_sdk._kafka.fields import MessageFields
 from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._marks import Int64s
-from dedup_sdk._record import Verdict
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
 
@@ -359,23 +358,6 @@ class BatchClassifier:
         assigned = self._session.assigned.get((topic, partition))
         return assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
 
-    def uncount(self, messages: Iterable[Any]) -> None:
-        """Take back the counts of messages that are not delivered after all; also of partitions that were lost."""
-        self._engine.counters.uncount(self.first_verdicts(messages))
-
-    def first_verdicts(self, messages: Iterable[Any]) -> list[Verdict]:
-        """Return the verdicts of queued messages, except of those that were delivered before."""
-        verdicts = []
-        for message in messages:
-            assigned = self._session.assigned.get(_coordinates(message))
-            partition = None if assigned is None else assigned.engine_partition
-            place = None if partition is None else partition.flight.place(message.offset())
-            if place is not None and place.chunk.items[place.row] is message:
-                verdict = place.chunk.verdict(place.row)
-                if verdict.attempt == 1:
-                    verdicts.append(verdict)
-        return verdicts
-
 
 class _Admitted(NamedTuple):
     """A run that was judged, and has still to pass the gatekeeper."""
@@ -443,8 +425,7 @@ class CompletedBy(Enum):
 class Delivery:
     """The messages between judging and completion. ``ready`` and ``individual`` are delivered next.
 
-    ``partition_of`` returns a partition that delivers, by topic and number. ``uncount`` gets the queued messages that
-    are dropped: a message counts when it is delivered, and was counted when it was judged.
+    ``partition_of`` returns a partition that delivers, by topic and number.
 
     Everything needs the consumer's lock, with one exception: the polling thread takes the first of ``ready`` without
     it. So nobody iterates over that queue, and messages leave it by ``pop``: the thread that pops a message owns it.
@@ -453,8 +434,7 @@ class Delivery:
     def __init__(
         self,
         partition_of: Callable[[str, int], Partition | None],
-        completed_by: CompletedBy,
-        uncount: Callable[[list[Any]], None],
+        completed_by: CompletedBy = CompletedBy.NEXT_CALL,
     ) -> None:
         self.completed_by = self._configured = completed_by
         self._laid_aside: list[Any] | None = None
@@ -463,7 +443,6 @@ class Delivery:
         self.individual: deque[Any] = deque()
         self._aside: dict[Coordinates, list[Any]] = {}
         self.partition_of = partition_of
-        self._uncount = uncount
         self._batch: list[Any] = []
         self._chunks: list[PartitionBatch] = []
         self._finished = 0
@@ -528,14 +507,6 @@ class Delivery:
     def _queue(self, messages: Iterable[Any]) -> None:
         for message in messages:
             self._aside.get(_coordinates(message), self.individual).append(message)
-
-    def queued(self) -> list[Any]:
-        """Return the messages that are to be delivered, also of partitions that the user paused; no events."""
-        return [*list(self.ready), *self._queued_singly()]
-
-    def _queued_singly(self) -> list[Any]:
-        queued = chain(self.individual, chain.from_iterable(self._aside.values()))
-        return [message for message in queued if message.error() is None]
 
     def first_waiting(self, topic: str, partition: int) -> int | None:
         """Return the lowest offset of a partition that is queued, None if nothing is."""
@@ -750,11 +721,9 @@ class Delivery:
 
     def release_all(self) -> None:
         """Forget all delivered and queued messages: they come again."""
-        ready = self._withdraw()[1]
-        for message in ready:
+        for message in self._withdraw()[1]:
             # The application never saw it: no later commit of all delivered messages may complete it.
             self.take_out(message)
-        self._uncount([*ready, *self._queued_singly()])
         self.individual.clear()
         self._aside = {coordinates: [] for coordinates in self._aside}
         self._batch, self._chunks, self._finished, self._taken, self._individual_handed = [], [], 0, 0, []
@@ -773,7 +742,6 @@ class Delivery:
     def purge(self, gone: set[Coordinates]) -> None:
         """Forget the messages of partitions that are not assigned any more."""
         handed, ready = self._withdraw()
-        self._uncount([m for m in [*ready, *self._queued_singly()] if _coordinates(m) in gone])
         kept = _without(ready, gone)
         self._taken = len(_without(handed[: self._taken], gone))
         self._finished = len(_without(handed[: self._finished], gone))

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from inspect import currentframe
 from threading import Condition, RLock, get_ident
 from typing import Any
 
@@ -111,15 +112,6 @@ class ClientLock:
         """Whether another thread is inside the client; read this with the lock held."""
         return self.client_thread not in (None, get_ident())
 
-    @property
-    def in_this_thread(self) -> bool:
-        """Whether this thread is inside the client already: in a callback, or in a signal handler during its call.
-
-        A second call that can run callbacks would forget the first one's thread state (`CallState_end` of the client
-        clears it), and the next callback of the first one would end the process.
-        """
-        return self.client_thread == get_ident()
-
     def call_client(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call the client in a way that may run callbacks.
 
@@ -181,6 +173,16 @@ class ClientLock:
             yield
 
 
+def is_inside(method: Callable[..., Any], owner: object) -> bool:
+    """Whether this thread is inside a method of this object, by its stack: a flag could outlive an interruption."""
+    frame = currentframe()
+    while frame is not None:
+        if frame.f_code is method.__code__ and frame.f_locals["self"] is owner:
+            return True
+        frame = frame.f_back
+    return False
+
+
 class CallbackErrors:
     """Runs callbacks and keeps their first exception (``kept``) until it can be raised."""
 
@@ -193,6 +195,14 @@ class CallbackErrors:
             callback(*arguments)
         except BaseException as error:  # noqa: BLE001 (an interrupt must not lose a message either)
             self.keep(error)
+
+    def runs_here(self) -> bool:
+        """Whether this thread is inside `run`, so in a callback of the client.
+
+        There a second call of the client that can run callbacks would make it forget the thread state of the first
+        one, and the next callback of the first one would end the process.
+        """
+        return is_inside(CallbackErrors.run, self)
 
     def keep(self, error: BaseException) -> None:
         """Keep an exception until `raise_kept`; log it if another one is kept already."""

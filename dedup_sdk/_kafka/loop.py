@@ -35,7 +35,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
+from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_inside
 from dedup_sdk._kafka.log_end import LogEnds
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._record import Verdict
@@ -58,8 +58,12 @@ _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
 _NESTED: Final = (
-    "poll() or consume() was called during another such call of this thread, in a callback or a signal handler: the "
-    "client would end the process; ask for messages in your loop only"
+    "poll() or consume() was called by an observer, or by a signal handler, during such a call of the same thread; ask "
+    "for messages in your loop only"
+)
+_IN_CALLBACK: Final = (
+    "poll() or consume() was called in a callback, where the client would end the process; ask for messages in your "
+    "loop only"
 )
 _TWO_POLLERS: Final = (
     "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
@@ -147,7 +151,8 @@ class FetchLoop:
         me, got = get_ident(), list[Any]()
         with self._mutex:
             lock = self._lock
-            if lock.closed or lock.client_thread is not None or self._poller or not self._assignment.asked:
+            busy = self._poller or lock.client_thread or lock.closer
+            if busy or lock.closed or not self._assignment.asked:
                 self._refuse_or_warn(me)
             self._poller, self._refused = me, False
         try:
@@ -182,12 +187,15 @@ class FetchLoop:
     def _refuse_or_warn(self, thread: int) -> None:
         """Refuse a call after `close`, or beside another thread; warn if there is nothing to wait for."""
         self._lock.check_open()
-        if self._lock.in_this_thread:
+        if self._callback_errors.runs_here():
+            raise RuntimeError(_IN_CALLBACK)
+        if self._poller == thread and is_inside(FetchLoop._round, self):
             raise RuntimeError(_NESTED)
         if self._poller not in (None, thread):
             self._refused = True
             raise RuntimeError(_TWO_POLLERS)
-        self._assignment.warn_not_asked()
+        if not self._assignment.asked:
+            self._assignment.warn_not_asked()
 
     def _doubt_receipt(self, got: list[Any]) -> None:
         """Have messages delivered once more that are about to be returned: another thread was refused meanwhile.

@@ -125,7 +125,7 @@ def calls_at_most(on_error: OnError, attempts: int | None) -> int | None:
     if attempts not in (1, ATTEMPTS):
         raise ConfigurationError(
             f"attempts={attempts!r} is not used with on_error='raise', which ends the run at the first error; "
-            "choose on_error='retry' or 'dead-letter', or leave it out"
+            "choose on_error='retry' or 'dead-letter', or leave attempts= out"
         )
     return 1
 

@@ -89,11 +89,12 @@ class Member(Watched):
         # The world renews, and no thread.
         self.claims.leases.start_renewing = lambda: None  # type: ignore[method-assign]
         self.engine.share(self.claims)
+        self.hand = Delivery(
+            self._partition_of, CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING
+        )
         self.assigned: dict[Where, Any] = {}
         session = SimpleNamespace(assigned=self.assigned)
         self._judge = BatchClassifier(self.engine, cast("Session", session), observing=False)
-        completed_by = CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING
-        self.hand = Delivery(self._partition_of, completed_by, self._judge.uncount)
 
     def _partition_of(self, topic: str, partition: int) -> Partition | None:
         return self.engine.partitions.get((topic, partition))
