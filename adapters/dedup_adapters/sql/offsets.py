@@ -368,7 +368,9 @@ class KeptOffsets:
 
     def _topic_ids(self, topics: list[str]) -> dict[str, str]:
         """Return each topic's ID; empty where the broker has no topic IDs."""
-        if (self._cluster.list_topics(topics[0], timeout=_ASK_S).cluster_id or "").startswith("mockCluster"):
+        # The consumer's own client cannot be asked in a callback.
+        metadata: Any = self._cluster.list_topics(topics[0], timeout=_ASK_S)
+        if (metadata.cluster_id or "").startswith("mockCluster"):
             return dict.fromkeys(topics, "")
         answers = self._cluster.describe_topics(TopicCollection(topics), request_timeout=_ASK_S)
         return {topic: _told(str(answers[topic].result(_ASK_S).topic_id or "")) for topic in topics}
