@@ -29,6 +29,18 @@ def refuse_ours(option: str, settings: Mapping[str, str]) -> None:
             raise ConfigurationError(f"{option} {name} cannot be set: {_OURS[name]}")
 
 
+def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None]:
+    """Take a consumer's own settings out, so that its file serves the job, too; return its servers and its group.
+
+    Those are left out that say what the job does anyway, or have no effect on it.
+    """
+    for name in ("auto.offset.reset", "enable.auto.commit"):
+        settings.pop(name, None)
+    if settings.get("isolation.level") == "read_committed":
+        del settings["isolation.level"]
+    return settings.pop(SERVERS, None), settings.pop("group.id", None)
+
+
 def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
     """Read ``K=V`` texts.
 

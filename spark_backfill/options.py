@@ -16,7 +16,7 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
-from spark_backfill.client_config import SERVERS, refuse_ours, secrets_of
+from spark_backfill.client_config import refuse_ours, secrets_of, take_consumers_own
 from spark_backfill.console import ERROR
 from spark_backfill.last_id_options import add_last_id_options, read_last_id_spec
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
@@ -198,12 +198,14 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
 def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings of librdkafka and of the Java client.
 
-    The servers among them are put into ``given.bootstrap``.
+    The servers among them are put into ``given.bootstrap``, the group into ``given.group``, where no option names any.
     """
     client = client_settings("--client-config", given.client_config)
-    servers = client.pop(SERVERS, None)
+    servers, group = take_consumers_own(client)
     if given.bootstrap is None:
         given.bootstrap = servers
+    if group and not (given.group or given.whole_topic or given.compact):
+        given.group = [group]
     jvm_client = client_settings("--jvm-client-config", given.jvm_client_config)
     refuse_ours("--client-config", client)
     refuse_ours("--jvm-client-config", jvm_client)
@@ -303,7 +305,7 @@ def _add_history_options(add: Callable[..., argparse.Action]) -> None:
         metavar="GROUP",
         action="append",
         help="whose history: up to what this group has committed, from where its own history begins; this or "
-        "--whole-topic",
+        "--whole-topic [default: the client config's group.id]",
     )
     add(
         "--whole-topic",

@@ -141,6 +141,23 @@ def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
     assert own.client_config == of_file.client_config == {"security.protocol": "SSL"}
 
 
+def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
+    """Its group is the one whose history is folded, unless an option says otherwise.
+
+    What the job does by itself is left out.
+    """
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "bootstrap.servers=b:9092\ngroup.id=shipping\nauto.offset.reset=earliest\nenable.auto.commit=false\n"
+        "isolation.level=read_committed\nsecurity.protocol=SSL\n"
+    )
+    given = ["--client-config", str(file)]
+    options = parsed(*given)
+    assert (options.group, options.client_config) == ("shipping", {"security.protocol": "SSL"})
+    assert parsed(*GROUP, *given).group == "billing"
+    assert parsed(*WHOLE, *given).group is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "names"),
     [
