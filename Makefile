@@ -32,8 +32,8 @@ LOGIC := tests/unit tests/contract tests/property tests/model
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
-# As many at a time as `make -j` says, else five.
-SIDE_BY_SIDE = +@$(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j5)
+# As many at a time as `make -j` says, else four.
+SIDE_BY_SIDE = +@$(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 

@@ -78,6 +78,11 @@ def plan_start(
         return _anew(committed, low=low, era=era, complete=complete, beginning="rewound")
     if low < stored.low:
         return _anew(committed, low=low, era=era, complete=complete, beginning="earlier")
+    if stored.low == low == stored.high < committed and not stored.done:
+        # It holds nothing yet: a recovery that failed has made it. The next attempt may take a snapshot, or read back
+        # one window, too.
+        complete = complete or stored.since_ms is None
+        return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
     high = stored.high
     beginning: Beginning = "resumed"
     if low > stored.low:

@@ -40,6 +40,22 @@ def test_without_a_store_the_history_is_folded_again(*, complete: bool) -> None:
     assert plan.progress.since_number == (None if complete else 0)
 
 
+@pytest.mark.parametrize("known", [None, NOTHING_KNOWN])
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_store_that_holds_nothing_is_none(known: int | None, *, complete: bool) -> None:
+    """A recovery that failed leaves one behind.
+
+    The next attempt folds again as the first one did, and knows no less of where the history begins.
+    """
+    empty = Progress(low=10, high=10, committed=40, since_ms=known)
+    plan = plan_start(empty, committed=40, low=10, complete=complete)
+    first = plan_start(None, committed=40, low=10, complete=complete or known is None)
+    assert plan == first
+    assert plan_start(replace(empty, committed=10), committed=10, low=10).keep
+    assert plan_start(replace(empty, done=((12, 14),)), committed=40, low=10).keep
+    assert plan_start(replace(empty, low=5), committed=40, low=10).keep
+
+
 @pytest.mark.parametrize("committed", [40, 45, 50])
 def test_a_store_ahead_of_the_commit_goes_on_as_it_is(committed: int) -> None:
     """What it knows to be completed stays so; nothing is replayed."""
