@@ -187,9 +187,7 @@ class DedupConsumer(Consumer):
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
         if sharing is not None:
-            gatekeeper = sharing.gatekeeper(
-                self._engine.counters, group=settings.group, silence_s=settings.silence_s
-            )
+            gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
@@ -382,7 +380,7 @@ class DedupConsumer(Consumer):
             self.poll,
             self._loop,
             idle=IdleClock(self._session, self._idle_timeout_s),
-            counters=self._engine.counters,
+            counters=self.counters,
             deadline_s=self._settings.revoke_deadline_s * WAITING_SHARE,
         )
         with Runner(settings, session, group=self._settings.group, letters=letters) as runner:
@@ -681,12 +679,11 @@ class DedupConsumer(Consumer):
         that you assigned by hand, and as long for the client to close. Calls in your callbacks that would change the
         subscription or the assignment meanwhile have no effect; each is logged.
         """
-        if self._access.closer == get_ident():
-            # A callback of the close itself.
+        in_callback = self._callback_errors.runs_here()
+        if self._access.closer == get_ident() or (in_callback and self._access.closer is not None):
+            # A callback of the close itself, which may run on a thread of its own.
             return
-        if self._callback_errors.runs_here():
-            if self._access.closer is not None:
-                return
+        if in_callback:
             raise RuntimeError(
                 "close() was called in a callback, and would wait for ever for the call that runs it; call stop() "
                 "there, and close() after your loop"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -55,6 +55,55 @@ with DedupConsumer(config, dedup=Lookup(id="key", window="1h"), store=MemoryStor
         consumer.poll(1)
 print(answers)
 """
+
+
+# A commit is refused while another member joins: outside of callbacks `unsubscribe` polls until it is accepted.
+LEAVING = """
+import sys, time
+from confluent_kafka import Consumer
+from dedup_sdk import DedupConsumer, Lookup, MemoryStore
+
+counted, left = [], []
+config = {
+    "bootstrap.servers": sys.argv[1], "group.id": "leaving", "session.timeout.ms": 4000, "log_level": 0,
+    "heartbeat.interval.ms": 100,
+}
+ours = {**config, "auto.offset.reset": "earliest", "statistics.interval.ms": 20, "stats_cb": counted.append}
+
+def leave(consumer, partitions):
+    if not left:
+        left.append(True)
+        consumer.unsubscribe()
+        counted.clear()
+        time.sleep(0.1)
+
+with DedupConsumer(ours, dedup=Lookup(id="key", window="1h"), store=MemoryStore()) as consumer:
+    consumer.subscribe(["orders"], on_revoke=leave)
+    while consumer.poll(1) is None:
+        pass
+    other = Consumer(config)
+    other.subscribe(["orders"])
+    until = time.monotonic() + 60
+    while len(counted) < 3 or not left:
+        assert time.monotonic() < until
+        other.poll(0.05)
+        consumer.poll(0.3)
+other.close()
+print("left")
+"""
+
+
+def test_a_callback_may_unsubscribe_while_another_member_joins(kafka: MockKafka, send: Send) -> None:
+    """The client is not polled in the callback, so that the next one finds it as it was."""
+    send("a")
+    ran = subprocess.run(
+        [sys.executable, "-c", LEAVING, kafka.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "left\n"), ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -125,9 +174,14 @@ def test_the_cluster_may_be_asked_outside_of_callbacks(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [lambda consumer: consumer.poll(0), lambda consumer: consumer.close()], ids=["poll", "close"]
+    ("call", "expected"),
+    [
+        (lambda consumer: consumer.poll(0), pytest.raises(RuntimeError, match="in your loop only")),
+        (lambda consumer: consumer.close(), nullcontext()),
+    ],
+    ids=["poll", "close"],
 )
-def test_a_callback_of_close_does_not_hang_it(make: Make, send: Send, call: Any) -> None:
+def test_a_callback_of_close_does_not_hang_it(make: Make, send: Send, call: Any, expected: Any) -> None:
     """Asking for messages there is refused; a second ``close`` has nothing to do."""
     send("a")
     consumer = make(config={"group.instance.id": "one"})
@@ -139,7 +193,7 @@ def test_a_callback_of_close_does_not_hang_it(make: Make, send: Send, call: Any)
 
     consumer.subscribe(["orders"], on_revoke=revoked)
     poll_some(consumer, 1)
-    with suppress(RuntimeError):
+    with expected:
         consumer.close()
     assert asked == [True]
     with pytest.raises(RuntimeError, match="closed"):

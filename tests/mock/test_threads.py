@@ -192,7 +192,11 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
 
     asyncio.run(cancel_and_ask())
     assert values(returned) == ["a"]
-    assert values(poll_some(consumer, 1)) == ["a"]
+    [again] = poll_some(consumer, 1)
+    assert values([again]) == ["a"]
+    verdict = consumer.verdict(again)
+    assert verdict is not None
+    assert verdict.attempt == 2
     assert consumer.poll(0) is None
     assert consumer.counters.stores_set_aside == 0
 

@@ -55,8 +55,11 @@ class World:
         self._disks, self._stack, self._mock = disks, stack, mock
         on_mock = MOCK_ALONE if alone else MOCK_GROUP
         self._settings: dict[str, Any] = dict(QUICK_GROUP if mock is None else on_mock)
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0, "max.in.flight": 1}
+        self._producer = self._new_producer()
+
+    def _new_producer(self) -> Producer:
+        return Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0, "max.in.flight": 1}
         )
 
     @property
@@ -94,6 +97,8 @@ class World:
     def make_anew(self, topic: str) -> None:
         """See `tests.support.brokers.make_anew`."""
         make_anew(self.bootstrap, topic)
+        # The former one knows the old topic: it would send the first record there, and repeat it after the others.
+        self._producer = self._new_producer()
 
     def consumer(
         self, disk: str = "one", config: dict[str, Any] | None = None, **options: Any
