@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Self
 
+from testcontainers.core.config import testcontainers_config
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient
 
@@ -25,12 +27,25 @@ def kafka_image() -> str:
     return os.environ.get("DEDUP_TEST_KAFKA_IMAGE") or DEFAULT_IMAGE
 
 
+@cache
 def engine_trouble() -> str | None:
-    """Why no container engine can be used, in one line; None when one answers."""
+    """Why no container engine can be used, in one line; None when one answers, and has or gets images.
+
+    Without a way to a registry an engine answers, and starts nothing: it lacks the image that testcontainers starts
+    beside all others.
+    """
     try:
-        DockerClient().client.ping()
+        engine = DockerClient().client
+        engine.ping()
     except Exception as error:  # noqa: BLE001 - whatever an engine's client raises: it does not answer
         return f"no container engine answers ({' '.join(str(error).split())[:160]})"
+    if not testcontainers_config.ryuk_disabled:
+        image = testcontainers_config.ryuk_image
+        try:
+            if not engine.images.list(image):
+                engine.images.pull(image)
+        except Exception as error:  # noqa: BLE001 - as above
+            return f"the container engine cannot get {image} ({' '.join(str(error).split())[:160]})"
     return None
 
 
