@@ -90,7 +90,10 @@ Observer = Callable[[VerdictEvent], None]
 class Counters:
     """Running totals since the engine was made.
 
-    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason.
+    ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. A message is judged
+    before your program gets it, so that one which waits for your next call is counted there already. ``delivered``
+    counts the messages that your program got: `poll`, `consume` or an iteration returned them, or `run` called its
+    handler (counted when the message leaves the run). Its sum over the lives of a consumer is what was delivered.
     ``released`` counts released records, ``retried`` calls of a handler after its first for a message,
     ``dead_lettered`` records that were completed by a dead letter, ``stale`` completions for a partition or
     record that was no longer open (they change nothing), ``abandoned`` messages whose handler was still
@@ -105,6 +108,7 @@ class Counters:
         default_factory=lambda: {kind.value: 0 for kind in VerdictKind if kind is not VerdictKind.PARKED}
     )
     reasons: dict[str, int] = field(default_factory=dict)
+    delivered: int = 0
     released: int = 0
     retried: int = 0
     dead_lettered: int = 0
@@ -120,9 +124,9 @@ class Counters:
     def as_dict(self) -> dict[str, int]:
         """Return every total under one flat name, e.g. ``duplicate``, ``unkeyed.oversized``, ``stale``."""
         totals = {
-            **self.verdicts, **self.reasons, "released": self.released, "retried": self.retried,
-            "dead_lettered": self.dead_lettered, "stale": self.stale, "abandoned": self.abandoned,
-            "left_out": self.left_out, "stores_set_aside": self.stores_set_aside,
+            **self.verdicts, **self.reasons, "delivered": self.delivered, "released": self.released,
+            "retried": self.retried, "dead_lettered": self.dead_lettered, "stale": self.stale,
+            "abandoned": self.abandoned, "left_out": self.left_out, "stores_set_aside": self.stores_set_aside,
             "generations_shed": self.generations_shed,
         }  # fmt: skip
         for kind, named in (("event", self.events), ("shared", self.shared)):

@@ -186,6 +186,8 @@ class DedupConsumer(Consumer):
             bears_full_disk=True,
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
+        self._polled_counters = self._engine.counters
+        """Counts the messages that `poll` and `consume` return: during `run`, which counts its own, into nothing."""
         if sharing is not None:
             gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
             self._engine.share(gatekeeper)
@@ -238,16 +240,23 @@ class DedupConsumer(Consumer):
         if self._ready and not interruption.happened and time.monotonic() < interruption.maintenance_at:
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
-                return self._ready.popleft()
+                message = self._ready.popleft()
             except IndexError:
                 pass
             except BaseException:
                 self._interruption.note()
                 raise
+            else:
+                self._polled_counters.delivered += 1
+                return message
         if type(timeout) not in _NUMBERS:
             timeout = _seconds(timeout)
-        got = self._loop.messages(1, timeout, BATCH)
-        return got[0] if got else None
+        got: list[Message] = self._loop.messages(1, timeout, BATCH)
+        if not got:
+            return None
+        if got[0].error() is None:
+            self._polled_counters.delivered += 1
+        return got[0]
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to ``num_messages`` messages that are no duplicates; fewer (or none) after ``timeout`` seconds.
@@ -264,7 +273,11 @@ class DedupConsumer(Consumer):
             return list(super().consume(num_messages, timeout))
         if type(timeout) not in _NUMBERS:
             timeout = _seconds(timeout)
-        return self._loop.messages(num_messages, timeout, num_messages)
+        events = self._delivery.events_given
+        got = self._loop.messages(num_messages, timeout, num_messages)
+        no_event = self._delivery.events_given == events
+        self._polled_counters.delivered += len(got) if no_event else sum(each.error() is None for each in got)
+        return got
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others."""
@@ -392,6 +405,7 @@ class DedupConsumer(Consumer):
         """Run a runner in its session; `stop` and `release` know of it meanwhile."""
         try:
             self._make_current(runner)
+            self._polled_counters = Counters()
             session.begin(runner)
             if self._stopped:
                 runner.stop()
@@ -410,6 +424,7 @@ class DedupConsumer(Consumer):
                     session.end()
                     raise
                 finally:
+                    self._polled_counters = self._engine.counters
                     self._runner, self._stopped = None, False
 
     def _make_current(self, runner: Runner) -> None:

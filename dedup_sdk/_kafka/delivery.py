@@ -425,6 +425,8 @@ class CompletedBy(Enum):
 class Delivery:
     """The messages between judging and completion. ``ready`` and ``individual`` are delivered next.
 
+    ``events_given`` counts the client's events that `take` returned; it only rises.
+
     ``partition_of`` returns a partition that delivers, by topic and number.
 
     Everything needs the consumer's lock, with one exception: the polling thread takes the first of ``ready`` without
@@ -441,6 +443,7 @@ class Delivery:
         """Individual messages that were delivered before `begin_explicit`; None outside of it."""
         self.ready: deque[Any] = deque()
         self.individual: deque[Any] = deque()
+        self.events_given = 0
         self._aside: dict[Coordinates, list[Any]] = {}
         self.partition_of = partition_of
         self._batch: list[Any] = []
@@ -469,10 +472,12 @@ class Delivery:
         out: list[Any] = []
         while self.individual and len(out) < count:
             message = self.individual.popleft()
-            if message.error() is None:
-                if self._unfinished(message) is None:
-                    # A late thread completed it after it was released.
-                    continue
+            if message.error() is not None:
+                self.events_given += 1
+            elif self._unfinished(message) is None:
+                # A late thread completed it after it was released.
+                continue
+            else:
                 self._individual_handed.append(message)
             out.append(message)
         if self.ready and len(out) < count:

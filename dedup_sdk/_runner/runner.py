@@ -61,7 +61,7 @@ class Runner:
         self.failure: BaseException | None = None
         self._settings, self._session, self._counters = settings, session, session.counters
         self._group, self._letters = group, letters
-        self._tasks = Tasks(settings.order)
+        self._tasks = Tasks(settings.order, self._counters)
         self._workers = Workers(settings.handler, settings.workers, settings.retries, settings.is_final)
         self._reports: dict[Task, KafkaError | None] = {}
         """Delivery reports of dead letters, by task: None, or the error of a letter that was not delivered."""

@@ -14,6 +14,8 @@ from enum import Enum
 from threading import Lock
 from typing import Any, Literal
 
+from dedup_sdk._observe import Counters
+
 Order = Literal["key", "none"]
 Coordinates = tuple[str, int]
 
@@ -95,11 +97,13 @@ class Task:
 class Tasks:
     """The tasks in flight, in order of arrival. Not thread-safe.
 
-    With ``order="key"`` the tasks with one key of one partition form a queue; messages without a key are not queued.
+    A task whose handler was called counts as delivered when it leaves. With ``order="key"`` the tasks with one key of
+    one partition form a queue; messages without a key are not queued.
     """
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, counters: Counters) -> None:
         self._by_key = order == "key"
+        self._counters = counters
         self._tasks: dict[Task, Hashable] = {}
         self._queues: dict[Hashable, deque[Task]] = {}
 
@@ -124,6 +128,7 @@ class Tasks:
     def remove(self, task: Task) -> Task | None:
         """Remove a task; return the next one of its key queue if its handler may be called now."""
         queue_key = self._tasks.pop(task)
+        self._counters.delivered += task.attempts > 0
         if queue_key is None:
             return None
         queue = self._queues[queue_key]

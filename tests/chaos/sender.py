@@ -1,7 +1,8 @@
 """The application that sends: at a steady rate, again when no answer came, and now and then again for no reason.
 
 Its client neither is idempotent nor retries by itself, so that a batch whose answer got lost is reported as failed
-although the broker has it; what is sent again then is a real producer-side duplicate.
+although the broker has it; what is sent again then is a real producer-side duplicate. Messages that belong together
+are sent again together, also if only some of them failed: else a unit could have no end.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 from zlib import crc32
@@ -62,6 +63,15 @@ def repeating(number: int, chosen: random.Random) -> Outgoing:
     )
 
 
+@dataclass(slots=True)
+class _Sending:
+    """Messages that are sent together: how many of them have no report yet, and whether one failed."""
+
+    messages: list[Outgoing]
+    unreported: int
+    failed: bool = False
+
+
 class Sender:
     """Sends in a thread of its own.
 
@@ -96,10 +106,10 @@ class Sender:
         self._random = random.Random(seed)
         self._recipe = recipe
         self._skew_ms, self._strays = skew_ms, strays
-        self._failed: deque[Outgoing] = deque()
+        self._failed: deque[list[Outgoing]] = deque()
         self._again: list[tuple[float, int, list[Outgoing]]] = []
         self._ending = threading.Event()
-        self._resending = threading.Lock()
+        self._resending, self._reporting = threading.Lock(), threading.Lock()
         self._thread = threading.Thread(target=self._work, name="sender", daemon=True)
 
     def start(self) -> None:
@@ -162,10 +172,11 @@ class Sender:
             heapq.heappush(self._again, (at, self.repeated, messages))
 
     def _produce_all(self, messages: list[Outgoing]) -> None:
+        sending = _Sending(messages, len(messages))
         for message in messages:
-            self._produce(message)
+            self._produce(message, sending)
 
-    def _produce(self, message: Outgoing) -> None:
+    def _produce(self, message: Outgoing, sending: _Sending) -> None:
         pairs = message.headers if isinstance(message.headers, list) else message.headers.items()
         partition = (
             crc32(message.key or b"") % self.partitions if message.partition < 0 else message.partition
@@ -178,17 +189,24 @@ class Sender:
                 headers=list(pairs),
                 partition=partition,
                 timestamp=message.timestamp_ms,
-                on_delivery=partial(self._delivered, message),
+                on_delivery=partial(self._delivered, sending),
             )
         except (BufferError, KafkaException):
             # A partition that this client has not heard of yet, or no broker for long: later.
-            self._failed.append(message)
+            self._note_report(sending, failed=True)
 
-    def _delivered(self, message: Outgoing, error: KafkaError | None, _delivered: Message) -> None:
+    def _delivered(self, sending: _Sending, error: KafkaError | None, _message: Message) -> None:
         if error is None:
             self._heard = time.monotonic()
-        else:
-            self._failed.append(message)
+        self._note_report(sending, failed=error is not None)
+
+    def _note_report(self, sending: _Sending, *, failed: bool) -> None:
+        # The sender's thread and one that waits for confirmations both get reports.
+        with self._reporting:
+            sending.unreported -= 1
+            sending.failed |= failed
+            if sending.failed and not sending.unreported:
+                self._failed.append(sending.messages)
 
     def _renew(self) -> None:
         """Take another client when this one has heard nothing for long: it may have forgotten every broker."""
@@ -203,5 +221,6 @@ class Sender:
         with self._resending:
             self._renew()
             for _ in range(len(self._failed)):
-                self.retried += 1
-                self._produce(self._failed.popleft())
+                messages = self._failed.popleft()
+                self.retried += len(messages)
+                self._produce_all(messages)

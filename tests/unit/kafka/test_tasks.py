@@ -7,6 +7,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk._observe import Counters
 from dedup_sdk._runner.settings import Retries
 from dedup_sdk._runner.tasks import Order, Task, Tasks
 from dedup_sdk._runner.workers import Workers
@@ -32,7 +33,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_a_line_has_one_task_that_may_begin(order: Order, steps: list[tuple[str, Any, int]]) -> None:
     """Of a key in a partition only the oldest task has begun, each task begins once, and none is forgotten."""
-    tasks = Tasks(order)
+    tasks = Tasks(order, Counters())
     may: dict[Task, bool] = {}
     offset = 0
     for what, which, partition in steps:
