@@ -226,6 +226,7 @@ class DedupConsumer(Consumer):
         )
         self._stopped = False
         self._runner: Runner | None = None
+        recovery.try_folders()
         keep_from_children(self)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -234,7 +235,9 @@ class DedupConsumer(Consumer):
         """Return the next message that is no duplicate, or an error event; None after ``timeout`` s (-1: no limit).
 
         It returns in time even if all records that come are duplicates. With ``completion="on-next-call"`` it first
-        completes the messages that you got before.
+        completes the messages that you got before. So a call whose result you drop loses a message: `asyncio.to_thread`
+        and other thread pools, whose tasks may be cancelled, may call this method with ``completion="explicit"`` only
+        (else `RuntimeError`); do not let a function that calls it be cancelled, either.
         """
         interruption = self._interruption
         if self._ready and not interruption.happened and time.monotonic() < interruption.maintenance_at:

@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from functools import partial
 from inspect import currentframe
 from threading import Condition, RLock, get_ident
-from typing import Any
+from types import FrameType
+from typing import Any, Final
 
 logger = logging.getLogger("dedup_sdk")
 
@@ -181,6 +182,18 @@ def is_inside(method: Callable[..., Any], owner: object) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+_POOLS: Final = frozenset({"concurrent.futures.thread", "anyio._backends._asyncio"})
+"""Modules whose threads call the functions that they are given: those of `asyncio.to_thread` and of web frameworks."""
+
+
+def is_called_by_pool(depth: int) -> bool:
+    """Whether a thread pool called the method ``depth`` frames above this one: its result may be dropped."""
+    frame: FrameType | None = currentframe()
+    for _ in range(depth + 1):
+        frame = None if frame is None else frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") in _POOLS
 
 
 class CallbackErrors:

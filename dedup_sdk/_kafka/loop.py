@@ -35,7 +35,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
-from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_inside
+from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_called_by_pool, is_inside
 from dedup_sdk._kafka.log_end import LogEnds
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._record import Verdict
@@ -68,6 +68,12 @@ _IN_CALLBACK: Final = (
 _TWO_POLLERS: Final = (
     "another thread is in poll() or consume() of this consumer: one thread asks for messages; let it hand them to "
     'others (completion="explicit"), or use run()'
+)
+
+_IN_POOL: Final = (
+    "poll() or consume() was called by a thread pool (asyncio.to_thread, run_in_executor): a cancelled task drops the "
+    "message that the call returns, and your next call would complete it, so that it would be lost; use "
+    'DedupConsumer(..., completion="explicit") and complete(message), or run() in a thread of its own'
 )
 
 _offset: Final[Callable[[Any], Any]] = Message.offset
@@ -136,6 +142,8 @@ class FetchLoop:
         self._holds_back = False
         self._poller: int | None = None
         """The thread inside `messages`."""
+        self._asker: int | None = None
+        """The thread that was inside `messages` last."""
         self._refused = False
         """Whether another thread was refused since that thread entered."""
 
@@ -144,17 +152,18 @@ class FetchLoop:
     def messages(self, count: int, timeout: float | None, at_most: int) -> list[Any]:
         """Return up to ``count`` messages after ``timeout`` seconds at most (None, -1: no limit).
 
-        ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`, and
-        while another thread is in this method (see `_doubt_receipt`).
+        ``at_most``: the most messages that are judged together. Raises `RuntimeError` after `DedupConsumer.close`,
+        while another thread is in this method (see `_doubt_receipt`), and in a thread pool.
         """
         until = time.monotonic() + (_ONE_DAY_S if timeout is None or timeout < 0 else timeout)
         me, got = get_ident(), list[Any]()
         with self._mutex:
             lock = self._lock
             busy = self._poller or lock.client_thread or lock.closer
-            if busy or lock.closed or not self._assignment.asked:
+            if busy or lock.closed or me != self._asker or not self._assignment.asked:
                 self._refuse_or_warn(me)
-            self._poller, self._refused = me, False
+            self._poller = self._asker = me
+            self._refused = False
         try:
             try:
                 while True:
@@ -185,7 +194,10 @@ class FetchLoop:
         return got
 
     def _refuse_or_warn(self, thread: int) -> None:
-        """Refuse a call after `close`, or beside another thread; warn if there is nothing to wait for."""
+        """Refuse a call after `close`, beside another thread, or of a thread pool; warn if no message can come.
+
+        A thread pool is looked for where another thread asks than before: it called `DedupConsumer.poll`, or `consume`.
+        """
         self._lock.check_open()
         if self._callback_errors.runs_here():
             raise RuntimeError(_IN_CALLBACK)
@@ -194,6 +206,8 @@ class FetchLoop:
         if self._poller not in (None, thread):
             self._refused = True
             raise RuntimeError(_TWO_POLLERS)
+        if self._delivery.completed_by is not CompletedBy.NOTHING and is_called_by_pool(3):
+            raise RuntimeError(_IN_POOL)
         if not self._assignment.asked:
             self._assignment.warn_not_asked()
 

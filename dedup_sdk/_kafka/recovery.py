@@ -65,6 +65,7 @@ from dedup_sdk._store.snapshot_source import (
     Source,
     fetched,
     find_snapshots,
+    is_url,
     scratch,
     shown_location,
     snapshot_locations,
@@ -130,8 +131,9 @@ class Recovery:
             that were completed since the last commit.
 
     Raises `ConfigurationError` for settings that are not valid, and for a snapshot that cannot be read as it stands: a
-    URL without a driver, a file instead of a folder. A folder that does not exist is no error until a partition needs
-    it.
+    URL without a driver, a file instead of a folder. A consumer tries folders when it is made: where no snapshot can be
+    read, it logs a warning, because its stores may be up to date, and `SnapshotError` is raised when a partition needs
+    the snapshot. URLs are tried only then.
     """
 
     snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
@@ -168,6 +170,19 @@ class Recovery:
                 f"Recovery(...): snapshot={', '.join(map(shown_location, self.snapshot))!r} would never be "
                 "installed: with persist=False a partition begins without IDs; leave snapshot out, or choose "
                 "persist=True"
+            )
+
+    def try_folders(self) -> None:
+        """Log a warning if none of the snapshots in folders can be read; URLs are not tried."""
+        folders = [place for place in self.snapshot if not is_url(place)]
+        try:
+            if folders:
+                find_snapshots(folders)
+        except SnapshotError as error:
+            logger.warning(
+                "Recovery(snapshot=...): no snapshot can be read now: %s. The consumer begins without it; poll() will "
+                "raise this error if the store of a partition is missing or too old",
+                error,
             )
 
 

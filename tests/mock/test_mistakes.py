@@ -404,6 +404,25 @@ def test_a_store_that_is_no_folder_is_refused(tmp_path: Path, path: str, says: s
     assert str(caught.value).startswith(f"store='{tmp_path / path}' {says}")
 
 
+@pytest.mark.parametrize(
+    ("content", "says"), [(None, "does not exist"), ("", "does not exist"), ("junk", "is not JSON")]
+)
+def test_a_snapshot_that_cannot_be_read_is_told(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | None, says: str
+) -> None:
+    """When the consumer is made; it may not need the snapshot, so that it begins."""
+    folder = tmp_path / "snapshot"
+    if content is not None:
+        folder.mkdir()
+    if content:
+        (folder / "manifest.json").write_text(content)
+    make(recovery=Recovery(snapshot=folder))
+    [told] = [each for each in caplog.records if each.name == "dedup_sdk"]
+    assert told.levelname == "WARNING"
+    assert str(folder) in told.getMessage()
+    assert says in told.getMessage()
+
+
 def test_a_consumer_without_a_topic_says_so_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     """A call for messages waits in vain then, as with the plain client, which says nothing."""
     made = make()

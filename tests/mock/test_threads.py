@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.consuming import PATIENCE_S, poll_quiet, poll_some, run_all, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dedup_sdk import MemoryStore
     from tests.mock.conftest import Make, Send
 
 ALL = [TopicPartition("pairs", 0), TopicPartition("pairs", 1)]
@@ -187,7 +189,7 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(poll), 0.2)
         with pytest.raises(RuntimeError, match="another thread is in poll"):
-            await asyncio.to_thread(consumer.poll, 0)
+            await asyncio.to_thread(lambda: consumer.poll(0))
         send("a")
 
     asyncio.run(cancel_and_ask())
@@ -199,6 +201,48 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
     assert verdict.attempt == 2
     assert consumer.poll(0) is None
     assert consumer.counters.stores_set_aside == 0
+
+
+@pytest.mark.parametrize("method", ["poll", "consume"])
+@pytest.mark.parametrize("config", [{}, {"enable.auto.commit": False}], ids=["next call", "commit"])
+def test_a_pool_may_not_ask_where_a_dropped_message_would_be_lost(
+    make: Make, send: Send, method: str, config: dict[str, Any]
+) -> None:
+    """A cancelled task drops the message of its call: the next call, or commit, would complete it."""
+    consumer = make("orders", config=config)
+    send("a")
+
+    async def ask() -> None:
+        with pytest.raises(RuntimeError, match=r"thread pool .*completion=\"explicit\""):
+            await asyncio.to_thread(getattr(consumer, method))
+
+    asyncio.run(ask())
+    with ThreadPoolExecutor(1) as pool:
+        assert values(pool.submit(poll_some, consumer, 1).result()) == ["a"]
+
+
+def test_a_dropped_message_comes_again_with_explicit_completion(
+    make: Make, send: Send, memory: MemoryStore
+) -> None:
+    """The first message of a cancelled call stays in flight: the next life gets it."""
+    first = make("orders", completion="explicit", store=memory)
+    poll_quiet(first)
+    got: list[Any] = []
+
+    async def drop_one() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(first.poll, PATIENCE_S), 0.2)
+        send("a", "b")
+        while not got:
+            # While the thread of the cancelled call is still there, it is refused.
+            with contextlib.suppress(RuntimeError):
+                if (message := await asyncio.to_thread(first.poll, 0.1)) is not None:
+                    got.append(message)
+                    first.complete(message)
+
+    asyncio.run(drop_one())
+    first.close()
+    assert values([*got, *poll_some(make("orders", store=memory), 1)]) == ["b", "a"]
 
 
 def test_two_loops_that_refuse_each_other_get_on(make: Make, send: Send) -> None:
