@@ -182,7 +182,7 @@ def commit(broker: Broker, group: str, topic: str, offset: int, *, low: int = 0,
 def test_archive_and_topic_together(
     broker: Broker, run: Callable[..., Any], cut_topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
-    """Records that the topic lost come from the archive, the overlap counts once, and the group's history is complete."""
+    """Records that the topic lost come from the archive, the overlap counts once, and the history is complete."""
     topic = cut_topic("abacadbe", 4)
     commit(broker, group, topic, 7)
     # In the overlap the archive has records that the topic does not have: the topic counts.
