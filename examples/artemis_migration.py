@@ -23,7 +23,7 @@ DEDUP = artemis.duplicate_detection(id_cache_size=20_000, addresses={"orders.#":
 
 
 def main() -> None:
-    """Handle the messages sent, end, and go on with those that came meanwhile."""
+    """Handle messages, end, and go on with those that came meanwhile."""
     with MockKafka() as kafka, TemporaryDirectory() as store:
         for topic in ("orders.eu", "audit"):
             kafka.create_topic(topic)

@@ -1,6 +1,6 @@
 """The engine without Kafka: give it records, follow its verdicts, tell it how each ended.
 
-For other clients, for tests, or to see the meaning of the verdicts:
+For other clients, for tests, or to see the verdicts at work:
 
     python examples/plain_records.py
 """

@@ -36,7 +36,7 @@ class KafkaColumns:
     """Finds Kafka's columns in a frame. ``archive`` is how messages name it.
 
     Raises:
-        ConfigurationError: a column is missing, or has a type that does not fit its form.
+        ConfigurationError: a column is missing, or has a type that does not fit its use.
     """
 
     def __init__(self, frame: DataFrame, places: ColumnMap, *, archive: str) -> None:

@@ -21,7 +21,7 @@ SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # One stage after the other, as it is written: there is nothing to be found out on the way.
     "spark.sql.adaptive.enabled": "false",
-    # Where rows go is said with every shuffle; the other shuffles are sums of a few rows.
+    # Where rows go is said with every shuffle; the rest are sums of a few rows.
     "spark.sql.shuffle.partitions": "4",
     # Rows of the shuffle are large; see `runs`.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",

@@ -1,7 +1,7 @@
 """The application that sends: at a steady rate, again when no answer came, and now and then again for no reason.
 
 Its client neither is idempotent nor retries by itself, so that a batch whose answer got lost is reported as failed
-although the broker has it; its resend then is a real producer-side duplicate.
+although the broker has it; what is sent again then is a real producer-side duplicate.
 """
 
 from __future__ import annotations

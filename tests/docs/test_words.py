@@ -44,7 +44,9 @@ def test_pages_say_the_noun() -> None:
     assert rate([_CODE.sub("", page.read_text(encoding="utf-8")) for page in {*pages}]) <= MOST_PER_1000
 
 
-@pytest.mark.parametrize("package", ["dedup_sdk", "adapters", "spark_backfill", "examples", "benchmarks", "tests"])
+@pytest.mark.parametrize(
+    "package", ["dedup_sdk", "adapters", "spark_backfill", "examples", "benchmarks", "tests"]
+)
 def test_docstrings_say_the_noun(package: str) -> None:
     """The docstrings of a package together stay below the limit."""
     texts = [text for module in (ROOT / package).rglob("*.py") for text in docstrings(module)]
