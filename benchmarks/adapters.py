@@ -1,4 +1,4 @@
-"""What the ties to other systems cost, each beside the plain way.
+"""The cost of the ties to other systems, each beside the plain way.
 
     python benchmarks/adapters.py
     python benchmarks/adapters.py --only outbox --records 500000 --rounds 7 --json
@@ -29,7 +29,7 @@ PARTS: dict[str, Callable[[int, int], dict[str, list[Figures]]]] = {
     "inbox-halved": inbox.rounds_of_halved,
     "shared": shared.rounds_of,
 }
-"""Each takes records and rounds, and returns what each round of each contender measured; the plain one comes first."""
+"""Each takes records and rounds, and returns the figures of each round of each contender; the plain one comes first."""
 
 
 def measure(part: str, records: int, rounds: int) -> dict[str, Figures]:

@@ -1,4 +1,4 @@
-"""An archive of a topic in Parquet, with Kafka's own columns: what a sink leaves."""
+"""An archive of a topic in Parquet, with Kafka's own columns, as a sink writes it."""
 
 from __future__ import annotations
 

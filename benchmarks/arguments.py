@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a type for `argparse` that takes whole numbers from `least` on and names what it refuses."""
+    """Return a type for `argparse` that takes whole numbers from `least` on and names the text it refuses."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

@@ -68,7 +68,7 @@ _REPORTING = (*_OURS, "parquet")
 
 @dataclass(slots=True)
 class Runs:
-    """What was seen of one contender; seconds without Spark's start."""
+    """The figures of one contender; seconds without Spark's start."""
 
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)

@@ -31,7 +31,7 @@ _COMMIT_EVERY = 10_000
 
 
 def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Return what each round of each contender measured, with at most 90,000 records a partition."""
+    """Return the figures of each round of each contender, with at most 90,000 records a partition."""
     records = min(records, _MOST * _PARTITIONS)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     for order in orders(CONTENDERS, rounds):
@@ -47,7 +47,7 @@ def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
 
 
 def contend(name: str, source: str, target: str, records: int) -> dict[str, float]:
-    """Copy, and return what it took until the target had confirmed all of them; joining the group is counted in."""
+    """Copy until the target has confirmed all of them, and return the figures; joining the group is counted in."""
     reader: dict[str, Any] = {"bootstrap.servers": source, "log_level": 0}
     writer: dict[str, Any] = {"bootstrap.servers": target, "log_level": 0}
     began, cpu_began = time.perf_counter(), cpu_seconds()
@@ -64,7 +64,7 @@ def contend(name: str, source: str, target: str, records: int) -> dict[str, floa
 
 
 def _loop(reader: dict[str, Any], writer: dict[str, Any], records: int) -> None:
-    """What one writes by hand: it loses nothing while nothing dies."""
+    """A loop written by hand: it loses nothing while nothing dies."""
     consumer = Consumer(
         {**reader, "group.id": "loop", "auto.offset.reset": "earliest", "enable.auto.commit": False}
     )

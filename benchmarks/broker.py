@@ -1,4 +1,4 @@
-"""The broker that is measured on. Not for contenders: what they load is part of their figures."""
+"""The broker that is measured on. Not for contenders: the modules they load are part of their figures."""
 
 from __future__ import annotations
 

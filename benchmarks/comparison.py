@@ -33,7 +33,7 @@ class Comparison:
     """
 
     def __init__(self, bootstrap: str, workload: Workload, folder: Path, ids: int = 0) -> None:
-        """Prepare what the runs have in common; `ids` other IDs are in the key store beforehand."""
+        """Prepare the common part of the runs; `ids` other IDs are in the key store beforehand."""
         self._bootstrap = bootstrap
         self._workload = workload
         self._ids = ids

@@ -1,4 +1,4 @@
-"""One contender, in a process of its own: reads the workload once and prints what that cost as one line of JSON.
+"""One contender, in a process of its own: reads the workload once and prints its cost as one line of JSON.
 
 Started by throughput.py: ``python benchmarks/contender.py '{"name": "bare_tuned", "bootstrap": ..., ...}'``.
 """
@@ -46,7 +46,7 @@ _UNTUNED = DEDUP | {"bare_default"}
 class Run:
     """One run of one contender.
 
-    ``expected`` is what its loop waits for. ``store`` is the folder of its key store, empty without one. ``seen`` is a
+    ``expected``: the records its loop waits for. ``store``: folder of its key store, empty without one. ``seen``: a
     file for the coordinates of everything that was handled, empty in runs whose time counts.
     """
 
@@ -81,7 +81,7 @@ class Recorder:
         return message
 
     def commit(self, *, asynchronous: bool) -> object:
-        """Commit what was read."""
+        """Commit the records that were read."""
         return self._reader.commit(asynchronous=asynchronous)
 
     def save(self, path: Path) -> None:
@@ -97,7 +97,7 @@ def strategy(window: Window | None = None) -> Lookup:
 
 
 def settings(run: Run) -> dict[str, str | int | float | bool]:
-    """What the consumer of a contender is made with: its own defaults, but for what its name says."""
+    """The settings of a contender's consumer: its own defaults, but for those in its name."""
     base: dict[str, str | int | float | bool] = {
         "bootstrap.servers": run.bootstrap,
         "group.id": run.group,
@@ -122,7 +122,7 @@ def consumer_of(run: Run) -> Iterator[Consumer]:
 
 
 def main() -> None:
-    """Run what the only argument says."""
+    """Run the contender of the only argument."""
     run = Run(**json.loads(sys.argv[1]))
     with consumer_of(run) as consumer:
         consumer.subscribe([run.topic])

@@ -1,4 +1,4 @@
-"""How old marks leave the disk, and what that costs: by generations, by RocksDB's TTL, by its FIFO compaction.
+"""How old marks leave the disk, and at which cost: by generations, by RocksDB's TTL, by its FIFO compaction.
 
     python benchmarks/expiry.py
     python benchmarks/expiry.py --window-ids 1000000 --windows 4 --json
@@ -70,7 +70,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def take(self, marks: Marks) -> None:
-        """Take in the marks of an eighth of the window, and forget what is older than one."""
+        """Take in the marks of an eighth of the window, and forget marks older than one."""
 
     def find(self, keys: list[bytes]) -> int:
         """Return how many of the keys are there."""
@@ -116,7 +116,7 @@ class Generations(Keeper):
 
 
 class TimeToLive(Keeper):
-    """One family whose values carry the time of their writing; a merge leaves out what is too old."""
+    """One family whose values carry the time of their writing; a merge leaves out those too old."""
 
     name = "ttl"
 
@@ -160,7 +160,7 @@ class FirstOut(Keeper):
         self._step = 0
 
     def take(self, marks: Marks) -> None:
-        """Take a file in; RocksDB drops what is too much."""
+        """Take a file in; RocksDB drops the excess."""
         self._step += 1
         ingest(self.families[0], self.folder / f"{self._step}.sst", marks)
 
@@ -190,7 +190,7 @@ def ingest(family: Rdict, path: Path, marks: Marks) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one way cost.
+    """The cost of one way.
 
     ``cpu_us``: microseconds of all threads a mark, look-ups not included. ``hit_us`` and ``miss_us``: a look-up of
     an ID that is there, and of one that is not; medians of the last window. ``live_found``: share of IDs inside
@@ -292,7 +292,7 @@ def disk_mib(folder: Path) -> float:
 
 
 def main() -> int:
-    """Measure the three ways, one after the other, print what they cost, and return the exit status."""
+    """Measure the three ways, one after the other, print their cost, and return the exit status."""
     parser = argparse.ArgumentParser(description="Ways to forget old marks, side by side.")
     parser.add_argument(
         "--window-ids", type=at_least(8_000), default=1_000_000, help="IDs that fill the window"

@@ -6,8 +6,8 @@
 
 Synthetic digests go through the engine's columns by batches of 1000; one record in twenty repeats an ID of the last
 50,000. Timestamps advance so that ``--window-ids`` records fill the window (by default the largest of ``--ids``:
-nothing expires); ``--windows N`` feeds so many windows, one a line. A line says what the records *since the line
-before* cost. The result goes to stdout, progress to stderr.
+nothing expires); ``--windows N`` feeds so many windows, one a line. A line has the cost of the records *since the
+line before*. The result goes to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ _TITLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """What the records between two sizes of the store cost, in microseconds each.
+    """The cost of the records between two sizes of the store, in microseconds each.
 
     ``judge_us`` and ``journal_us`` come with every batch, ``flush_us`` with some, and is spread over all.
     ``cpu_us`` is the time of all threads, RocksDB's included: steadier than the others where the machine has other
     work. ``slowest_ms`` is the longest that one batch took, its flush included. ``bytes_per_id`` counts all files
     of the store per mark in it, ``disk_mib`` all of them. ``windows_kept``: how far back the marks reach, in
-    windows (one, and what expiry leaves for later).
+    windows (one, and those that expiry leaves for later).
     """
 
     ids: int
@@ -139,7 +139,7 @@ class Growth:
         self._engine.shut()
 
     def grow_to(self, records: int) -> Stretch:
-        """Feed records until `records` in all have come, and say what these cost."""
+        """Feed records until `records` in all have come, and return their cost."""
         held = self._engine.partitions[_TOPIC, 0]
         began, generating = cpu_seconds(), 0.0
         costs: list[tuple[float, float, float]] = []
@@ -190,7 +190,7 @@ class Growth:
 
 
 def main() -> int:
-    """Grow a store in a temporary folder, print what it cost, and return the exit status."""
+    """Grow a store in a temporary folder, print its cost, and return the exit status."""
     options = _options()
     window_ids = options.window_ids or options.ids[-1]
     ids = [window_ids * (number + 1) for number in range(options.windows)] or options.ids

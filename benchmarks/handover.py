@@ -5,7 +5,7 @@
 
 A shape is partitions x IDs in each. One member, a process, holds all partitions, and each partition gets 20
 records a second; another joins on the same ``store=`` and takes half of them; the first gives all back and takes
-its half again (eager protocol: the worst case). What the rebalance itself takes is seen with plain consumers in
+its half again (eager protocol: the worst case). The time of the rebalance itself is seen with plain consumers in
 the same run. The result goes to stdout, progress to stderr. Exit status 1: something failed; 2: wrong usage.
 """
 
@@ -56,7 +56,7 @@ class Handover:
     ``plain_s``: from the joining member's subscription until both plain consumers have had a record of each
     partition of their half; ``dedup_s``: until both of ours have. ``given_s``: the poll in which ours gives its
     partitions back. ``taken_s``: from the assignment until ours has had a record of each partition. ``beyond_s``:
-    both together, of one member, less the same of the plain consumers. ``cpu_s``: what of both ours was at work,
+    both together, of one member, less the same of the plain consumers. ``cpu_s``: the time both of ours were at work,
     rather than waiting for the broker, the disk or a processor; less that of plain consumers too.
     """
 
@@ -203,7 +203,7 @@ def measure(bootstrap: str, partitions: int, ids: int, rounds: int) -> Handover:
 
 
 def main() -> int:
-    """Measure every shape, print what it took, and return the exit status."""
+    """Measure every shape, print its time, and return the exit status."""
     parser = argparse.ArgumentParser(description="Time of a rebalance that hands stores over.")
     parser.add_argument(
         "--shapes", type=_shapes, default=[(64, 100_000), (4, 10_000_000)], help="PARTITIONSxIDS, by commas"

@@ -28,7 +28,7 @@ class Delivering:
     """A member has had a record of each of ``count`` partitions since it was assigned them.
 
     ``began_at``, ``ready_at``: of its subscription and of now, monotonic seconds, which all processes share.
-    ``given_s``: the poll in which it gave away what it had before, from its callback on (0: it had nothing).
+    ``given_s``: the poll in which it gave away its partitions, from its callback on (0: it had none).
     ``taken_s``: from its callback to now. ``cpu_s``: processor time of the process in both.
     """
 
@@ -83,7 +83,7 @@ class Member:
 
 
 class _Watch:
-    """What of its assignment a member has heard from."""
+    """The partitions of its assignment that a member has heard from."""
 
     def __init__(self) -> None:
         self.began_at = time.monotonic()

@@ -1,11 +1,11 @@
-"""What comparing with the last ID costs, beside looking IDs up.
+"""The cost of comparing with the last ID, beside looking IDs up.
 
     python benchmarks/last_id.py
     python benchmarks/last_id.py --records 2000000 --rounds 5 --json
 
 The same messages go through the stages of a batch of 1000 that `DedupConsumer` takes, into a RocksDB store, once
 for each strategy and round; one in twenty repeats one of the last hundred of its source. Not in it: reading from
-Kafka. What is told is checked: every strategy has to find every duplicate, and nothing else. The result goes to
+Kafka. The verdicts are checked: every strategy has to find every duplicate, and nothing else. The result goes to
 stdout.
 """
 

@@ -1,4 +1,4 @@
-"""What a look-up costs in a key store: IDs that are stored and IDs that are not, one at a time and by batches.
+"""The cost of a look-up in a key store: IDs that are stored and IDs that are not, one at a time and by batches.
 
     python benchmarks/lookups.py --ids 1000000
     python benchmarks/lookups.py --ids 200000 --json
@@ -45,7 +45,7 @@ _MICROSECONDS: Final = 1e6
 
 
 class Filled:
-    """A store that was filled, and what is asked of it."""
+    """A store that was filled, and the IDs to ask it for."""
 
     def __init__(self, store: PartitionStore, ids: int, flush: int) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The loops that are compared. None looks into its records: what is measured is reading and remembering alone.
+"""The loops that are compared. None looks into its records: reading and remembering alone are measured.
 
 A loop reads until it has all that must come, then commits and stops the watch. It asks for no more than is still to
 come, because librdkafka's ``consume()`` waits for its whole timeout when it cannot fill a batch.
@@ -22,7 +22,7 @@ _WAIT_S = 1.0
 
 
 class Reader(Protocol):
-    """What the loops use of a ``confluent_kafka.Consumer``."""
+    """The methods of a ``confluent_kafka.Consumer`` that the loops use."""
 
     def consume(self, num_messages: int, timeout: float) -> list[Message]:
         """Read a batch."""
@@ -31,11 +31,11 @@ class Reader(Protocol):
         """Read one record."""
 
     def commit(self, *, asynchronous: bool) -> object:
-        """Commit what was read."""
+        """Commit the records that were read."""
 
 
 class Loop(Protocol):
-    """Goes on until ``expected`` records have come, and says how many were handled and what that cost."""
+    """Goes on until ``expected`` records have come, and returns the number handled and their cost."""
 
     def __call__(self, reader: Reader, expected: int, watch: Stopwatch) -> Reading:
         """Run to the end; raises `TimeoutError` when nothing comes any more."""

@@ -1,4 +1,4 @@
-"""What is remembered of a topic.
+"""The marks of a topic.
 
 By a consumer that lived through it, by one that lost its store and replayed it, by a snapshot. Only marks inside
 the window count, seen from the newest of their partition: a store drops older ones when it is convenient.
@@ -33,7 +33,7 @@ _STALL_S = 60.0
 
 
 def fingerprint_of_lived(bootstrap: str, topic: str, records: int, window: Window) -> str:
-    """Live through a topic with a consumer; return the fingerprint of what it remembers then."""
+    """Live through a topic with a consumer; return the fingerprint of its marks then."""
     with tempfile.TemporaryDirectory(prefix="dedup-lived-") as folder:
         config = {
             "bootstrap.servers": bootstrap,
@@ -56,7 +56,7 @@ def fingerprint_of_lived(bootstrap: str, topic: str, records: int, window: Windo
 def fingerprint_of_replayed(bootstrap: str, topic: str, records: int, window: Window) -> str:
     """Recover a group that stands at the end of the topic without its store.
 
-    Return the fingerprint of what it remembers.
+    Return the fingerprint of its marks.
     """
     del topic
     group = f"replayed-{time.time_ns()}"
@@ -67,7 +67,7 @@ def fingerprint_of_replayed(bootstrap: str, topic: str, records: int, window: Wi
 
 
 def fingerprint_of_snapshot(folder: Path, window: Window) -> str:
-    """Return the fingerprint of what a snapshot remembers."""
+    """Return the fingerprint of a snapshot's marks."""
     partitions = read_manifest(folder).partitions
     return fingerprint(
         chain.from_iterable(_inside(read_snapshot(folder, each), window) for each in partitions)

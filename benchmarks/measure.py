@@ -22,7 +22,7 @@ _KIB_PER_MIB = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What one run of one contender cost, and how many records its loop saw."""
+    """The cost of one run of one contender, and how many records its loop saw."""
 
     handled: int
     seconds: float

@@ -1,6 +1,6 @@
 """The Spark job that one writes first: rows of Kafka, `groupBy`, a range partitioning, sorted files.
 
-What the backfill is measured beside.
+The backfill is measured beside it.
 
     spark-submit --packages COORDINATES benchmarks/naive_backfill.py BOOTSTRAP TOPIC HEADER FOLDER
 

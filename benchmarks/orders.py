@@ -4,8 +4,8 @@
     python benchmarks/orders.py --ids 1000000 --rounds 7 --json
 
 Each order is asked for the sort keys of the same IDs in batches of 1000, as a partition does; the parser beside it
-reads them one by one into what Python has for them, without a sort key. The fastest round counts, and what is read
-is checked. The result goes to stdout.
+reads them one by one into Python's own types, without a sort key. The fastest round counts, and the values
+are checked. The result goes to stdout.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Contest(NamedTuple):
-    """An order, the text of its ``n``-th ID, and what Python has to read it with."""
+    """An order, the text of its ``n``-th ID, and Python's own reader of it."""
 
     order: Order
     nth: Callable[[int], bytes]

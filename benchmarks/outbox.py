@@ -28,7 +28,7 @@ _POLL_EVERY = 1_000
 
 
 def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Return what each round of each contender measured."""
+    """Return the figures of each round of each contender."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     for order in orders(CONTENDERS, rounds):
         for name in order:
@@ -41,7 +41,7 @@ def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
 
 
 def contend(name: str, bootstrap: str, records: int) -> dict[str, float]:
-    """Produce, and return what it took from the first record to the last report."""
+    """Produce, and return the figures from the first record to the last report."""
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap, "enable.idempotence": True, "queue.buffering.max.messages": 200_000,
         "log_level": 0
@@ -67,7 +67,7 @@ def contend(name: str, bootstrap: str, records: int) -> dict[str, float]:
 
 
 def _send(producer: Producer, records: int) -> list[None]:
-    """Send all records, as an application that has a key, counts what is confirmed, and waits when there is no room."""
+    """Send all records, as an application that has a key, counts confirmations, and waits when there is no room."""
     confirmed: list[None] = []
 
     def count(error: object, _: object) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PACKAGE: Final = str(Path(dedup_sdk.__file__).parent)
 _PATIENCE_S: Final = 30.0
 _ARRIVES_S: Final = 0.03
-"""Seconds in which a record that was produced is in the client's queue; less than what is on a timer waits."""
+"""Seconds in which a record that was produced is in the client's queue; less than the wait of work on a timer."""
 _DUE_S: Final = 0.3
 _COMPREHENSIONS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})
 _TRIES: Final = 5
@@ -57,7 +57,7 @@ class Trail:
     trace: list[str] = field(default_factory=list)
 
     def begin_with(self, call: str) -> None:
-        """Leave out what came before a call."""
+        """Leave out the lines before a call."""
         first = [line.strip() for line in self.trace].index(call)
         self.trace = self.trace[first:]
         self.calls = Counter(line.strip().partition(":")[0] for line in self.trace)
@@ -165,7 +165,7 @@ def _consumer() -> Iterator[tuple[DedupConsumer, Callable[[], None]]]:
 
 @contextmanager
 def _topic() -> Iterator[tuple[Callable[[], DedupConsumer], Callable[[], None]]]:
-    """Have a topic of one partition; yield what makes a consumer of it, with one store, and what sends it a record."""
+    """Have a topic of one partition; yield functions that make a consumer of it, with one store, and send a record."""
     config = {
         "group.id": "path", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 50, "log_level": 0,
         # The mock cluster's later rebalances take as long, but for a second.

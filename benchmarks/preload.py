@@ -65,7 +65,7 @@ def preload(folder: Path, ids: int, *, bootstrap: str, group: str, topic: str) -
 
 
 def beginning_text(offset: int, dedup: Strategy, group: str, topic: str, partition: int) -> str:
-    """Return what a group says beside this offset that has handled all before it, from the beginning of the log."""
+    """Return the text beside this offset of a group that has handled all before it, from the beginning of the log."""
     rule = rule_digits(dedup.keys, dedup.window_of(topic), digest=DIGEST_NAME, isolation="read_committed")
     return sealed(CommitMetadata(low=0, complete=True, rule=rule).text(offset), group, topic, partition)
 
@@ -98,7 +98,7 @@ def _pages(count: int, partition: int) -> Iterator[Marks]:
         # A digest is as good as random, so that random bytes stand for it.
         offsets = np.arange(start, min(start + FLUSH_MARKS, count), dtype=np.int64)
         timestamps = starts_ms + offsets * (ends_ms - starts_ms) // count
-        # They lie before the first record of the topic, as what a store knows lies before what comes.
+        # They lie before the first record of the topic, as the IDs in a store lie before those that come.
         yield Marks(rng.bytes(DIGEST_BYTES * len(offsets)), offsets - count, timestamps)
 
 

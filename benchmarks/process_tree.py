@@ -1,4 +1,4 @@
-"""Running a program and all that it starts, and what that took."""
+"""Running a program and all that it starts, and measuring both."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeReading:
-    """What a program and its children took; ``output`` is its last line on stdout.
+    """The cost of a program and its children; ``output`` is its last line on stdout.
 
-    ``peak_rss_mib`` is the highest sum of their resident memory, seen every quarter of a second: what they share
+    ``peak_rss_mib`` is the highest sum of their resident memory, seen every quarter of a second: shared memory
     counts in each.
     """
 
@@ -37,7 +37,7 @@ class TreeReading:
 
 
 class _Watch(Thread):
-    """Adds up what a process and its descendants take, until it is told that they are over."""
+    """Adds up the use of a process and its descendants, until it is told that they are over."""
 
     def __init__(self, process: int) -> None:
         super().__init__(daemon=True)
@@ -82,7 +82,7 @@ def run_tree(
     """Run a command to its end, started in ``folder``.
 
     ``processors`` pins it and its children, as ``taskset`` writes it ("0", "0,1").
-    Raises `ContenderError` where it fails; what it said is on stderr.
+    Raises `ContenderError` where it fails; its messages are on stderr.
     """
     line = [*(("taskset", "-c", processors) if processors else ()), *command]
     began = time.perf_counter()

@@ -6,7 +6,7 @@
 A group has committed the end of the topic, and its stores are gone. ``recovery`` is `DedupConsumer` from its
 assignment until all partitions deliver. ``replay`` is a plain loop: consume, SHA-256 of the header, one
 `WriteBatch` into RocksDB a batch. Each runs in a process of its own; ``recovery_half`` has half of the records, to
-show what memory hangs on. The result goes to stdout, progress to stderr. Exit status 1: a contender failed; 2:
+show which figure memory hangs on. The result goes to stdout, progress to stderr. Exit status 1: a contender failed; 2:
 wrong usage.
 """
 

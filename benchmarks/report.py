@@ -38,7 +38,7 @@ def ratio(contenders: Mapping[str, Figures], name: str, base: str) -> float | No
 def summary(
     contenders: Mapping[str, Figures], *, exact: bool | None, bytes_per_id: float | None
 ) -> dict[str, Any]:
-    """The object that ``--json`` prints: a key a contender, and what is said of ``dedup_consume``."""
+    """The object that ``--json`` prints: a key a contender, and the figures of ``dedup_consume``."""
     return {
         **contenders,
         "ratio_to_bare_default": ratio(contenders, "dedup_consume", "bare_default"),
@@ -50,7 +50,7 @@ def summary(
 
 
 def text(result: Mapping[str, Any]) -> str:
-    """What is printed without ``--json``: the table, then the other figures, a line each."""
+    """The output without ``--json``: the table, then the other figures, a line each."""
     contenders = {name: value for name, value in result.items() if isinstance(value, dict)}
     others = [(name, value) for name, value in result.items() if name not in contenders and value is not None]
     width = max(len(name) for name, _ in others)

@@ -22,7 +22,7 @@ Item = TypeVar("Item")
 
 
 class ContenderError(Exception):
-    """A contender failed, or handled what it should not have; one line that names it."""
+    """A contender failed, or handled a wrong record; one line that names it."""
 
 
 def orders(items: Sequence[Item], rounds: int) -> list[list[Item]]:

@@ -37,7 +37,7 @@ _PATIENCE_S: Final = 30.0
 
 
 def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Return what each round of each contender measured."""
+    """Return the figures of each round of each contender."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as stack:
@@ -54,7 +54,7 @@ def rounds_of(records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
 
 
 def contend(name: str, url: str, prefix: str, records: int) -> dict[str, float]:
-    """Claim so many IDs, and return what it took."""
+    """Claim so many IDs, and return the figures."""
     batches = _batches([secrets.token_bytes(16) for _ in range(records)])
     store, plain = RedisStore(url, prefix=prefix, timeout=_PATIENCE_S), Redis.from_url(url)
     plain.ping()

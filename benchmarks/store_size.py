@@ -1,4 +1,4 @@
-"""What a key store takes on the disk, once what is recent lies in sorted files too and dead data is compacted away."""
+"""The size of a key store on the disk, once recent marks lie in sorted files too and dead data is compacted away."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoreSize(NamedTuple):
 
 
 def compacted_size(folder: Path, window: Window) -> StoreSize:
-    """Flush and compact every partition below `folder`, which nobody has open, and return what is there then."""
+    """Flush and compact every partition below `folder`, which nobody has open, and return the size then."""
     marks = 0
     store = RocksStore(folder)
     try:

@@ -4,7 +4,7 @@
     python benchmarks/throughput.py --records 5000000 --ids 10000000 --json
     python benchmarks/throughput.py --only bare_tuned dedup_consume --rounds 5
 
-What each figure means stands in benchmarks/README.md. The result goes to stdout, everything else to stderr. Exit status
+The figures are explained in benchmarks/README.md. The result goes to stdout, everything else to stderr. Exit status
 1: a contender failed, or lost or doubled a record; 2: wrong usage.
 """
 

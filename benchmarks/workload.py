@@ -1,4 +1,4 @@
-"""What is measured on: a seeded topic, and what a correct consumer hands to its loop.
+"""The workload: a seeded topic, and the records that a correct consumer hands to its loop.
 
 record
     a 200-byte JSON value, a 36-character UUID in the header ``dedup-id``, the creation time as timestamp.
@@ -38,7 +38,7 @@ _CONTACT_S = 5.0
 
 
 class WorkloadError(Exception):
-    """The topic could not be filled, or holds something else; one line that says what to do."""
+    """The topic could not be filled, or holds something else; one line with the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ DEDUP = artemis.duplicate_detection(id_cache_size=20_000, addresses={"orders.#":
 
 
 def main() -> None:
-    """Handle what was sent, end, and go on with what came meanwhile."""
+    """Handle messages, end, and go on with those that came meanwhile."""
     with MockKafka() as kafka, TemporaryDirectory() as store:
         for topic in ("orders.eu", "audit"):
             kafka.create_topic(topic)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run(bootstrap: str, store: str, topic: str) -> None:
-    """Handle what the topic has for the group, in the life of one process."""
+    """Handle the topic's messages for the group, in the life of one process."""
     with (
         DedupConsumer(
             {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},

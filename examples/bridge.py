@@ -28,7 +28,7 @@ def main() -> None:
         producer.produce("orders", "order-2")
         producer.produce("orders", "order-3")
         producer.flush()
-        # A group that has lost its offsets does what a bridge does that was killed before it committed them: it sends
+        # A group that has lost its offsets acts like a bridge that was killed before it committed them: it sends
         # again.
         for group in ("bridge", "bridge-without-offsets"):
             copy(old.bootstrap, new.bootstrap, group)

@@ -29,14 +29,14 @@ def main() -> None:
         config = {
             "bootstrap.servers": kafka.bootstrap,
             "log_level": 0,
-        }  # a broker that is away is what this shows
+        }  # this shows a broker that is away
         outbox, left_behind = Path(folder, "outbox"), Path(folder, "left-behind")
         with cmq.producer(config, outbox=outbox, address="10.0.0.5") as producer:
             kafka.set_broker_down()
             for order in ("order-1", "order-2", "order-3"):
                 producer.produce("orders", order)
             producer.persist()  # from here on they will be sent, whatever happens to this process
-            shutil.copytree(outbox, left_behind)  # what a process that is killed now leaves on its disk
+            shutil.copytree(outbox, left_behind)  # the files of a process that is killed now
             kafka.set_broker_up()
             print(
                 f"the first producer: {producer.flush()} unconfirmed, {producer.counters.confirmed} confirmed"

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def run(bootstrap: str, store: str) -> None:
-    """Handle what the topic has for the group, in the life of one process."""
+    """Handle the topic's messages for the group, in the life of one process."""
     with (
         DedupConsumer(
             {

@@ -1,6 +1,6 @@
-"""The engine without Kafka: give it records, do what its verdicts say, tell it how each ended.
+"""The engine without Kafka: give it records, follow its verdicts, tell it how each ended.
 
-For other clients, for tests, or to see what the verdicts mean:
+For other clients, for tests, or to see the verdicts at work:
 
     python examples/plain_records.py
 """
@@ -41,7 +41,7 @@ def handle(engine: Deduplicator, batch: list[Record]) -> None:
         else:
             settled = engine.complete([record])
             print(f"{name(record)}: handled")
-        # What had to wait for this record is judged now, and comes before anything new.
+        # Records that had to wait for this one are judged now, and come before anything new.
         for each in reversed(settled):
             again = f", attempt {each.verdict.attempt}" if each.verdict.deliver else ""
             print(f"{name(each.record)}: {each.verdict.kind.value}{again}")

@@ -43,7 +43,7 @@ class CrashError(Exception):
 
 
 def main() -> None:
-    """Handle what a queue delivered: with duplicates, a crash after a commit, and one before it."""
+    """Handle the messages of a queue: with duplicates, a crash after a commit, and one before it."""
     with MockKafka() as kafka, TemporaryDirectory() as folder:
         kafka.create_topic("orders")
         engine = create_engine(f"sqlite:///{folder}/payments.db")
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def live(bootstrap: str, store: str, engine: Engine, inbox: Inbox, *, crash: str = "") -> None:
-    """Handle what the topic has for the group, in the life of one process."""
+    """Handle the topic's messages for the group, in the life of one process."""
     try:
         with (
             DedupConsumer(

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run(bootstrap: str, store: str) -> None:
-    """Handle what the topic has for the group, in the life of one process."""
+    """Handle the topic's messages for the group, in the life of one process."""
     with (
         DedupConsumer(
             {"bootstrap.servers": bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"},

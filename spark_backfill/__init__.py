@@ -4,6 +4,6 @@ r"""The Spark job that rebuilds key stores from a topic's history.
         --output snapshot
 
 reads the topic once with Spark's Kafka connector, folds it to the marks that a consumer would have kept, and writes
-them as the sorted files of a snapshot. `spark_backfill.job` is what ``spark-submit`` runs, `spark_backfill.launch`
+them as the sorted files of a snapshot. `spark_backfill.job` is run by ``spark-submit``, `spark_backfill.launch`
 starts it.
 """

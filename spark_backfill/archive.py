@@ -97,7 +97,7 @@ class Archive:
         return tuple(name for _, name in self._open.values())
 
     def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
-        """Look at every row once, without what the ID is made of, and say what there is of each partition.
+        """Look at every row once, without the columns of the ID, and return the facts of each partition.
 
         ``cuts`` are the offsets (exclusive) that ``last_ms`` and ``first_kept`` go up to, ``horizons_ms`` the
         timestamps (ms) that ``first_kept`` goes by; a partition that is not there has no cut, and no horizon that

@@ -1,4 +1,4 @@
-"""What an archive cannot be: rows that are no records of Kafka, or none of the topic."""
+"""Rows that no archive may have: they are no records of Kafka, or none of the topic."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _YEAR_2096_MS: Final = 4_000_000_000_000
 
 
 def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
-    """Return what was found of a partition.
+    """Return the facts found of a partition.
 
     ``nulls`` (rows without an offset), ``newest_ms``, and the fields of `Archived`. ``partition`` None: rows
-    without one. ``units_are_said``: that timestamps are what they are taken for is only what somebody said.
+    without one. ``units_are_said``: the unit of timestamps is only known from the options.
 
     Raises:
         BackfillError: rows without an offset or a partition, negative ones, or absurd timestamps.

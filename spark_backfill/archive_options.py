@@ -1,4 +1,4 @@
-"""What is said of an archive: where it lies, how it is written, and who wrote it."""
+"""The options of an archive: where it lies, how it is written, and who wrote it."""
 
 from __future__ import annotations
 

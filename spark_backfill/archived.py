@@ -1,10 +1,10 @@
-"""What an archive has of a partition beside what the log has, and which offsets neither of them has: pure.
+"""The records of a partition that an archive has beside the log, and the offsets that neither has: pure.
 
     archive        |==================|
     log                     (gap)         |=====================|
                    begin              end log start             high (the cut)
 
-From the log's beginning on the log counts, so that what is in both counts once.
+From the log's beginning on the log counts, so that records in both count once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_m
 FEW_RECORDS: Final = 5
 """So many records behind a gap are looked at, because the first one may be late.
 
-It may be older than what was written before it.
+It may be older than the records before it.
 """
 _SHOWN_GAPS: Final = 3
 
@@ -57,7 +57,7 @@ class Archived(NamedTuple):
 Survey = Callable[[Mapping[int, int], Mapping[int, int]], Mapping[int, Archived]]
 """Looks through an archive.
 
-The cuts (offsets, exclusive) and horizons (timestamps, ms) by partition in, what is there out.
+The cuts (offsets, exclusive) and horizons (timestamps, ms) by partition in, its facts out.
 """
 
 
@@ -80,7 +80,7 @@ def horizons(window: Window, last_ms: int | None, now_ms: int) -> Horizons:
 
 
 class LogPart(NamedTuple):
-    """What the log has of the history ``[low, high)``.
+    """The part of the history ``[low, high)`` that is in the log.
 
     ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first
     record below ``high``, None without one; ``first_kept`` as of `plan_offset_range`; ``complete``: the history
@@ -97,14 +97,14 @@ class LogPart(NamedTuple):
     soon_ms: int | None = None
 
     def times(self) -> tuple[int | None, ...]:
-        """Return the timestamps (ms) of what lies behind its beginning, the first one first."""
+        """Return the timestamps (ms) of records behind its beginning, the first one first."""
         return (self.first_ms,) if self.soon_ms is None else (self.first_ms, self.soon_ms)
 
 
 def survey_archive(
     survey: Survey, cuts: Mapping[int, int], last_ms: Mapping[int, int | None], *, window: Window, now_ms: int
 ) -> tuple[Mapping[int, Archived], dict[int, int | None]]:
-    """Look through an archive; return what it has and the timestamps (ms) of the last records before the cuts.
+    """Look through an archive; return its facts and the timestamps (ms) of the last records before the cuts.
 
     ``last_ms`` has those that the log knows. Only where the log does not have it, and the archive has rows that
     are too old to be of use, the archive is looked through again.
@@ -140,7 +140,7 @@ def plan_joined(
     limits: Horizons,
     whole: bool = False,
 ) -> OffsetRange:
-    """Say what is read of one partition from the log, and what from the archive that lies before it.
+    """Plan the offsets of one partition to read from the log, and from the archive that lies before it.
 
     ``whole``: the fold begins where the history does, however far the window reaches, as it does where the window
     is a count. ``Stretch.gaps`` are offsets that the window reaches, and that neither has.
@@ -153,7 +153,7 @@ def plan_joined(
         begin, end = max(taken.begin, log.low), min(taken.end, edge)
     lacks_before_log = end < edge and _lacks(log, edge, taken, window, limits)
     # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks
-    # live too long. Nor does a source that is remembered on both sides of one tell what it lacks.
+    # live too long. Nor does a source that is remembered on both sides of one tell which IDs it lacks.
     uncounted = lacks_before_log and whole
     if begin == edge or uncounted or (end < edge and not lacks_before_log):
         return _log_alone(partition, log, edge, taken, window=window, limits=limits)
@@ -240,7 +240,7 @@ def _is_inside(timestamp_ms: int | None, limits: Horizons) -> bool:
 
 
 def _reaches(window: Window, offsets_after: int, *, inside: bool) -> bool:
-    """Whether the window of the record at the cut reaches what lies so many offsets before it.
+    """Whether the window of the record at the cut reaches the record so many offsets before it.
 
     By time, it also has to reach ``inside`` it.
     """
@@ -270,7 +270,7 @@ def check_gaps(topic: str, offset_ranges: Sequence[OffsetRange], *, allowed: boo
         if each.gaps
     ]
     if lines and not allowed:
-        # What has records on both sides of the cut has what was written between them.
+        # An archive with records on both sides of the cut has those between them.
         cut = (
             "; right behind a base's cut there may have been no record (a transaction's marker): give the "
             "archive's files from before the cut, too"

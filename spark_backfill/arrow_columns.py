@@ -1,4 +1,4 @@
-"""Arrow columns as what the SDK's code takes: lists of bytes, headers, milliseconds."""
+"""Arrow columns as the values that the SDK takes: lists of bytes, headers, milliseconds."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _entries(column: pa.ListArray) -> tuple[Any, dict[str, pa.Array]]:
     """Where the headers of each record begin and end, shape ``(n + 1,)``, and the fields of all that lie between."""
     ends = np.asarray(column.offsets)
     flat = column.values.slice(int(ends[0]), int(ends[-1] - ends[0]))
-    # With what a null struct lacks taken from its fields.
+    # With the nulls of a struct passed on to its fields.
     return ends, dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
 
 

@@ -51,7 +51,7 @@ def backfill(
     around: Callable[[Task], Task] = lambda task: task,
     watch: Watch = lambda _spark, _offsets: nullcontext(),
 ) -> Report:
-    """Make the snapshot that the options ask for, and return what it holds.
+    """Make the snapshot that the options ask for, and return its report.
 
     The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
     ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many
@@ -59,7 +59,7 @@ def backfill(
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
-        ConfigurationError: the archive has no offsets, or its columns are not what they are taken for.
+        ConfigurationError: the archive has no offsets, or its columns have other types than expected.
         PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
     """
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
@@ -145,7 +145,7 @@ def _share(
     say: Callable[[str], None],
     around: Callable[[Task], Task],
 ) -> Made:
-    """Load what was made into the shared memory, if there is one, and return it with a report that says so."""
+    """Load the snapshot into the shared memory, if there is one, and return it with a report that says so."""
     shared, group = options.shared, options.group
     if shared is None or group is None:
         return made
@@ -166,7 +166,7 @@ def _share(
 
 
 def _lacked(options: Options, made: Made) -> str | None:
-    """Return what none of the records of a snapshot has, and the beginning of a question about it.
+    """Return the key that no record of a snapshot has, and the beginning of a question about it.
 
     None: nothing is lacked by all.
     """
@@ -252,7 +252,7 @@ def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], 
 
 
 def _base(options: Options, say: Callable[[str], None]) -> Base | None:
-    """The base, if there is one, and if it is of what is asked for."""
+    """The base, if there is one, and if it is of the same topic, rule and window."""
     if options.base.place is None:
         return None
     base = open_base(options.base.place)

@@ -23,7 +23,7 @@ class Base:
 
     @property
     def manifest(self) -> Manifest:
-        """What it is of."""
+        """The snapshot's manifest."""
         return self.source.manifest
 
     @property
@@ -60,7 +60,7 @@ def check_base(
     ``group`` None: the user vouches.
 
     Raises:
-        BackfillError: naming what differs.
+        BackfillError: naming the difference.
     """
     told = base.manifest
     if told.resharded_from:
@@ -105,7 +105,7 @@ def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Seque
     ``partitions`` are those of the topic, empty where nobody knows.
 
     Raises:
-        BackfillError: naming what differs.
+        BackfillError: naming the difference.
     """
     told = base.manifest
     if told.cluster != cluster:

@@ -1,4 +1,4 @@
-"""The part of the command line that is about an earlier snapshot, and about what is to be forgotten."""
+"""The part of the command line that is about an earlier snapshot, and about the marks to leave out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_backfill.base import open_base
 from spark_backfill.offset_range import GRACE
 
 _FROM_BASE: Final = ("topic", "id", "window")
-"""What a base says where it is not given."""
+"""Options that a base gives where the user does not."""
 _OF_READING: Final = (
     "client_config", "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns",
     "read_option",
@@ -29,7 +29,7 @@ _OF_READING: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOptions:
-    """An earlier snapshot to add to, and what is to be forgotten.
+    """An earlier snapshot to add to, and the marks to leave out.
 
     - ``place``: its folder or URL, None: there is none; ``compact``: nothing is added to it.
     - ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
@@ -63,10 +63,10 @@ def add_base_options(add: Callable[..., Any]) -> None:
 
 
 def read_base_options(given: argparse.Namespace) -> BaseOptions:
-    """Read what was given, and put into ``given`` what the base says where it is not.
+    """Read the options, and put those of the base into ``given`` where they are not given.
 
     Raises:
-        ConfigurationError: one line on what is missing, or contradicts itself.
+        ConfigurationError: one line on the option that is missing, or contradicts another.
         SnapshotError: the base cannot be read.
     """
     expire_before_ms = None if given.expire_before is None else parse_time(given.expire_before)

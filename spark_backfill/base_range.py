@@ -1,4 +1,4 @@
-"""What of a partition comes from a base, and what is read on top of it: pure.
+"""The marks of a partition that come from a base, and the offsets to read on top: pure.
 
     base.low       low              base.high                        high (the cut)
     |==============|================|--------------------------------|
@@ -22,7 +22,7 @@ from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange,
 def resumable(
     entry: PartitionManifest | None, *, low: int, high: int, vouched: bool, window: Window
 ) -> PartitionManifest | None:
-    """Return what a base has of a partition if ``[low, high)`` can begin with it, None where it is of no use.
+    """Return a base's entry of a partition if ``[low, high)`` can begin with it, None where it is of no use.
 
     ``vouched``: the history goes as far back as anybody knows of it, so that it may begin with the base.
 
@@ -58,7 +58,7 @@ def plan_on_base(
     window: Window,
     limits: Horizons,
 ) -> OffsetRange:
-    """Say what is read of ``[low, log.high)`` where ``log`` and ``archived`` are planned from the base's cut on."""
+    """Plan the offsets to read of ``[low, log.high)``; ``log`` and ``archived`` are planned from the base's cut on."""
     if not _expired(entry, limits.keep_from_ms):
         # Timestamps are in no order: the first record that the window reaches may lie behind old ones, and marks
         # of the base be as new.
@@ -75,7 +75,7 @@ def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, co
     """
     contiguous = offset_range.begin == entry.high and not offset_range.gaps
     if not contiguous and (counted or (not offset_range.gaps and _expired(entry, offset_range.keep_from_ms))):
-        # Nobody knows what was accepted in between, or no mark of the base is of use any more.
+        # Nobody knows the IDs accepted in between, or no mark of the base is of use any more.
         return replace(offset_range, low=low, complete=False)
     part = BasePart(
         marks=entry.marks,
@@ -85,10 +85,10 @@ def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, co
         newest_ms=entry.newest_ms,
         gaps=tuple((max(gap.begin, low), gap.end) for gap in entry.gaps if gap.end > low),
     )
-    # Of a base that knows of nothing, what is read is the first to be known.
+    # Where the base knows nothing, the rows read are the first known.
     since_ms = None if entry.since_ms is None or entry.since_ms >= NOTHING_KNOWN_MS else entry.since_ms
     if not contiguous:
-        # A base that knows nothing adds nothing to what is known.
+        # A base that knows nothing adds no knowledge.
         known_ms = None if since_ms is None and entry.since_ms is not None else offset_range.known_from_ms
         return replace(
             offset_range,
@@ -102,7 +102,7 @@ def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, co
 
 
 def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
-    """Whether all that a base knows, and all that it does not know, is older than what the window reaches."""
+    """Whether all that a base knows, and all that it does not know, is older than the window reaches."""
     if keep_from_ms is None or entry.newest_ms >= keep_from_ms:
         return False
     return entry.since_ms is None or entry.since_ms <= keep_from_ms
@@ -111,7 +111,7 @@ def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
 def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange, ...]:
     """Return the offset ranges of a base to which nothing is added.
 
-    What its own window does not reach any more is left out.
+    Marks that its own window does not reach any more are left out.
     """
     return tuple(
         on_base(
@@ -132,5 +132,5 @@ def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange,
 
 
 def entries_of(manifest: Manifest) -> Mapping[int, PartitionManifest]:
-    """Return what a base has, by partition."""
+    """Return a base's entries by partition."""
     return {entry.partition: entry for entry in manifest.partitions}

@@ -1,8 +1,8 @@
-"""The marks of a base as blocks: its sorted files are read in Spark's tasks, and join the blocks of what is read.
+"""The marks of a base as blocks: its sorted files are read in Spark's tasks, and join the blocks of the rows read.
 
 A base is one more source, so that the fold needs no second way: it merges by the larger offset as ever. In
 a count window the marks of a base have their numbers and come before all rows, and the fold goes on from
-the base's count. What is left out of a base (below the group's ``low``) moves coverage behind it, because
+the base's count. Leaving out marks of a base (below the group's ``low``) moves coverage behind them, because
 an earlier sighting of the same ID is not in the base any more.
 """
 
@@ -32,7 +32,7 @@ _TASK_BYTES: Final = 64 * 2**20
 
 
 class HasFile(Protocol):
-    """What says where a sorted file belongs."""
+    """A sorted file, with the place where it belongs."""
 
     @property
     def file(self) -> SortedFile:
@@ -57,7 +57,7 @@ class BaseReader:
     of offsets below the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
 
     Raises in the task:
-        SnapshotError: a file is not what the manifest says.
+        SnapshotError: a file differs from the manifest.
     """
 
     place: str
@@ -116,7 +116,7 @@ def read_base_blocks(
     *,
     ordered: bool,
 ) -> DataFrame | None:
-    """Return the blocks of what the offset ranges take from the base, None where that is nothing."""
+    """Return the blocks of the marks that the offset ranges take from the base, None for none."""
     floors = {each.partition: each.base.floor for each in offset_ranges if each.base is not None}
     files = [
         BaseFile(entry.partition, file)

@@ -1,4 +1,4 @@
-"""Settings that the job makes itself, and what is never shown of the others."""
+"""Settings that the job makes itself, and the values never shown of the others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refuse_ours(option: str, settings: Mapping[str, str]) -> None:
 def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None]:
     """Take a consumer's own settings out, so that its file serves the job, too; return its servers and its group.
 
-    Those are left out that say what the job does anyway, or have no effect on it.
+    Those are left out that ask for the job's own behaviour, or have no effect on it.
     """
     for name in ("auto.offset.reset", "enable.auto.commit"):
         settings.pop(name, None)
@@ -61,7 +61,7 @@ def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
 def secrets_of(*settings: Mapping[str, str]) -> frozenset[str]:
     """Return the values that no line may show.
 
-    Those of settings whose name tells of a secret, and what is quoted in them.
+    Those of settings whose name tells of a secret, and the texts quoted in them.
     """
     found: set[str] = set()
     for name, value in ((name, value) for each in settings for name, value in each.items()):

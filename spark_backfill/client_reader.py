@@ -37,14 +37,14 @@ from spark_backfill.watched_spec import WatchedSpec
 LEAST_OFFSETS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
 MOST_OFFSETS: Final = 4_000_000
-"""What is read again when a task fails."""
+"""Offsets to read again when a task fails."""
 _TASKS_A_CORE: Final = 2
 PATIENCE_S: Final = 300.0
 """Seconds for which a broker may be silent; then the task fails, and Spark tries it again elsewhere."""
 
 
 class Range(NamedTuple):
-    """Offsets ``[begin, end)`` of a partition: what one task reads."""
+    """Offsets ``[begin, end)`` of a partition, read by one task."""
 
     partition: int
     begin: int
@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def plan_ranges(bounds: Bounds, parallelism: int) -> tuple[Range, ...]:
-    """Cut what is read into ranges of about equal size.
+    """Cut the offsets to read into ranges of about equal size.
 
     There are a few for each of the ``parallelism`` tasks that run at a time.
     """

@@ -1,4 +1,4 @@
-"""Where Kafka's columns stand in an archive: what ``--columns`` says, as values.
+"""Where Kafka's columns stand in an archive: the ``--columns`` as values.
 
     offset=kafka_offset,partition=meta.partition,timestamp=ts:ms,key=k:base64,value=*:json,headers=-
 
@@ -32,7 +32,7 @@ TIME_FORMS: Final = ("s", "ms", "us", "ns", "iso")
 BYTE_FORMS: Final = ("utf8", "base64", "hex", "json")
 """How bytes stand in a text; ``json``: the JSON text of a struct, a map, a list, or (``*``) of all other columns."""
 ID_COLUMNS: Final = KAFKA_COLUMNS[-3:]
-"""What an ID may be made of."""
+"""Columns that an ID may be made of."""
 NOWHERE: Final = "-"
 ALL_OTHERS: Final = "*"
 
@@ -47,7 +47,7 @@ _MAY_BE_NOWHERE: Final = ("timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlace:
-    """The archive's column of one of Kafka's, and its form (empty: what its type says)."""
+    """The archive's column of one of Kafka's, and its form (empty: by its type)."""
 
     column: str
     form: str = ""
@@ -58,7 +58,7 @@ class ColumnPlace:
 
 
 ColumnMap = Mapping[str, ColumnPlace]
-"""By Kafka's name; what is not there has its own name and no form."""
+"""By Kafka's name; a column not listed has its own name and no form."""
 
 
 def place_of(places: ColumnMap, name: str) -> ColumnPlace:
@@ -67,10 +67,10 @@ def place_of(places: ColumnMap, name: str) -> ColumnPlace:
 
 
 def parse_columns(texts: Sequence[str]) -> dict[str, ColumnPlace]:
-    """Read what ``--columns`` was given, each text a list separated by commas.
+    """Read the texts of ``--columns``, each a list separated by commas.
 
     Raises:
-        ConfigurationError: one line that names what is no mapping.
+        ConfigurationError: one line that names the text that is no mapping.
     """
     places: dict[str, ColumnPlace] = {}
     for entry in [entry.strip() for text in texts for entry in text.split(",")]:

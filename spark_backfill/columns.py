@@ -36,7 +36,7 @@ class KafkaColumns:
     """Finds Kafka's columns in a frame. ``archive`` is how messages name it.
 
     Raises:
-        ConfigurationError: a column is missing, or has a type that cannot be what it is taken for.
+        ConfigurationError: a column is missing, or has a type that does not fit its use.
     """
 
     def __init__(self, frame: DataFrame, places: ColumnMap, *, archive: str) -> None:
@@ -70,7 +70,7 @@ class KafkaColumns:
         return F.coalesce(self._milliseconds(found), F.lit(-1).cast("long"))
 
     def timestamp_is_number(self) -> bool:
-        """Whether the unit of the timestamps is only what somebody said."""
+        """Whether the unit of the timestamps is only known from the options."""
         found = self._find("timestamp")
         return found is not None and isinstance(found.type, T.IntegralType)
 

@@ -23,7 +23,7 @@ _WHOLE_FILE: Final = str(2**30)
 
 
 class FileColumns(NamedTuple):
-    """What the name of a row's file says, as columns; ``name`` is the file's, without its folder.
+    """The facts in the name of a row's file, as columns; ``name`` is the file's, without its folder.
 
     ``paths``: of all files, with theirs.
     """

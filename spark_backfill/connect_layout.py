@@ -30,7 +30,7 @@ _NAME: Final = re.compile(NAME_PATTERN)
 
 
 class ConnectFile(NamedTuple):
-    """What a file's name says; ``last`` is the offset of its last record, None where the name does not have it."""
+    """The parts of a file's name; ``last`` is the offset of its last record, None where the name does not have it."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class ConnectFile(NamedTuple):
 
 
 def parse_file_name(name: str) -> ConnectFile | None:
-    """Return what the name of a file (without its folder) says, None when it is none of Kafka Connect's."""
+    """Return the parts of a file's name (without its folder), None when it is none of Kafka Connect's."""
     found = _NAME.match(name)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What the job says when it fails: one line, also where the failure came out of the JVM or a Python worker."""
+"""The job's message when it fails: one line, also where the failure came out of the JVM or a Python worker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def one_line(error: BaseException) -> str:
     """Return the innermost cause of an error as one line of at most 500 characters.
 
     Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root
-    cause. What looks like a credential is masked where the text is not ours, in our own texts what lies in URLs.
+    cause. Texts that look like credentials are masked where the text is not ours, in our own those in URLs.
     """
     if isinstance(error, DedupError):
         return _flat(masked_urls(str(error)))
@@ -56,12 +56,12 @@ def one_line(error: BaseException) -> str:
 
 
 def known_cause(error: BaseException) -> str | None:
-    """Return what to do about a failure of Spark's whose cause is known; None for any other."""
+    """Return the remedy for a failure of Spark's whose cause is known; None for any other."""
     return _help(_root(error))
 
 
 def _help(text: str) -> str | None:
-    """What to give where Spark lacks something, None where it does not say so."""
+    """The option to give where Spark lacks something, None where it does not say so."""
     if _NO_CONNECTOR in text:
         return (
             "Spark has no Kafka connector: start the job with dedup backfill, or give spark-submit "
@@ -87,7 +87,7 @@ def _help(text: str) -> str | None:
 
 
 def _help_with_archive(text: str) -> str | None:
-    """What to do where an archive is not what it was said to be, None where Spark does not say so."""
+    """The remedy where an archive is not as it was described, None where Spark does not say so."""
     if found := _NO_ENCODED.search(text):
         return (
             f"the archive has the value {_short(found[1])}, which is no {found[2].lower()}: check what "

@@ -32,7 +32,7 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How tasks pack what they read: the slots, whether rows are kept in order; see `RunPacker`.
+    """How tasks pack the rows they read: the slots, whether rows are kept in order; see `RunPacker`.
 
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
     ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
@@ -68,7 +68,7 @@ class Packing:
 
         ``has_duplicates``: some of them certainly come twice.
         """
-        # What is sorted by offset is compared as a whole.
+        # Rows sorted by offset are compared as a whole.
         watch = (
             {}
             if self.by_offset or has_duplicates
@@ -139,7 +139,7 @@ def write_slots(
     resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold blocks and write the marks below ``folder``; return, of each slot that had a row, what was written.
+    """Fold blocks and write the marks below ``folder``; return the outcome of each slot that had a row.
 
     ``folder`` exists, is empty, and is seen by every worker under the same
     path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report

@@ -40,7 +40,7 @@ class History:
     """The offset ranges of a topic, by partition ascending.
 
     Partitions that contribute nothing are named with the reason. ``partitions``: how many the topic has, 0 where
-    nobody asked. ``eras``: by partition, as the group's commits say, what changes when an operator rewinds it
+    nobody asked. ``eras``: by partition, as the group's commits say, the value that changes when an operator rewinds it
     (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     ``epochs``: the leader epochs of those commits, or of the snapshot that is the history, where they are known.
     """
@@ -69,7 +69,7 @@ class History:
 
 
 class _Claim(NamedTuple):
-    """What may be taken for processed of one partition; ``complete``: the history begins at ``low``."""
+    """The offsets of one partition taken for processed; ``complete``: the history begins at ``low``."""
 
     low: int
     high: int
@@ -92,15 +92,15 @@ def resolve_history(
 ) -> History:
     """Ask which offsets of a log are the history of a group and are to be folded, and where they are read.
 
-    Without a group the user vouches for the whole log. With one the cut is what it has committed and the beginning
+    Without a group the user vouches for the whole log. With one the cut is its committed offset and the beginning
     is the ``low`` of its commit's metadata; with ``assume_processed`` the beginning is where the log begins. A
-    commit without our metadata, or with that of another log, says nothing about what lies before it, so that its
-    partition is skipped; so is one with the metadata of another rule, vouched for or not: what its consumers hid
-    as duplicates, nobody handled by this rule.
+    commit without our metadata, or with that of another log, says nothing about offsets before it, so that its
+    partition is skipped; so is one with the metadata of another rule, vouched for or not: records that
+    its consumers hid as duplicates, nobody handled by this rule.
 
-    - ``base``: what it has of a partition is not read again.
+    - ``base``: its offsets of a partition are not read again.
     - ``rule``: that of the fold (`dedup_sdk._rule_fingerprint.rule_digits`).
-    - ``survey`` looks through an archive: what lies before the log's beginning is taken from there, and where the
+    - ``survey`` looks through an archive: offsets before the log's beginning are taken from there, and where the
       user vouches the history begins with the archive. With ``reads_log`` False everything is taken from there.
     - ``whole`` as in `plan_joined`.
 
@@ -176,7 +176,7 @@ def resolve_history(
 
 
 def _resumed(base: Base, claims: Mapping[int, _Claim], window: Window) -> dict[int, PartitionManifest]:
-    """Return what of a base the partitions begin with."""
+    """Return the entries of a base that the partitions begin with."""
     known = entries_of(base.manifest)
     found = {
         number: resumable(
@@ -250,7 +250,7 @@ def _claim(
     metadata = parse_metadata(commit.text, committed=commit.offset)
     ours = metadata is not None and metadata.is_of(name)
     if rule_named_in(commit.text) not in (None, rule):
-        # Also where the text is void otherwise: nobody may vouch for what another rule hid.
+        # Also where the text is void otherwise: nobody may vouch for records that another rule hid.
         skipped[partition] = _ANOTHER_RULE
     elif assume_processed:
         low = min(bounds.start, high)

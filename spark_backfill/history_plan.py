@@ -26,7 +26,7 @@ def plan_history(
     now_ms: int,
     say: Callable[[str], None],
 ) -> History:
-    """Ask Kafka, and look through the archive: return what is read and folded.
+    """Ask Kafka, and look through the archive: return the history to read and fold.
 
     Raises:
         BackfillError: as `resolve_history`, or a gap that was not allowed.

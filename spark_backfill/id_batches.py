@@ -1,4 +1,4 @@
-"""ID specs through the SDK's own code, on Arrow batches: what ``json:``, ``cloudevents`` and ``py:`` need."""
+"""ID specs through the SDK's own code, on Arrow batches, for ``json:``, ``cloudevents`` and ``py:``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_digests(
 
 
 def read_columns(records: DataFrame, spec: Spec, *others: str) -> DataFrame:
-    """Return of records what `digester` reads."""
+    """Return the columns of records that `digester` reads."""
     needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
     if "headers" in records.columns:
         needed["headers"] = None

@@ -31,7 +31,7 @@ def read_json_lines(
     there than Kafka's column, ends the job when it is read.
 
     Raises:
-        ConfigurationError: the places contradict each other, or what JSON lines are.
+        ConfigurationError: the places contradict each other, or are not possible in JSON lines.
     """
     tree: dict[str, Any] = {}
     for name in wanted:

@@ -1,4 +1,4 @@
-"""What the driver asks Kafka before Spark reads: where a topic's log begins and ends, and what a group has committed.
+"""The driver's questions to Kafka before Spark reads: where a topic's log begins and ends, and a group's commits.
 
 Everything is asked once, so that the cut is known, stays the same through retries, and can be named in the manifest.
 """
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """What a group has committed for a partition.
+    """A group's commit for a partition.
 
     The next offset, and the text beside it (empty where there is none).
     """
@@ -62,7 +62,7 @@ class KafkaLog:
         self._bootstrap = bootstrap
         self.topic = topic
         self.cluster = ""
-        # librdkafka would write to stderr what is said here in one line.
+        # librdkafka would write to stderr; here it is one line.
         silent = logging.getLogger("spark_backfill.kafka")
         silent.disabled = True
         common: dict[str, Any] = {"bootstrap.servers": bootstrap, **settings}
@@ -106,7 +106,7 @@ class KafkaLog:
         return sorted(found.partitions)
 
     def topic_id(self) -> str:
-        """Return what tells this topic from another of its name; empty where the broker does not say."""
+        """Return the ID that tells this topic from another of its name; empty where the broker does not say."""
         try:
             described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_TIMEOUT_S)
             return topic_id_of(described[self.topic].result(_TIMEOUT_S + 1))
@@ -128,7 +128,7 @@ class KafkaLog:
         return Bounds(start, stable_end, self._watermarks(self._plain, place)[1])
 
     def committed(self, group: str, partitions: Iterable[int]) -> dict[int, Commit]:
-        """Return what a group has committed, for the partitions where it has."""
+        """Return a group's commits, for the partitions that have one."""
         asked = [TopicPartition(self.topic, number) for number in partitions]
         answer = self._admin.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=_TIMEOUT_S
@@ -168,7 +168,7 @@ class KafkaLog:
     def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
         """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.
 
-        What lies directly before the cut may be the marker of a transaction, an aborted record or a hole of compaction,
+        Directly before the cut may lie the marker of a transaction, an aborted record or a hole of compaction,
         so that the search steps back in growing steps.
         """
         step, upper = _FIRST_STEP, cut

@@ -1,4 +1,4 @@
-"""The fold of compared IDs: what each source remembers once all its records are completed, one source after the other.
+"""The fold of compared IDs: the state of each source once all its records are completed, one source after the other.
 
 Where `LastId` has a second opinion, the last sighting of each looked-up ID is a mark, too; all marks are in the
 order of their digests.
@@ -24,7 +24,7 @@ from spark_backfill.runs import Tally
 from spark_backfill.slot_shuffle import TALLIES, WATCHED, read_tally
 
 SIGHTED: Final = Candidate(b"", None)
-"""In the place of an ID: the row is a sighting of what a second opinion looks up."""
+"""In the place of an ID: the row is a sighting of an ID that a second opinion looks up."""
 
 _PAGE_MARKS: Final = 100_000
 _PAGE_BYTES: Final = 2**23
@@ -68,7 +68,7 @@ class LastIdFold:
     def pages(self, rows: Iterable[ShuffledRow]) -> Iterator[Marks]:
         """Yield all marks, ascending by digest.
 
-        The payload of a source's mark is what it remembers; the mark of a looked-up ID has none.
+        The payload of a source's mark is its state; the mark of a looked-up ID has none.
 
         Raises:
             BackfillError: an offset comes with two IDs.
@@ -102,7 +102,7 @@ class LastIdFold:
         self._since_ms = self._offset_range.since_ms(self.tally.begin_ms, None)
 
     def _left_by(self, records: Iterator[ShuffledRow]) -> _Left | None:
-        """Return what the records of one digest leave behind."""
+        """Return the marks that records of one digest leave behind."""
         first = next(records)
         if first.candidate is not SIGHTED:
             mark = self._folded(chain((first,), records))
@@ -134,7 +134,7 @@ class LastIdFold:
         return mark
 
     def _doubt_past_gaps(self, mark: SourceState | None, offset: int) -> None:
-        """Doubt what a source remembers where the history has a gap behind its last record.
+        """Doubt the state of a source where the history has a gap behind its last record.
 
         Completed records may be missing.
         """

@@ -18,7 +18,7 @@ _WITHOUT: Final = {
     "partitions": "a source lies in one partition, and its IDs are not taken to another",
     "report": "its page is about IDs that are looked up; make it in a run without --order",
 }
-"""What does not go together with comparing, and why."""
+"""The options that do not go together with comparing, and why."""
 _OF_COMPARING: Final = ("source_id", "reorder_depth", "otherwise", "otherwise_window")
 
 
@@ -57,10 +57,10 @@ def add_last_id_options(add: Callable[..., Any]) -> None:
 
 
 def read_last_id_spec(given: argparse.Namespace) -> LastIdSpec | None:
-    """Read what was given, and put the usual window into ``given`` where there is none; None: IDs are looked up.
+    """Read the options, and put the usual window into ``given`` where there is none; None: IDs are looked up.
 
     Raises:
-        ConfigurationError: one line on what is missing, or does not go together.
+        ConfigurationError: one line on options that are missing, or do not go together.
     """
     if given.order is None:
         remedy = "it is an option of LastId; say how IDs compare, e.g. --order integer"

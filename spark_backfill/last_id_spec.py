@@ -1,6 +1,6 @@
 """How IDs are compared, as texts that Spark sends to its workers.
 
-A worker parses them, and imports there what ``py:`` names.
+A worker parses them, and imports there the names of ``py:``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LastIdSpec:
 
     Its ID spec, the name of its order (`dedup_sdk.orders.named`), the ID spec of the source (None: the partition),
     its window. ``otherwise`` and ``otherwise_window``: ID spec and window of its second opinion, both None where
-    it has none. ``str`` is what a manifest keeps as the ID spec.
+    it has none. ``str`` is the manifest's ID spec.
     """
 
     id: str
@@ -35,7 +35,7 @@ class LastIdSpec:
 
     @property
     def strategy(self) -> LastId:
-        """What the consumer is given; raises `ConfigurationError` and `IdSpecError`."""
+        """The strategy of the consumer; raises `ConfigurationError` and `IdSpecError`."""
         second = None
         if self.otherwise is not None and self.otherwise_window is not None:
             second = Lookup(id=id_spec(self.otherwise), window=Window.parse(self.otherwise_window))
@@ -62,7 +62,7 @@ class LastIdSpec:
 
     @property
     def keys(self) -> SourceKeys:
-        """What is read of a record."""
+        """The keys read of a record."""
         return self.strategy.keys
 
     @property
@@ -77,16 +77,16 @@ class LastIdSpec:
 OrderedSpec = LastIdSpec | UnitSpec
 """Specs whose rows are folded in offset order, after a shuffle (`spark_backfill.slot_shuffle`)."""
 Spec = IdSpec | OrderedSpec
-"""What is read of a record: its ID, its source key, or its unit key."""
+"""The keys read of a record: its ID, its source key, or its unit key."""
 SpecText = str | OrderedSpec
 """The same for a worker."""
 
 
 def text_of(spec: Spec) -> SpecText:
-    """Return what a worker gets."""
+    """Return the text for a worker."""
     return str(spec) if isinstance(spec, IdSpec) else spec
 
 
 def keys_of(spec: SpecText) -> Keys:
-    """Return what reads the IDs, source keys or unit keys of records."""
+    """Return the reader of the IDs, source keys or unit keys of records."""
     return id_spec(spec) if isinstance(spec, str) else spec.keys

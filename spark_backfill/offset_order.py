@@ -13,7 +13,7 @@ _NO_TIME = 2**63 - 1
 
 
 def order_columns() -> list[Column | str]:
-    """Return by what rows ``partition, offset, timestamp_ms, digest`` are sorted for `OffsetOrder`.
+    """Return the columns by which rows ``partition, offset, timestamp_ms, digest`` are sorted for `OffsetOrder`.
 
     Of an offset that comes twice the first one stays: the one with an ID, of two of them that of the earlier time,
     any before none.

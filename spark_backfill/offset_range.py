@@ -3,7 +3,7 @@
     log start          low            begin                     high (the cut)      stable end
     |------------------|--------------|=========================|-------------------|
                        |  the group's own history               |
-                                      |  what is read           |
+                                      |  the offsets to read    |
 
 ``low``
     where the offset range of log begins that is taken for processed: from the metadata of the group's commit, or
@@ -35,7 +35,7 @@ Bounds = Mapping[int, tuple[int, int]]
 
 
 class BasePart(NamedTuple):
-    """What another snapshot (the *base*) remembers of an offset range's beginning, ``[low, begin)``.
+    """The marks of another snapshot (the *base*) for an offset range's beginning, ``[low, begin)``.
 
     This is not read again.
 
@@ -66,7 +66,7 @@ class OffsetRange:
     - ``gaps``: offsets ``[begin, end)`` inside ``[low, high)`` that the window reaches and that are nowhere, ascending.
     - ``unknown_before_ms``: whatever else is known, no sighting of an older timestamp (ms) is; None: there is no
       such bound.
-    - ``base``: what is taken from a base instead of being read; None: nothing is.
+    - ``base``: the marks taken from a base instead of read; None: nothing is.
     """
 
     partition: int
@@ -93,7 +93,7 @@ class OffsetRange:
         return self.high - self.begin
 
     def in_log(self) -> OffsetRange:
-        """Return what of it is read from the topic itself."""
+        """Return the part of it read from the topic itself."""
         if self.log_from is None:
             return self
         return replace(self, begin=min(max(self.begin, self.log_from), self.high), archived=None)
@@ -165,7 +165,7 @@ def plan_offset_range(
     keep_from_ms: int | None,
     first_kept: int | None,
 ) -> OffsetRange:
-    """Say what is read of ``[low, high)``.
+    """Plan the offsets to read of ``[low, high)``.
 
     ``complete`` says that the history begins at ``low``; ``first_kept`` is the first offset of a timestamp at or after
     ``keep_from_ms``, None where there is no such horizon.

@@ -44,10 +44,10 @@ USAGE_STATUS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is asked for; see the help of each option.
+    """The options of a run; see the help of each.
 
     ``client_config`` goes to librdkafka, ``jvm_client_config`` to the Java client inside Spark's connector: that is the
-    former, with what ``--jvm-client-config`` adds. ``bootstrap`` is empty where no broker is asked.
+    former, with the settings of ``--jvm-client-config``. ``bootstrap`` is empty where no broker is asked.
     ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
     none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of
     nobody in particular. ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only
@@ -77,7 +77,7 @@ class Options:
 
     @property
     def ordered(self) -> OrderedSpec | None:
-        """What is folded in offset order, from the beginning of the history; None: IDs are looked up one by one."""
+        """The spec of a fold in offset order, from the beginning of the history; None: IDs are looked up one by one."""
         return self.last_id or self.units
 
     @property
@@ -87,7 +87,7 @@ class Options:
 
     @property
     def spec(self) -> Spec:
-        """What is read of a record."""
+        """The keys read of a record."""
         return self.ordered or self.id
 
     @property
@@ -97,7 +97,7 @@ class Options:
 
     @property
     def shown_output(self) -> str:
-        """Where the snapshot goes, without what may be a secret of a URL; empty where none stays."""
+        """Where the snapshot goes, without the secrets of a URL; empty where none stays."""
         return redacted_url(self.url) if self.url else str(self.output or "")
 
     @property
@@ -111,7 +111,7 @@ class Options:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, where it is told to: `error` for argparse, `refuse` for us."""
+    """Reports an error in one line, where it is told to: `error` for argparse, `refuse` for us."""
 
     say: Callable[[str], None]
 

@@ -64,7 +64,7 @@ def check_output(output: Path, *, overwrite: bool) -> None:
 
 def _is_mount(output: Path) -> bool:
     """Whether a file system is mounted there, also a part of the one around it (as containers have their volumes)."""
-    # Unlike the path's own method it takes what goes meanwhile for none.
+    # Unlike the path's own method it takes a path that goes meanwhile for none.
     if os.path.ismount(output):
         return True
     try:
@@ -82,8 +82,8 @@ class Output:
     """A snapshot being made: ``attempts`` is where tasks write, ``folder`` becomes the snapshot by `publish`.
 
     ``put`` publishes a finished folder elsewhere instead. A context manager that leaves nothing behind unless it
-    was published. The folder lies beside its final place, so that putting it there is one rename; what a killed
-    run left there is put right by the next one. One run at a time.
+    was published. The folder lies beside its final place, so that putting it there is one rename; the
+    next run puts right the remains of a killed one. One run at a time.
 
     Raises:
         BackfillError: the place cannot be used (see `check_output`), or another run is writing to it.
@@ -135,7 +135,7 @@ class Output:
         """Move the files of successful attempts to their place in the snapshot.
 
         Raises:
-            BackfillError: the driver does not see what a task says it wrote.
+            BackfillError: the driver does not see the files of a task.
         """
         for outcome in outcomes:
             if outcome.file is None:
@@ -155,7 +155,7 @@ class Output:
                     ) from None
 
     def publish(self) -> None:
-        """Put what is finished in its place.
+        """Put the finished snapshot in its place.
 
         Raises:
             BackfillError: something else has come to the place meanwhile. And the errors of ``put``.
@@ -177,7 +177,7 @@ class Output:
         check_output(self._output, overwrite=self._overwrite)
 
     def _discard_all(self) -> None:
-        """Remove what runs before this one, or a beginning of this one, have left."""
+        """Remove the files of runs before this one, or of a beginning of this one."""
         for abandoned in self._work.glob("run-*"):
             self._discard(abandoned)
 

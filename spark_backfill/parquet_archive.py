@@ -38,7 +38,7 @@ _NOWHERE: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class SurveyTask:
-    """A function for ``mapInArrow``: numbers of tasks in, what there is in their rows out."""
+    """A function for ``mapInArrow``: numbers of tasks in, the facts of their rows out."""
 
     reader: ParquetReader
     cuts: Mapping[int, int]

@@ -1,4 +1,4 @@
-"""How many rows of a row group are read at a time, so that what a task holds is bounded by bytes."""
+"""How many rows of a row group are read at a time, so that a task's memory is bounded by bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 
 MOST_ROWS: Final = 20_000
 USUAL_BYTES: Final = 16_000_000
-"""What a batch has where all rows are alike."""
+"""The size of a batch where all rows are alike."""
 MOST_BYTES: Final = 4 * USUAL_BYTES
-"""What it would have of nothing but the longest values that are written down once."""
+"""Its size if it had nothing but the longest values that are written down once."""
 _SHARED: Final = "DELTA_BYTE_ARRAY"
-"""Values have what they begin with in common with the one before."""
+"""Values have their beginning in common with the one before."""
 _WRITTEN_ONCE: Final = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY", _SHARED})
 _LOOKED_AT: Final = 64
 

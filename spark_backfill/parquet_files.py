@@ -1,7 +1,7 @@
 """Plain Parquet files that have Kafka's columns as they are.
 
-Which archives are such, and how they are dealt out to tasks. What needs more than to be read (catalogs, globs,
-folders that are columns, encodings, files named by offsets) is Spark's.
+Which archives are such, and how they are dealt out to tasks. Archives that need more than reading (catalogs, globs,
+folders that are columns, encodings, files named by offsets) are Spark's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNITS: Final = ("s", "ms", "us", "ns")
 
 
 class Group(NamedTuple):
-    """A row group: what a file can be read by, and how many rows it has."""
+    """A row group: the smallest part to read of a file, and how many rows it has."""
 
     path: str
     number: int
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Row groups of a file: part of what one task reads."""
+    """Row groups of a file, read by one task."""
 
     path: str
     groups: tuple[int, ...]
@@ -55,8 +55,8 @@ class Layout:
     """How the files are written.
 
     - ``names``: the files' names of Kafka's columns, of those that are read; without ``topic`` they have none.
-    - ``unit``: of timestamps that are numbers; empty where their type says it. ``groups``: what there is to read.
-    - ``stamps``: what each file is known by.
+    - ``unit``: of timestamps that are numbers; empty where their type says it. ``groups``: the row groups to read.
+    - ``stamps``: of each file, to know it again.
     """
 
     names: Mapping[str, str]
@@ -125,7 +125,7 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
 
 
 def deal_out(groups: Sequence[Group], parallelism: int) -> list[tuple[Unit, ...]]:
-    """Return what each task reads: of about as many rows each, a few for each of the tasks that run at a time."""
+    """Return each task's row groups: of about as many rows each, a few for each of the tasks that run at a time."""
     total = sum(group.rows for group in groups)
     size = min(max(-(-total // (parallelism * _TASKS_A_CORE)), LEAST_ROWS), MOST_ROWS)
     tasks: list[list[Group]] = []

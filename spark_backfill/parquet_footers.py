@@ -1,4 +1,4 @@
-"""What Parquet files say of themselves: their columns, and what one of them is known by when it is read again later.
+"""The footers of Parquet files: their columns, and the stamp by which a file is known when it is read again later.
 
 All files of a folder must have the same of Kafka's columns, or the run ends: with the columns of one file
 taken for those of all, rows of other topics would count for this one. A task reads row groups by their
@@ -30,7 +30,7 @@ _ENCRYPTED: Final = b"PARE"
 
 
 class Stamp(NamedTuple):
-    """What a file is known by.
+    """The facts by which a file is known.
 
     Its bytes, the rows of each of its row groups, and a checksum of its footer, which tells of all of them. The
     time of its last change is none of it: machines that see one file may tell it differently.
@@ -42,7 +42,7 @@ class Stamp(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What a file says of itself."""
+    """A file's own facts."""
 
     path: str
     schema: pa.Schema
@@ -56,7 +56,7 @@ class OpenFile(NamedTuple):
     source: pa.OSFile
 
     def stamp(self) -> Stamp:
-        """Return what it is known by now."""
+        """Return its stamp as of now."""
         size, metadata = self.source.size(), self.parquet.metadata
         rows = tuple(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups))
         # Read anew, because the file may have been written over since it was opened.
@@ -79,7 +79,7 @@ def opened(path: str) -> Iterator[OpenFile]:
 
 
 def read_footers(files: Sequence[str]) -> list[Footer] | None:
-    """Return the footer of each file; None where one has what only Spark may know to read.
+    """Return the footer of each file; None where only Spark may be able to read one.
 
     Raises:
         BackfillError: a file is empty, torn, or no Parquet file.
@@ -127,7 +127,7 @@ def broken(path: str, why: str) -> BackfillError:
 
 
 def changed(path: str, what: str) -> BackfillError:
-    """Return the error for a file that is not what it was when the archive was looked through."""
+    """Return the error for a file that changed since the archive was looked through."""
     return BackfillError(
         f"archive file {path!r} {what} since the archive was looked through: run the backfill again when "
         "nothing writes there"

@@ -26,7 +26,7 @@ from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
 
 
 class Batch(NamedTuple):
-    """Rows of the topic: their coordinates and timestamps (ms), and what else was asked for, by Kafka's names.
+    """Rows of the topic: their coordinates and timestamps (ms), and the other columns asked for, by Kafka's names.
 
     ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and
     those without a topic, in files that have topics, as ``nameless``.
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetReader:
-    """Reads what one task has to read.
+    """Reads the row groups of one task.
 
     ``names`` are Kafka's names of the columns that it wants beside the coordinates.
     """
@@ -88,7 +88,7 @@ class ParquetReader:
             raise changed(unit.path, "is another")
 
     def _told(self, file: pq.ParquetFile, group: int) -> dict[str, _Told]:
-        """What the file says itself of a row group's topic, partition and offset, as far as it does."""
+        """The file's own facts on a row group's topic, partition and offset, as far as it has them."""
         chunks = file.metadata.row_group(group)
         places = {place: name for name, place in self.layout.names.items() if name in PLACE[:3]}
         told = {}

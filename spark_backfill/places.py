@@ -1,4 +1,4 @@
-"""Folders of one run that may not lie in each other: what is read, and what is written."""
+"""Folders of one run that may not lie in each other: those to read, and those to write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, paths_are_elsewhere
 
 _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names for what fsspec calls otherwise."""
+"""Hadoop's names for stores that fsspec calls otherwise."""
 
 
 class Place(NamedTuple):
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return (f"{_SAME_STORE.get(scheme, scheme)}://{authority.rpartition('@')[2]}", *below)
 
     def lies_in(self, other: Place) -> bool:
-        """Whether it is the other one, or below it; a pattern has below it what it matches."""
+        """Whether it is the other one, or below it; a pattern has its matches below it."""
         mine, theirs = self.parts(), other.parts()
         return len(mine) >= len(theirs) and all(
             one == each or fnmatchcase(one, each) for one, each in zip(mine, theirs, strict=False)
@@ -55,7 +55,7 @@ def check_places(
     report: str | None = None,
     scratch: str | None = None,
 ) -> None:
-    """Refuse what would put a run's files among those that are read, or remove these with an output that is replaced.
+    """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.
 
     ``output`` None: no snapshot stays.
 

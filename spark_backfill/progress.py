@@ -1,6 +1,6 @@
-"""How far a run is: a plain value, made from what Spark says of its stages, and the line that a person reads.
+"""How far a run is: a plain value, made from Spark's stages, and the line that a person reads.
 
-Spark counts tasks. What a *reading* task has read is taken to be an equal share of all offsets, since the job cuts
+Spark counts tasks. A *reading* task is taken to have read an equal share of all offsets, since the job cuts
 its reading into parts of about equal size; the figures are estimates, and exact only at the end.
 """
 
@@ -18,7 +18,7 @@ _LEAST_SHARE: Final = 0.02
 
 
 class StageCount(NamedTuple):
-    """What Spark says of a stage.
+    """Spark's counts of a stage.
 
     Its number, its tasks, those that are over, and whether it gives rows to another stage.
     """
@@ -72,12 +72,12 @@ class Progress:
 
     @classmethod
     def from_json(cls, text: str) -> Progress:
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         return cls(**json.loads(text))
 
 
 class Meter:
-    """Makes a `Progress` of what Spark says now; has no clock, the time (s) is given.
+    """Makes a `Progress` of Spark's stages now; has no clock, the time (s) is given.
 
     Stages that give nothing to another one and come before the first that does are preparations, and are passed
     over until one of them turns out to be all there is.

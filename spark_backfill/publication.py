@@ -1,4 +1,4 @@
-"""The description of a snapshot that a run made: manifest, report, and what a page about duplicates is drawn from."""
+"""The description of a snapshot that a run made: manifest, report, and the data of a page about duplicates."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def open_output(options: Options) -> Generator[Output, None, None]:
 
 
 def check_shared(options: Options, spark: SparkSession) -> None:
-    """See to it that workers on other machines can hand over what they write.
+    """See to it that workers on other machines can hand over their files.
 
     Raises:
         BackfillError: there may be such workers, the output is a URL, or none, and nobody named a folder that is
@@ -78,7 +78,7 @@ def _upload(target: UrlTarget | None, folder: Path) -> None:
     """Publish a snapshot at a URL: all files go up first, then the manifest, then the report. Without a target nowhere.
 
     Raises:
-        SnapshotError: something cannot be written, or is not what it was when it was made. Then there is no
+        SnapshotError: something cannot be written, or has changed since it was made. Then there is no
             manifest, or the error says that the snapshot is there nevertheless.
     """
     if target is None:

@@ -23,10 +23,10 @@ class Report:
       cut: duplicates, and those that the window does not reach; None where IDs are compared, in units, or where
       the topic is re-sharded.
     - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and
-      ``base_marks`` what was taken from it.
+      ``base_marks`` its marks that were taken.
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the
       whole history.
-    - ``shared``: the memory that was rebuilt, without what may be a secret of its URL, None without one;
+    - ``shared``: the memory that was rebuilt, without the secrets of its URL, None without one;
       ``shared_marks``: how many marks it was given.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark and the loading of a shared memory;

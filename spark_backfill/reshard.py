@@ -25,8 +25,8 @@ only. Count windows are refused: a rank is one of the partition's own records.
   partition nor its offset. So such marks are limited by commits where the snapshot is made, and only there:
   from the commits of one group, never vouched for, and only that group takes the snapshot
   (`dedup_sdk._kafka.recovery`). Commits go back only by a rewind;
-- after a rewind of ``p`` alone, or where the commits of the group were deleted, ``q`` still recognises what
-  was completed in ``p`` before. ``p`` delivers these records again, so no message stays unhandled; where
+- after a rewind of ``p`` alone, or where the commits of the group were deleted, ``q`` still recognises IDs
+  completed in ``p`` before. ``p`` delivers these records again, so no message stays unhandled; where
   the record in ``p`` is gone by then, a resend in ``q`` stays hidden for the handling before. A snapshot
   made after the rewind does not have these marks;
 - a mark from elsewhere hides a record only within a window, which is the meaning of "the same message";
@@ -38,7 +38,7 @@ only. Count windows are refused: a rank is one of the partition's own records.
 - a wrong partitioner puts marks where no record asks for them. The keys in the last partition show it,
   because all partitions existed when its first record was written (`Reshard.doubt`).
 
-**What may be doubled**: a record that is unread in ``p`` while its copy is read from ``q``, or completed in
+**Possible duplicates**: a record that is unread in ``p`` while its copy is read from ``q``, or completed in
 ``p`` after the cut; IDs without a key; IDs under several keys of which none leads to the partition; and, of
 an ID with sightings in two partitions more than a window apart, copies of the earlier one.
 
@@ -84,7 +84,7 @@ class Reshard:
     def widened(self, history: History) -> History:
         """Return a history that has all partitions.
 
-        Those that contribute nothing are empty, and take what comes from others.
+        Those that contribute nothing are empty, and take marks of others.
 
         Raises:
             BackfillError: the topic has more partitions.

@@ -34,10 +34,10 @@ def add_reshard_options(add: Callable[..., Any]) -> None:
 
 
 def read_reshard_options(given: argparse.Namespace, window: Window, sources: SourceOptions) -> Reshard | None:
-    """Read what was given; None: nothing is re-sharded.
+    """Read the options; None: nothing is re-sharded.
 
     Raises:
-        ConfigurationError: one line on what is missing, or does not go together.
+        ConfigurationError: one line on options that are missing, or do not go together.
     """
     if given.partitions is None:
         if given.partitioner is not None:

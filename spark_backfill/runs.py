@@ -1,6 +1,6 @@
 """Runs: rows of a log, folded and packed before they are shuffled.
 
-A *run* is what one task has read of one partition, at most some hundred thousand rows. It leaves the task as
+A *run* is the rows of one partition that one task has read, at most some hundred thousand rows. It leaves the task as
 *blocks*, one a slot: a block is one row for Spark, with its marks as a few packed columns. So the shuffle moves
 few large rows; millions of small ones would cost more than reading the log does, in conversions alone. In a run
 each ID has one mark already, so that an ID on half of all records is a mark a run. Where a topic is re-sharded a
@@ -48,7 +48,7 @@ _NO_OFFSET: Final = 2**63 - 1
 
 @dataclass(slots=True)
 class Tally:
-    """What is counted of rows: how many, how many of them without an ID, and where and when they lie.
+    """The counts of rows: how many, how many of them without an ID, and where and when they lie.
 
     ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1
     without any. Where they are re-sharded, ``keyless`` have no key, and the key of those that ``moved`` goes to
@@ -152,7 +152,7 @@ class Rows(NamedTuple):
         return _Moved(targets[places], select_marks(self.marks(), places)) if places.size else None
 
     def beside_marks(self) -> _Beside:
-        """Return what a report wants to know that the marks do not tell."""
+        """Return the facts for a report that the marks do not tell."""
         keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
         codes, names = (np.zeros(len(keyed), np.uint64), {}) if self.producers is None else self.producers
         return _Beside(self.timestamps[~keyed], codes[keyed], codes[~keyed], names)
@@ -171,11 +171,11 @@ class _Beside(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The marks of a run that belong to one slot, and, in a partition's first slot, what was counted of the run.
+    """The marks of a run that belong to one slot, and, in a partition's first slot, the counts of the run.
 
     In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset.
-    Where a report was asked for there are ``sightings`` of the same IDs, and in a partition's first slot what was
-    found in the run. So are the marks of offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None:
+    Where a report was asked for there are ``sightings`` of the same IDs, and in a partition's first slot the
+    findings of the run. So are the marks of offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None:
     none are), of which the timestamps do not count.
 
     Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left
@@ -204,8 +204,8 @@ class RunPacker:
     """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
     ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left
-    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and what is found in
-    each run goes with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by
+    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and the findings
+    of each run go with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by
     partition the bits of `watched_marks`, where rows may come from two logs.
     """
 
@@ -246,7 +246,7 @@ class RunPacker:
             yield from self.finish()
 
     def finish(self) -> Iterator[Block]:
-        """Yield what is left."""
+        """Yield the blocks that are left."""
         self._rows = 0
         while self._pending:
             partition, pending = self._pending.popitem()
@@ -340,7 +340,7 @@ def to_batch(block: Block) -> pa.RecordBatch:
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
-    """Read rows of `BLOCK_SCHEMA`. What does not fit together is an error, because it would become a wrong mark."""
+    """Read rows of `BLOCK_SCHEMA`. Columns that do not fit together are an error: they would make wrong marks."""
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])

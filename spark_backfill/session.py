@@ -14,14 +14,14 @@ from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
 SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
-    # What goes wrong is said in one line by the job itself.
+    # The job itself reports an error in one line.
     "spark.log.level": "OFF",
     "spark.sql.session.timeZone": "UTC",
     # Fewer, larger batches: crossing to Python costs by the batch.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     # One stage after the other, as it is written: there is nothing to be found out on the way.
     "spark.sql.adaptive.enabled": "false",
-    # Where rows go is said with every shuffle; what is left over are sums of a few rows.
+    # Where rows go is said with every shuffle; the rest are sums of a few rows.
     "spark.sql.shuffle.partitions": "4",
     # Rows of the shuffle are large; see `runs`.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
@@ -30,7 +30,7 @@ SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
 
 
 def make_session(more: Mapping[str, str] | None = None) -> SparkSession:
-    """Return the session of this process, with what ``spark-submit`` was given; that counts before ``more``."""
+    """Return the session of this process, with the settings of ``spark-submit``; they count before ``more``."""
     given = SparkConf()
     added = {name: value for name, value in (more or {}).items() if not given.contains(name)}
     return SparkSession.builder.appName("dedup backfill").config(map={**SETTINGS, **added}).getOrCreate()

@@ -25,12 +25,12 @@ _WITHOUT: Final = {
     "order": "a shared memory has IDs that are looked up; leave one of them out",
     "unit": "a unit lies in one partition, and what it leaves is not shared; leave one of them out",
 }
-"""What does not go together with a shared memory, and why."""
+"""The options that do not go together with a shared memory, and why."""
 _OF_OUTPUT: Final = {
     "overwrite": "nothing is replaced; leave it out, or give --output DIR",
     "report": "the page is drawn of a snapshot; give --output DIR too",
 }
-"""What needs a snapshot that stays."""
+"""Options that need a snapshot that stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,10 @@ def add_shared_options(add: Callable[..., Any]) -> None:
 
 
 def read_shared_options(given: argparse.Namespace) -> SharedOptions | None:
-    """Read what was given; None: no shared memory is rebuilt.
+    """Read the options; None: no shared memory is rebuilt.
 
     Raises:
-        ConfigurationError: one line on what is missing, does not go together, or cannot be rebuilt.
+        ConfigurationError: one line on options that are missing, do not go together, or cannot be rebuilt.
     """
     if given.shared is None:
         refuse_without(

@@ -1,14 +1,14 @@
 """Into a memory that consumers share: the marks of a run's snapshot, loaded by Spark's tasks.
 
-It is done when all files are written and before the snapshot is published: what is wrong with a history is found
+It is done when all files are written and before the snapshot is published: errors of a history are found
 before, so that nothing of it is shared. A task that is tried again loads the same once more, which changes nothing
 (`dedup_sdk.shared._protocol`).
 
-Finished files are loaded, not the rows of the folding tasks: what is loaded cannot be taken back, and a
+Finished files are loaded, not the rows of the folding tasks: loaded marks cannot be taken back, and a
 history may turn out to be inconsistent in the last task. An ID's remaining life counts from the end of its
 partition's history, not from now: a group that is behind needs it that much longer. A client that
-reconnects does not notice a quick restart of the server, which may have forgotten what was loaded. So what
-tells one incarnation from the next (Redis' run IDs, the start time of PostgreSQL) is asked for before and
+reconnects does not notice a quick restart of the server, which may have forgotten the marks. So the value that
+tells one incarnation from the next (Redis' run IDs, PostgreSQL's start time) is asked for before and
 after, and everything is loaded again where it changed.
 """
 
@@ -47,7 +47,7 @@ PATIENCE_S: Final = 60.0
 LOADS: Final = 3
 """How often all is loaded at most, where the server is started anew meanwhile."""
 STEPS: Final = 64
-"""What is left of a window is told to so many parts of it: the store takes one life for a batch."""
+"""The rest of a window is told to so many parts of it: the store takes one life for a batch."""
 _FARTHEST_MS: Final = 2**52
 
 
@@ -113,10 +113,10 @@ def load_marks(
     window_ms: int,
     patience_s: float = 0.0,
 ) -> int:
-    """Load marks of different IDs, each for what is left of the window; return how many that were.
+    """Load marks of different IDs, each for the rest of the window; return their number.
 
     A store that is away is waited for. A consumer that lived until ``newest_ms``, where the history of the
-    partition ends, would have what was seen last at ``t`` for ``window - (newest - t)`` more. To that comes a
+    partition ends, would have an ID last seen at ``t`` for ``window - (newest - t)`` more. To that comes a
     sixteenth of the window, as everywhere, and up to 1/64 since batches have one life.
     """
     left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)
@@ -146,7 +146,7 @@ def left_ms(timestamps: Int64s, *, newest_ms: int, window_ms: int) -> Int64s:
 
 
 def check_store(shared: SharedOptions | None, say: Callable[[str], None]) -> None:
-    """Ask the store for the first time, if there is one, and say what it warns of.
+    """Ask the store for the first time, if there is one, and report its warnings.
 
     Raises:
         BackfillError: it cannot be asked.
@@ -181,7 +181,7 @@ def load_snapshot(
 ) -> int:
     """Load the marks of the group's snapshot, which all workers see at its folder; return how many those were.
 
-    What a server was told before it was started anew it may have forgotten, so that all is loaded again then.
+    A server that was started anew may have forgotten marks, so that all is loaded again then.
     ``around`` wraps the task, for tests that let it fail.
 
     Raises:
@@ -254,7 +254,7 @@ def patiently(ask: Callable[[], Answer], *, patience_s: float = PATIENCE_S) -> A
 
 
 def _near(timestamps: Int64s) -> Int64s:
-    """Return timestamps as stores take them: what is farther off is as far as they reach."""
+    """Return timestamps as stores take them: times farther off are as far as they reach."""
     return np.clip(timestamps, -_FARTHEST_MS, _FARTHEST_MS)
 
 

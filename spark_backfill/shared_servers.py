@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from dedup_adapters.sql import SharedStore
 
 SERVER_OPTIONS: Final = ("shared_keys", "shared_buckets", "shared_table", "shared_schema")
-"""As the parser has them: what says where in a server the memory is."""
+"""As the parser has them: the options that say where in a server the memory is."""
 _OF_REDIS: Final = ("shared_keys", "shared_buckets")
 _OF_SQL: Final = ("shared_table", "shared_schema")
 _REDIS: Final = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 _SQL: Final = ("postgresql", "postgres")
 _EXAMPLE: Final = "redis://localhost:6379/0"
 _TIMEOUT_S: Final = 30.0
-"""What a task waits for an answer: a server that is busy with many of them is no outage."""
+"""Time that a task waits for an answer: a server that is busy with many of them is no outage."""
 _BATCH_S: Final = 4 * _TIMEOUT_S
 """The same for a batch that may wait for locks of others."""
 
@@ -39,7 +39,7 @@ class SharedServer(Protocol):
 
     @property
     def shown(self) -> str:
-        """The URL, without what may be a secret of it."""
+        """The URL, without its secrets."""
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -53,18 +53,18 @@ class SharedServer(Protocol):
         """
 
     def prepare(self) -> str | None:
-        """Ask for the first time, and make what the store needs.
+        """Ask for the first time, and set up the store.
 
-        Return a line on what that was, None where it was nothing.
+        Return a line on the set-up, None where there was none.
 
         Raises:
             SharedStoreError, ConfigurationError: it cannot be used.
         """
 
     def incarnation(self) -> str:
-        """Return what changes when the server is started anew, or another one takes over.
+        """Return the value that changes when the server is started anew, or another one takes over.
 
-        It may have forgotten then what it was told.
+        It may have forgotten marks then.
 
         Raises:
             SharedStoreError: it cannot be asked.
@@ -174,10 +174,10 @@ def add_server_options(add: Callable[..., Any]) -> None:
 
 
 def read_server(given: argparse.Namespace) -> SharedServer:
-    """Read what was given beside ``--shared``; nothing is asked.
+    """Read the options beside ``--shared``; nothing is asked.
 
     Raises:
-        ConfigurationError: one line on what is wrong with the URL, or does not go with it.
+        ConfigurationError: one line on the error of the URL, or the option that does not go with it.
     """
     url: str = given.shared
     scheme, found, _ = url.partition("://")
@@ -217,7 +217,7 @@ def _refuse(given: argparse.Namespace, names: tuple[str, ...], why: str) -> None
 
 
 def _is_whole(url: str) -> bool:
-    """Whether a URL's parts lie where they seem to; else what looks like a host may be part of a password."""
+    """Whether a URL's parts lie where they seem to; else the seeming host may be part of a password."""
     try:
         parts = urlsplit(url)
         _ = parts.port

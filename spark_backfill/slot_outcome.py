@@ -1,4 +1,4 @@
-"""What a task tells the driver of a slot it wrote."""
+"""A task's result for the driver, of a slot it wrote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SlotOutcome:
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
     - ``file``: the sorted file, None when nothing is remembered.
     - ``cut``: where the offset range ends instead, because a unit is open there; None: where it was to end.
-    - ``findings``: what was found out about duplicates, None where no report was asked for.
+    - ``findings``: those about duplicates, None where no report was asked for.
     """
 
     slot: int
@@ -52,7 +52,7 @@ class SlotOutcome:
 
     @classmethod
     def from_json(cls, text: str) -> SlotOutcome:
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         content = json.loads(text)
         file, findings = content.pop("file"), content.pop("findings")
         return cls(

@@ -8,7 +8,7 @@ offset order; only `TALLIES` go to each slot. The key is
   row of this kind, which has no ID. Only the last sighting of an ID counts, so a batch has one row for each
   digest;
 - `IN_UNITS`, where records belong to units: then all rows of a partition have this one key;
-- `TALLIES`, for what each task counted in the partition. These rows sort before all others, so that a slot's task
+- `TALLIES`, for the counts of each task in the partition. These rows sort before all others, so that a slot's task
   knows where the history begins before it folds anything;
 - `WATCHED`, in the first slot of a partition: offsets that are checked for a second record
   (`spark_backfill.duplicate_offsets`), each with a digest of its record.
@@ -172,7 +172,7 @@ class SlotShuffle:
         )
 
     def _told(self, partition: int, tally: Tally) -> pa.RecordBatch:
-        """Return a tally as a row for each slot of the partition; what is counted is in the first one's alone."""
+        """Return a tally as a row for each slot of the partition; the counts are in the first one's alone."""
         slots = self.plan.ranges(partition)
         counts = [
             _COUNTS.pack(tally.newest_ms, *((0, 0) if number else (tally.records, tally.unkeyed)))
@@ -189,7 +189,7 @@ class SlotShuffle:
 
 @dataclass(frozen=True, slots=True)
 class ShuffledRows:
-    """A function for ``mapInArrow``: what ``read`` makes of the batches, as rows of `ROWS_SCHEMA`, with their slots."""
+    """A function for ``mapInArrow``: the batches, read by ``read``, as rows of `ROWS_SCHEMA`, with their slots."""
 
     read: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
     shuffle: SlotShuffle

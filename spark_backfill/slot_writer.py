@@ -1,6 +1,6 @@
 """The task: folds the blocks of its slots and writes one sorted file for each, into a folder of this attempt alone.
 
-A task may run twice, or be killed half way. What it writes lies where only the driver looks, and the driver takes only
+A task may run twice, or be killed half way. It writes where only the driver looks, and the driver takes only
 the folders that successful tasks name.
 """
 
@@ -40,8 +40,8 @@ class SlotWriter:
     """A function for ``mapInArrow``: blocks in, a JSON `SlotOutcome` a slot out.
 
     ``keep_from_ms`` has the horizon of each partition. With a count window the blocks have to come in offset
-    order, and ``accepted`` has how many IDs were accepted in what the base has of a partition. A last sighting
-    beyond ``now_ms`` counts as one at that time in what is found out for a report. ``resharded``: there may be
+    order, and ``accepted`` has how many IDs were accepted in the base's part of a partition. A last sighting
+    beyond ``now_ms`` counts as one at that time in the findings for a report. ``resharded``: there may be
     marks of other partitions.
     """
 
@@ -99,7 +99,7 @@ class SlotWriter:
 
 
 class _SlotState:
-    """A fold, and what is counted beside it."""
+    """A fold, and the counts beside it."""
 
     def __init__(self, fold: TimeFold | CountFold | ReshardFold) -> None:
         self.fold = fold
@@ -115,7 +115,7 @@ class _SlotState:
             check_one_record(partition, join_marks(self._watched))
 
     def findings(self, slot: Slot, now_ms: int, *, with_producers: bool) -> Findings | None:
-        """What all runs say together of the slot's IDs, and what they said themselves.
+        """The findings of all runs together on the slot's IDs, and those of each.
 
         None where no report was asked for.
         """

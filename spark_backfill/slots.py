@@ -117,7 +117,7 @@ def placement_column(slot: Column, count: int) -> Column:
 
 
 def _spark_hash(numbers: NDArray[np.uint32]) -> NDArray[np.int64]:
-    """Return what Spark's ``hash`` gives for integers.
+    """Return Spark's ``hash`` of integers.
 
     MurmurHash3 (x86, 32 bits) of their four bytes, with seed 42, signed.
     """

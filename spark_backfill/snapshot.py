@@ -1,4 +1,4 @@
-"""From what tasks wrote to the manifest: one entry a partition, also for those that had nothing to fold."""
+"""From the tasks' outcomes to the manifest: one entry a partition, also for those that had nothing to fold."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def partition_manifest(
     epoch: int | None = None,
     weakest_ms: int | None = None,
 ) -> PartitionManifest:
-    """Return what the manifest says of one partition; ``outcomes``: those of its slots, ascending."""
+    """Return the manifest's entry of one partition; ``outcomes``: those of its slots, ascending."""
     files = tuple(outcome.file for outcome in outcomes if outcome.file is not None)
     newest_ms = _newest_ms(outcomes)
     forgotten_ms = max(

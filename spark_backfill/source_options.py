@@ -39,10 +39,10 @@ _FILES: Final = (*_PLACES, *_SETTINGS)
 class SourceOptions:
     """Where history is read.
 
-    - ``kafka``: one of `KAFKA_SOURCES`, empty when the topic itself is not read; ``archive``: what else is, None:
-      nothing.
-    - ``allow_gap``: whether offsets that are nowhere may be left out; ``packages``: coordinates of what Spark
-      needs to read.
+    - ``kafka``: one of `KAFKA_SOURCES`, empty when the topic itself is not read; ``archive``: the archive to
+      read, None: none.
+    - ``allow_gap``: whether offsets that are nowhere may be left out; ``packages``: coordinates of packages that
+      Spark needs to read.
     - ``cluster_id``, ``topic_id``: whose offsets these are where no broker is asked, else empty.
     """
 
@@ -60,7 +60,7 @@ class SourceOptions:
 
     @property
     def session_settings(self) -> Mapping[str, str]:
-        """What a Spark session has to be made with to read the archive."""
+        """The settings that a Spark session needs to read the archive."""
         return _SESSIONS.get(self.archive.format, {}) if self.archive is not None else {}
 
     def described(self) -> tuple[str, ...]:
@@ -130,10 +130,10 @@ def add_source_options(add: Callable[..., Any]) -> None:
 
 
 def read_source_options(given: argparse.Namespace) -> SourceOptions:
-    """Read what was given.
+    """Read the options.
 
     Raises:
-        ConfigurationError: one line on what is missing, or contradicts itself.
+        ConfigurationError: one line on the option that is missing, or contradicts another.
     """
     sources: list[str] = given.source or [KAFKA_SOURCES[0]]
     readers = [source for source in sources if source in KAFKA_SOURCES]

@@ -41,7 +41,7 @@ kill -s KILL -- "-$child" 2>/dev/null"""
 class Submission:
     """A running spark-submit; a context manager that leaves no process of it behind.
 
-    ``driver`` is the driver's process ID, once it has told it; ``stderr`` what the job says.
+    ``driver`` is the driver's process ID, once it has told it; ``stderr`` the job's messages.
 
     Raises:
         BackfillError: the program cannot be started; from entering the block.
@@ -81,7 +81,7 @@ class Submission:
 
     @property
     def stderr(self) -> IO[str]:
-        """What the job says, until it is over."""
+        """The job's messages, until it is over."""
         if self._process.stderr is None:
             raise RuntimeError("spark-submit was started without a pipe")
         return self._process.stderr
@@ -108,7 +108,7 @@ class Submission:
                 os.kill(self.driver, signal.SIGTERM)
 
     def _end_group(self) -> None:
-        """End what is left of the session: nothing, after a run that came to its end."""
+        """End the processes left of the session: none, after a run that came to its end."""
         deadline = time.monotonic() + _GRACE_S
         there = self._signal_group(signal.SIGTERM)
         while there and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What there is of each partition of an archive, as values that add up: each task looks at some of the rows."""
+"""The facts of each partition of an archive, as values that add up: each task looks at some of the rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = tuple[int, int]
 class PartSurvey:
     """Some rows of a partition.
 
-    How many, how many of them without an offset, and of the others what lies at their ends. ``first`` and ``last``
+    How many, how many of them without an offset, and the records at the ends of the others. ``first`` and ``last``
     are those of the lowest and the highest offset, ``last_below`` that of the highest below the cut,
     ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon; None: there is none.
     """
@@ -60,7 +60,7 @@ class PartSurvey:
         )
 
     def __add__(self, other: PartSurvey) -> PartSurvey:
-        """Put what two tasks saw together."""
+        """Put the surveys of two tasks together."""
         return PartSurvey(
             rows=self.rows + other.rows,
             nulls=self.nulls + other.nulls,
@@ -73,7 +73,7 @@ class PartSurvey:
         )
 
     def described(self, partition: int) -> dict[str, Any]:
-        """Return what `spark_backfill.archive_checks.checked_part` takes."""
+        """Return the input of `spark_backfill.archive_checks.checked_part`."""
         first, last = self.first or (-1, -1), self.last or (-1, -1)
         return {
             "partition": partition,
@@ -119,7 +119,7 @@ class ArchiveSurvey:
     others: frozenset[str] = frozenset()
 
     def __add__(self, other: ArchiveSurvey) -> ArchiveSurvey:
-        """Put what two tasks saw together."""
+        """Put the surveys of two tasks together."""
         parts = dict(self.parts)
         for number, part in other.parts.items():
             parts[number] = parts[number] + part if number in parts else part
@@ -139,7 +139,7 @@ class ArchiveSurvey:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote."""
+        """Read the output of `to_json`."""
         content = json.loads(text)
         parts = {int(number): PartSurvey(**_rows(part)) for number, part in content["parts"].items()}
         return cls(
@@ -155,7 +155,7 @@ def _rows(part: dict[str, object]) -> dict[str, Any]:
 
 
 def total(surveys: Iterable[ArchiveSurvey]) -> ArchiveSurvey:
-    """Put what all tasks saw together."""
+    """Put the surveys of all tasks together."""
     return reduce(ArchiveSurvey.__add__, surveys, ArchiveSurvey())
 
 

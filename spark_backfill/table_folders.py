@@ -1,6 +1,6 @@
 """Folders of tables that keep a log of which of their files count.
 
-Read as plain files, what was removed would be history again.
+Read as plain files, removed records would be history again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _table_format(spark: SparkSession, place: str) -> str | None:
 
 
 def _folders(path: Any) -> Iterator[Any]:
-    """A path, and what it is a part of: the folder of a file, a pattern, or of a value of a column."""
+    """A path, and those it is a part of: the folder of a file, a pattern, or of a value of a column."""
     while path is not None:
         yield path
         name: str = path.getName()

@@ -13,7 +13,7 @@ PENDING_ROWS: Final = 2_000_000
 
 
 class Folded(NamedTuple):
-    """What is remembered at the cut, ascending by digest, and what was left out.
+    """The marks at the cut, ascending by digest, and the bounds of those left out.
 
     ``forgotten_ms`` and ``forgotten_number`` are the newest timestamp and the highest acceptance number left out (None:
     nothing, or no numbers); ``accepted`` the rank of the last accepted record (0 without a count window).

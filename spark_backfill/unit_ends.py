@@ -1,6 +1,6 @@
 """Where the units of a partition end, found before any of them is folded.
 
-A cut must not lie inside one, and what never ends is not waited for.
+A cut must not lie inside one, and a unit that never ends is not waited for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UnitEnds:
             self._next_tidy = offsets[-1] + MOST_HELD_BACK
 
     def finish(self, high: int) -> Ends:
-        """Say where a snapshot of what came may end, at ``high`` or a little before it.
+        """Say where a snapshot of the rows that came may end, at ``high`` or a little before it.
 
         A unit that is open there may end behind it, and lies there as a whole; as the watermark of a consumer
         does, the cut stays outside those that are whole, too. One that has been open for longer has failed, and so

@@ -54,8 +54,8 @@ class UnitFold:
     """Folds the rows of one partition, sorted by fold key and offset, in an empty folder of its own.
 
     ``tally``, ``progress`` (that of the store), ``forgotten_ms`` and ``forgotten_number`` (the newest timestamp
-    and the highest number of what is not known any more, None: all is) are known when all pages were taken. In
-    memory are a few slices of rows, units that are open, and what a consumer keeps in memory.
+    and the highest number of IDs not known any more, None: all is) are known when all pages were taken. In
+    memory are a few slices of rows, units that are open, and a consumer's own state.
     """
 
     progress: Progress
@@ -136,7 +136,7 @@ class UnitFold:
                 for batch in reader:
                     self._fold_slice(held, batch, ends)
                     engine.trim()
-            # What is left open ends nowhere below the cut.
+            # A unit left open ends nowhere below the cut.
             held.fold([], np.empty(0, np.int64), [], ends.cut)
 
     def _fold_slice(self, held: Partition, batch: pa.RecordBatch, ends: Ends) -> None:

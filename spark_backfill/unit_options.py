@@ -18,7 +18,7 @@ _WITHOUT: Final = {
     "partitions": "a unit lies in one partition, and its IDs are not taken to another",
     "report": "its page is about IDs that are looked up one by one; make it in a run without --unit",
 }
-"""What does not go together with units, and why."""
+"""The options that do not go together with units, and why."""
 _OF_UNITS: Final = ("unit_size_header", "unit_end_header", "unit_mode", "unit_repeats", "unit_records")
 
 
@@ -61,10 +61,10 @@ def add_unit_options(add: Callable[..., Any]) -> None:
 
 
 def read_units(given: argparse.Namespace) -> UnitSpec | None:
-    """Read what was given; None: no record belongs to a unit.
+    """Read the options; None: no record belongs to a unit.
 
     Raises:
-        ConfigurationError: one line on what is missing, or does not go together.
+        ConfigurationError: one line on options that are missing, or do not go together.
     """
     if given.unit is None:
         remedy = f"say what names a record's unit, e.g. --unit {Unit().id}"

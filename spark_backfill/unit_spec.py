@@ -1,4 +1,4 @@
-"""What makes a unit, as texts: what a worker gets, and reads where it is used."""
+"""The spec of units, as texts: a worker gets them, and reads them where they are used."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dedup_sdk.ids._columns import Need
 class UnitSpec:
     """A `Lookup` with units as texts.
 
-    Its ID spec, that of the unit, the headers that say where it ends, what is told, and the window. ``str`` is
-    what a manifest keeps as the ID spec.
+    Its ID spec, that of the unit, the headers that say where it ends, mode and repeats, and the window. ``str`` is
+    the manifest's ID spec.
     """
 
     id: str
@@ -31,7 +31,7 @@ class UnitSpec:
 
     @property
     def strategy(self) -> Lookup:
-        """What the consumer is given; raises `ConfigurationError` and `IdSpecError`."""
+        """The strategy of the consumer; raises `ConfigurationError` and `IdSpecError`."""
         return Lookup(
             id=id_spec(self.id),
             window=Window.parse(self.window),
@@ -47,7 +47,7 @@ class UnitSpec:
 
     @property
     def keys(self) -> UnitKeys:
-        """What is read of a record."""
+        """The keys read of a record."""
         keys = self.strategy.keys
         if not isinstance(keys, UnitKeys):
             raise TypeError(f"{keys} reads no units")

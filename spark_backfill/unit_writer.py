@@ -1,6 +1,6 @@
 """The task where records belong to units.
 
-Folds each of its partitions and writes what that remembers as one sorted file.
+Folds each of its partitions and writes its marks as one sorted file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which window: what each length hides and remembers, and what the history cannot tell.
+"""Which window: the duplicates that each length hides, the IDs that it remembers, and the limits of the history.
 
 Each length has the share of duplicates that it hides, and the IDs that it remembers. A duplicate refreshes its
 mark, so that a window hides exactly the duplicates whose gap to the sighting before is no longer than the window:
@@ -62,7 +62,7 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What the history says of windows.
+    """The figures of the history for windows.
 
     - ``history_ms``: how much of it was read, by the timestamps of all but the oddest thousandth of the records.
     - ``smallest``: the shortest window that hides `TARGET` of the duplicates that were seen, rounded up to a usual
@@ -104,7 +104,7 @@ def advise(findings: Findings, window: Window | None = None) -> Advice:
 
 
 def row(findings: Findings, window_ms: int) -> WindowRow:
-    """Return what is known of a window of that length (ms)."""
+    """Return the figures of a window of that length (ms)."""
     ids = findings.last_seen.within(window_ms)
     return WindowRow(
         window=Window(milliseconds=window_ms),

@@ -51,7 +51,7 @@ class DigestSample:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> DigestSample:
-        """Read what `to_json` returned."""
+        """Read the output of `to_json`."""
         partitions = dict[bytes, frozenset[int]]()
         for name, digests in content["digests"].items():
             where = frozenset(int(partition) for partition in name.split(","))
@@ -97,7 +97,7 @@ class DigestSample:
         }
 
     def estimate(self) -> Estimate:
-        """Return what the sample says of all IDs."""
+        """Return the sample's estimate for all IDs."""
         count = len(self.partitions)
         if not count:
             return Estimate(0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""All that is found out about a history's duplicates: small whatever its size, and the sum of what its parts say."""
+"""All that is found out about a history's duplicates: small whatever its size, and the sum of its parts' findings."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Findings:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Findings:
-        """Read what `to_json` returned; KeyError, TypeError or ValueError where it is something else."""
+        """Read the output of `to_json`; KeyError, TypeError or ValueError where it is something else."""
         return cls(
             partitions={int(key): PartitionTally(**tally) for key, tally in content["partitions"].items()},
             producers={int(key): ProducerTally(**tally) for key, tally in content["producers"].items()},
@@ -126,5 +126,5 @@ class Findings:
 
 
 def total(parts: list[Findings]) -> Findings:
-    """Return the sum of what was found in parts that have no record in common."""
+    """Return the sum of the findings of parts that have no record in common."""
     return reduce(Findings.__add__, parts, Findings())

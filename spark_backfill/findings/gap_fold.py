@@ -30,7 +30,7 @@ _NO_CODES: Final = np.empty(0, np.uint64)
 
 
 def fold_run(rows: RunRows) -> tuple[Sightings, Findings]:
-    """Return the sightings of a run, and what is known of it without any other run."""
+    """Return the sightings of a run, and the findings that need no other run."""
     high, low = digest_words(rows.digests)
     order = digest_order(high, low, rows.offsets)
     offsets, timestamps = rows.offsets[order], rows.timestamps[order]
@@ -87,7 +87,7 @@ def merge_runs(
     with_producers: bool = False,
     sampled: int = SIZE,
 ) -> Findings:
-    """Return what is known of IDs only when all runs of a partition that have them are looked at together.
+    """Return the findings about IDs known only when all runs of a partition that have them are looked at together.
 
     The runs have no offset in common and may come in any order. A last sighting beyond ``now_ms`` counts as one at
     that time; ``sampled`` is the most IDs that go into the sample.

@@ -39,7 +39,7 @@ class Histogram:
 
     @classmethod
     def from_json(cls, content: Mapping[str, int]) -> Histogram:
-        """Read what `to_json` returned."""
+        """Read the output of `to_json`."""
         counts = np.zeros(max((int(bucket) + 1 for bucket in content), default=0), np.int64)
         for bucket, count in content.items():
             counts[int(bucket)] = count

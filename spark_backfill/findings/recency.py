@@ -53,7 +53,7 @@ class Recency:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Recency:
-        """Read what `to_json` returned."""
+        """Read the output of `to_json`."""
         levels = []
         for counts in content["levels"]:
             level = np.zeros(WIDTH, np.int64)

@@ -1,4 +1,4 @@
-"""The records of a run, and what stays of them: of each ID where it was seen first and last, and how often."""
+"""The records of a run, and their sightings: of each ID where it was seen first and last, and how often."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Sightings:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Sightings:
-        """Read what `to_bytes` returned."""
+        """Read the output of `to_bytes`."""
         count, rest = divmod(len(data), _ENTRY_BYTES)
         if rest:
             raise ValueError(

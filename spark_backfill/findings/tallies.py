@@ -1,4 +1,4 @@
-"""What is counted of a partition and of a producer."""
+"""The counts of a partition and of a producer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class PartitionTally:
 class ProducerTally:
     """Records of one producer, those whose ID came before, and those of them where another producer had sent it last.
 
-    ``name`` is what its header says, None where only its code is known yet.
+    ``name`` is the text of its header, None where only its code is known yet.
     """
 
     name: str | None = None

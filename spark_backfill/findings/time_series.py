@@ -50,7 +50,7 @@ class TimeSeries:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> TimeSeries:
-        """Read what `to_json` returned."""
+        """Read the output of `to_json`."""
         starts = np.asarray(content["starts"], np.int64) * content["width_ms"]
         counts = np.asarray([content["records"], content["duplicates"]], np.int64).T.reshape(-1, 2)
         return cls(content["width_ms"], starts, counts)

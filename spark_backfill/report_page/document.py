@@ -1,4 +1,4 @@
-"""The JSON that a report is made from: the facts of a run, and what it found out about duplicates."""
+"""The JSON that a report is made from: the facts of a run, and its findings about duplicates."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ def _span(findings: Findings, advice: Advice) -> tuple[float, float]:
 
 
 def _marks(axis: Any, advice: Advice, window: Window | None, *, labelled: bool) -> None:
-    """Lines at the windows, and a shade over what is longer than the history."""
+    """Lines at the windows, and a shade over lengths beyond the history."""
     low, high = axis.get_xlim()
     axis.axvspan(advice.history_ms, high, color=SHADE, zorder=0, linewidth=0)
     lines = [(window, MUTED, "this run")] if window is not None else []

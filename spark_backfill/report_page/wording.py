@@ -22,7 +22,7 @@ def number(value: float) -> str:
 
 
 def share(value: float | None) -> str:
-    """Return a share as percent, rounded down; what is nearly nothing or nearly all never reads as that."""
+    """Return a share as percent, rounded down; nearly nothing or nearly all never reads as that."""
     if value is None:
         return _NOTHING
     percent = 100 * value

@@ -1,11 +1,11 @@
-"""What faults may have doubled: a bound for the oracle.
+"""Messages that faults may have doubled: a bound for the oracle.
 
 at risk
-    messages that a crash or a takeover may double, and no others: what the run had in hand, and what it had completed
-    implicitly since the last write (at most a batch, or a tenth of a second); on another disk also what was not
-    committed. Where a memory is shared, what was handled while that was away; that it refused what a run completed
-    too late explains nothing by itself: a run that lives keeps its claims. So is what worker threads have in hand
-    when a partition goes: the consumer does not wait for them. And what was handled of a unit that is not over
+    messages that a crash or a takeover may double, and no others: those the run had in hand, and those completed
+    implicitly since the last write (at most a batch, or a tenth of a second); on another disk also those not
+    committed. Where a memory is shared, those handled while that was away; that it refused late completions of
+    a run explains nothing by itself: a run that lives keeps its claims. So are messages of worker threads
+    when a partition goes: the consumer does not wait for them. And handled records of a unit that is not over
     then.
 """
 
@@ -33,9 +33,9 @@ from tests.chaos.safety import Safety
 IMPLICIT_BATCH_RECORDS = 1_000
 """How many records a consumer completes implicitly in one durable step, at most."""
 IMPLICIT_NS = 100_000_000
-"""Nanoseconds after which a consumer writes what was completed implicitly."""
+"""Nanoseconds after which a consumer writes implicit completions."""
 GRACE_NS = 50_000_000
-"""Nanoseconds between what a worker notes and what happens in its consumer."""
+"""Nanoseconds between a worker's note and its consumer's step."""
 STALL_NS = 500_000_000
 """Nanoseconds for which a busy machine may not run a process between two steps of its."""
 HAND_OVER_NS = 1_000_000_000
@@ -124,7 +124,7 @@ def _cut_by(
     message_of: Mapping[Place, Place],
     by_run: Mapping[str, list[Call]],
 ) -> set[Place]:
-    """Return what was handled of units that were not over when a run ended, or a partition went.
+    """Return the handled records of units that were not over when a run ended, or a partition went.
 
     Such a unit comes again whole.
     """
@@ -146,7 +146,7 @@ def _cut_by(
 def _put_out(
     history: History, safety: Safety, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
 ) -> list[set[Place]]:
-    """Return what a run had done and could not commit.
+    """Return the work that a run could not commit.
 
     There is an entry for each time that the group put it out, or refused its last commit.
     """
@@ -164,9 +164,9 @@ def _put_out(
 def _outlived(
     history: History, message_of: Mapping[Place, Place], by_run: Mapping[str, list[Call]]
 ) -> list[set[Place]]:
-    """Return, for each time that partitions went, what was at work just then, and what was finished above it.
+    """Return, for each time that partitions went, the messages in work just then, and those finished above them.
 
-    The commit stops at the first message in hand; what lies above it is known to this run's disk only.
+    The commit stops at the first message in hand; messages above it are known to this run's disk only.
     """
     found: list[set[Place]] = []
     samples = sorted(history.samples)
@@ -190,8 +190,8 @@ def _outlived(
 def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place]]:
     """Return, for each record whose ID was seen last a window or longer before the newest time then known, its message.
 
-    No store has to know that sighting any more, although the record's own time is near to it: what is older than a
-    window is collected, and a record that hangs on it is delivered as unverified.
+    No store has to know that sighting any more, although the record's own time is near to it: older sightings than a
+    window are collected, and a record that hangs on it is delivered as unverified.
     """
     found: list[set[Place]] = []
     newest_ms: dict[int, int] = {}
@@ -209,7 +209,7 @@ def _late(history: History, message_of: Mapping[Place, Place]) -> list[set[Place
 def _in_doubt(calls: Sequence[Call]) -> list[Call]:
     """Return the calls, in order, whose completion may not have been written when the run ended.
 
-    Those of the last list (of one, as a rule), and what ended within a tenth of a second before the end of the one
+    Those of the last list (of one, as a rule), and those ended within a tenth of a second before the end of the one
     before it: after that one the consumer looked whether it was time to write. When the last began says nothing,
     on a machine that is busy.
     """

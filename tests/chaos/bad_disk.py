@@ -28,7 +28,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 
 _ARCHITECTURES: Final[dict[str, tuple[int, int, dict[str, int]]]] = {
-    # The architecture's number, that of seccomp(), and those of what may be refused.
+    # The architecture's number, that of seccomp(), and those of the calls to refuse.
     "x86_64": (
         0xC000003E,
         317,
@@ -81,7 +81,7 @@ _READY: Final = b"r"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskFault:
-    """What a disk refuses.
+    """The calls that a disk refuses.
 
     Attributes:
         name: for the counts.
@@ -97,7 +97,7 @@ class DiskFault:
 
     @property
     def refuses_reads(self) -> bool:
-        """Whether what is on the disk cannot be read either."""
+        """Whether the disk cannot be read either."""
         return "read" in self.refused
 
 
@@ -113,7 +113,7 @@ DISK_FAULTS: Final = (
 
 
 def make_bad(disk: Path, fault: DiskFault) -> None:
-    """Let a disk refuse what the fault says, from the next call on."""
+    """Let a disk refuse the calls of the fault, from the next call on."""
     said = _said(disk)
     new = said.with_name(said.name + "-new")
     new.write_text(json.dumps(asdict(fault)))
@@ -263,7 +263,7 @@ def _fits(group: str, arguments: list[int]) -> bool:
 def _text_at(thread: int, address: int) -> str:
     with Path(f"/proc/{thread}/mem").open("rb", buffering=0) as memory:
         memory.seek(address)
-        # What lies behind the page's end need not be there.
+        # The bytes behind the page's end need not be there.
         text = memory.read(_LONGEST_PATH)
     return os.fsdecode(text.partition(b"\0")[0])
 

@@ -35,7 +35,7 @@ _SETTINGS: Final = {
 
 
 class Cluster(Protocol):
-    """What a run needs of a broker: `LocalKafka`, or a container."""
+    """The methods a run needs of a broker: `LocalKafka`, or a container."""
 
     @property
     def bootstrap(self) -> str:
@@ -63,7 +63,7 @@ class Cluster(Protocol):
         """End it for good."""
 
     def logged(self) -> bytes:
-        """Return what it has written into its log since it was made."""
+        """Return its log since it was made."""
 
     @property
     def data(self) -> Path | None:
@@ -71,7 +71,7 @@ class Cluster(Protocol):
 
 
 class JarsCluster(LocalKafka):
-    """A broker from its jars as a `Cluster`; its log tells what its group coordinators load."""
+    """A broker from its jars as a `Cluster`; its log tells the loads of its group coordinators."""
 
     @property
     def data(self) -> Path | None:

@@ -1,4 +1,4 @@
-"""The scenario in which what the workers handle comes by bridges, and these die."""
+"""The scenario in which the workers' messages come by bridges, and these die."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _bad_disk(stage: Stage) -> None:
                 stage.about(2.0)
         if not failing[0].over:
             stage.about(0.5)
-            # It has in memory what it could not write, and should have written it by now.
+            # It had unwritten marks in memory, and should have written them by now.
             kill_and_start(stage, failing[0], 0.1)
         rounds += 1
     told = [line.text for run in stage.crew.runs for line in run.lines()]

@@ -30,16 +30,16 @@ _ALL: Final = "all"
 _OVERHEAD_S: Final = 240.0
 """Seconds that a scenario may take besides twice the time of its faults.
 
-To start, to handle what is left, to be looked at.
+To start, to handle the rest, to be looked at.
 """
 _BROKERS: Final = 2
-"""On so many brokers a scenario is played, where one forgets what it was told (see `forgetful`)."""
+"""On so many brokers a scenario is played, where one forgets commits (see `forgetful`)."""
 _START_S: Final = 300.0
 _CLOSE_S: Final = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play what was asked for; return 0 when every promise was kept, 1 when one was broken, 2 when nobody can tell."""
+    """Play the scenarios; return 0 when every promise was kept, 1 when one was broken, 2 when nobody can tell."""
     asked = parser().parse_args(argv)
     logging.basicConfig(
         level=logging.INFO if asked.verbose else logging.WARNING,
@@ -100,7 +100,7 @@ def end_bed(open_things: ExitStack) -> None:
 
 
 def play(scenario: Scenario, choice: Choice, bed: Bed, asked: argparse.Namespace) -> Report | None:
-    """Play one scenario and write down what came of it.
+    """Play one scenario and write down its report.
 
     None when that could not be judged, `ForgetfulBrokerError` when it is the broker's fault.
     """
@@ -126,7 +126,7 @@ def _tell_unjudged(scenario: Scenario, error: Exception) -> None:
 
 
 def _told(report: Report) -> Iterable[str]:
-    """Return what explains a report; of a broken twin, which is expected to break promises, no more than the names."""
+    """Return lines that explain a report; of a broken twin, expected to break promises, no more than the names."""
     examples = report.judgement.examples
     if report.choice.broken:
         return [example.splitlines()[0] for example in examples]
@@ -184,7 +184,7 @@ def _protocols(asked: argparse.Namespace, scenario: Scenario, number: int) -> li
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     options = argparse.ArgumentParser(
         prog="python -m tests.chaos",
         description="Real consumers on a real broker under faults, and an oracle that says what was lost or doubled.",

@@ -91,7 +91,7 @@ class Run:
         return status in (0, -signal.SIGTERM)
 
     def journal(self) -> tuple[list[Call], list[Notice]]:
-        """Return what it wrote."""
+        """Return its notes."""
         return read_journal(Path(self.options.journal), self.name)
 
     def idle_s(self) -> float:
@@ -127,7 +127,7 @@ class Run:
         return read_counters(Path(self.options.journal))
 
     def lines(self) -> list[Line]:
-        """Return what its consumer logged."""
+        """Return its consumer's log lines."""
         found: list[Line] = []
         for line in self.log.read_text(errors="replace").splitlines():
             at_ns, _, text = line.partition(" ")
@@ -169,7 +169,7 @@ class Crew:
         return run
 
     def history(self) -> tuple[list[Call], list[Notice]]:
-        """Return what all runs wrote."""
+        """Return the notes of all runs."""
         calls: list[Call] = []
         notices: list[Notice] = []
         for run in self.runs:
@@ -184,7 +184,7 @@ class Crew:
         return sum(journal.stat().st_size for journal in journals if journal.exists())
 
     def end(self) -> None:
-        """Kill what still lives."""
+        """Kill the living workers."""
         for run in self.runs:
             if not run.over:
                 run.kill()

@@ -28,5 +28,5 @@ def flip_bytes(folder: Path, chosen: random.Random) -> str:
 
 
 def _kind(path: Path) -> str:
-    """Return e.g. ``sst`` or ``manifest``: RocksDB numbers what has no suffix."""
+    """Return e.g. ``sst`` or ``manifest``: RocksDB numbers files without a suffix."""
     return (path.suffix.lstrip(".") or path.name.split("-")[0]).lower()

@@ -1,6 +1,6 @@
 """Nothing may hang.
 
-What is not over in time ends by an error that says where it stood, and else the whole process ends.
+A run that is not over in time ends by an error that says where it stood, and else the whole process ends.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def within(seconds: float, what: str, *, grace_s: float = GRACE_S) -> Generator[
 
 
 def _place(frame: FrameType | None) -> str:
-    """Return a stack in one line, the innermost first: of this folder's files, and what they called last."""
+    """Return a stack in one line, the innermost first: of this folder's files, and their last calls."""
     stack = traceback.extract_stack(frame)[::-1]
     own = [each for each in stack if each.filename.startswith(_HERE)]
     shown = own if not stack or stack[0] in own else [stack[0], *own]

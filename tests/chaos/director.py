@@ -171,19 +171,19 @@ def _options(scenario: Scenario, choice: Choice, topic: str) -> WorkerOptions:
 def _disks(scenario: Scenario, choice: Choice) -> Disks:
     if scenario.disks is not None:
         return scenario.disks
-    # What is completed too early is lost only where its successor finds it in the same store.
+    # A message completed too early is lost only where its successor finds it in the same store.
     return "own" if choice.seed % 2 and not choice.broken else "shared"
 
 
 def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
-    """Play; return what was seen.
+    """Play; return the history.
 
     Where messages were left and nothing was handled any more, return also where the workers stood.
     """
     for host in range(scenario.hosts):
         stage.start(host)
     stage.await_partitions()
-    # Not before: what is sent while interpreters start has to be handled, too.
+    # Not before: messages sent while interpreters start have to be handled, too.
     stage.sender.start()
     stage.sleep(_HEAD_START_S)
     stage.begin()
@@ -198,7 +198,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
     for run in stage.stop_last():
         stuck += (f"{run.name}: did not end in order; its end:", *run.last_lines(_LAST_LINES))
     if drained:
-        # What is done must not come again: not to the next one on this disk either.
+        # Handled messages must not come again: not to the next one on this disk either.
         stage.start(0)
         stage.sleep(_SECOND_LOOK_S)
         stage.crew.stop()
@@ -224,13 +224,13 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
         calls=calls,
         window_ms=_window_ms(scenario),
         notices=notices,
-        # Where the database has the offsets, what is committed in Kafka means nothing.
+        # Where the database has the offsets, commits in Kafka mean nothing.
         samples=() if scenario.kept_offsets else samples,
         excuses=stage.excuses,
         skips=stage.skips,
         by_key=stage.by_key,
         settled=settled,
-        # What waits for another worker lets those behind it go on.
+        # A message waiting for another worker lets those behind it go on.
         ordered=scenario.mode != "workers" and not scenario.memory,
         given_up=stage.given_up,
         threads=scenario.mode in {"workers", "run", "letters"},
@@ -248,7 +248,7 @@ def _play(scenario: Scenario, stage: Stage) -> tuple[History, tuple[str, ...]]:
 
 
 def _where_they_stand(stage: Stage) -> tuple[str, ...]:
-    """Return what each living worker said last, and where its threads are: it writes that into its log."""
+    """Return the last notes of each living worker, and where its threads are: it writes that into its log."""
     alive = stage.crew.alive
     for run in alive:
         run.signal(signal.SIGUSR2)
@@ -329,14 +329,14 @@ def _drained(stage: Stage, scenario: Scenario) -> bool:
             if not unhandled(log, message_of, done, skips=stage.skips, by_key=stage.by_key):
                 return True
         idle_s = time.monotonic() - moved
-        # What is committed to the end will not be delivered any more.
+        # Messages below the commit will not be delivered any more.
         if idle_s > patience_s or (idle_s > _DECIDED_S and _covered(stage, ends)):
             return False
         stage.sleep(_PAUSE_S)
 
 
 def _settled(stage: Stage, settle_s: float) -> dict[int, int]:
-    """Return what is committed once it covers the log, or after a while."""
+    """Return the commits once they cover the log, or after a while."""
     ends = _ends(stage)
     deadline = time.monotonic() + settle_s
     while time.monotonic() < deadline:

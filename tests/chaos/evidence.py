@@ -1,7 +1,7 @@
-"""What is known of a message with which something is wrong: enough to explain it without another run.
+"""The evidence on a message with which something is wrong: enough to explain it without another run.
 
-Its records and calls, and in the order of time what its partition went through meanwhile: who was told that it
-came or went, what was committed, what was done to whom, what the consumers said of it.
+Its records and calls, and in the order of time the events of its partition meanwhile: who was told that it
+came or went, the commits, the faults, the consumers' lines on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Place = tuple[int, int]
 def evidence(
     what: str, history: History, message: Place, message_of: Mapping[Place, Place], at_ns: int | None = None
 ) -> str:
-    """Return what is known of a message, in lines, the first of which says what is wrong with it.
+    """Return the evidence on a message, in lines, the first of which names its fault.
 
     Times are seconds of the machine's monotonic clock. ``at_ns``: when it went wrong, where that is not when the
     message was handled.
@@ -76,7 +76,7 @@ def _notices(history: History, partition: int) -> Iterable[tuple[int, str]]:
 
 
 def _commits(history: History, partition: int) -> Iterable[tuple[int, str]]:
-    """Return what was committed, each time that it was seen to have changed."""
+    """Return the commits, each time that it was seen to have changed."""
     last = -1
     for sample in sorted(history.samples):
         if sample.partition == partition and sample.offset != last:

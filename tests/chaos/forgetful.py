@@ -2,7 +2,7 @@
 
 When a broker loses the leadership of ``__consumer_offsets`` and gets it back while its group coordinator loads,
 the end of the first load is taken for that of the second (Kafka 4.1): the coordinator goes to work knowing older
-offsets or none, puts all members out, and writes what may never be loaded again, so that nobody answers for the
+offsets or none, puts all members out, and writes records that may never be loaded again, so that nobody answers for the
 group any more. It notices at its first write, or when its own load comes to an end.
 """
 
@@ -21,7 +21,7 @@ SAID: Final = "the broker's group coordinator went to work before it had loaded 
 
 
 class ForgetfulBrokerError(RuntimeError):
-    """A run went wrong, and its broker says that it has forgotten what the group committed: nobody can judge it."""
+    """A run went wrong, and its broker says that it has forgotten the group's commits: nobody can judge it."""
 
     def __init__(self, found: str, notes: Iterable[str] = ()) -> None:
         super().__init__(SAID)
@@ -30,5 +30,5 @@ class ForgetfulBrokerError(RuntimeError):
 
 
 def is_forgetful(logged: bytes) -> bool:
-    """Whether a coordinator noticed, by what the broker logged, that it does not know what it should."""
+    """Whether a coordinator noticed, by the broker's log, that it has lost commits."""
     return any(each in logged for each in NOTICED)

@@ -1,4 +1,4 @@
-"""What operators do to the offsets of a group that has no members, and what they do it with.
+"""The ways of operators to move the offsets of a group that has no members, and their tools.
 
 Plain clients and the broker's admin interface.
 """
@@ -26,7 +26,7 @@ Stand = tuple[int, str]
 
 
 def stands(stage: Stage) -> dict[int, Stand]:
-    """Return what is committed, with its texts."""
+    """Return the commits, with their texts."""
     config = {"bootstrap.servers": stage.bed.kafka.bootstrap, "group.id": stage.topic, "log_level": 0}
     with closing(Consumer(config)) as plain:
         found = plain.committed(stage.places(), timeout=ASK_S)
@@ -53,7 +53,7 @@ def set_stands(stage: Stage, wanted: Mapping[int, Stand]) -> None:
 def _alter(stage: Stage, places: list[TopicPartition]) -> None:
     request = [ConsumerGroupTopicPartitions(stage.topic, places)]
     for future in stage.admin.alter_consumer_group_offsets(request, request_timeout=ASK_S).values():
-        # What is refused for single partitions raises nothing by itself.
+        # A refusal for single partitions raises nothing by itself.
         for place in future.result().topic_partitions:
             if place.error is not None:
                 raise KafkaException(place.error)

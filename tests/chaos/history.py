@@ -1,4 +1,4 @@
-"""What a run leaves behind, as plain values: all that the oracle judges by.
+"""The history of a run, as plain values: all that the oracle judges by.
 
 Times are nanoseconds of the machine's monotonic clock, which all processes of a run share. Offsets of commits are "the
 next one".
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """What a rebalance callback of a run was told; ``refused``: the commit that belonged to it failed."""
+    """The partitions given to a rebalance callback of a run; ``refused``: the commit that belonged to it failed."""
 
     run: str
     kind: Literal["assigned", "revoked", "lost", "refused"]
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What the group had committed at a moment, at the latest."""
+    """The group's commits at a moment, at the latest."""
 
     at_ns: int
     partition: int
@@ -100,7 +100,7 @@ class Takeover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """From ``at_ns`` until ``until_ns`` a run could not write what it completed, nor be sure that it had."""
+    """From ``at_ns`` until ``until_ns`` a run could not write its completions, nor be sure that it had."""
 
     run: str
     at_ns: int
@@ -126,7 +126,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forget:
-    """What lies before ``offset`` of a partition cannot be known any more: its duplicates after that are in doubt."""
+    """Records before ``offset`` of a partition cannot be known any more: their duplicates after that are in doubt."""
 
     partition: int
     offset: int
@@ -170,18 +170,18 @@ class History:
         calls: of all runs.
         window_ms: how long an ID is remembered after its last sighting.
         notices: of all runs.
-        samples: what was committed, over time.
-        excuses: what may have made a handler be called twice.
-        skips: what need not be handled.
-        by_key: what may have been hidden for its key.
+        samples: the commits, over time.
+        excuses: faults that may have made a handler be called twice.
+        skips: messages that need not be handled.
+        by_key: messages that may have been hidden for their key.
         given_up: records that became dead letters: committed, and not handled.
-        settled: what was committed by partition when nothing was left to do; None: nobody looked.
+        settled: the commits by partition when nothing was left to do; None: nobody looked.
         ordered: whether the order of each key is promised.
         threads: whether handlers ran on threads of their own, so that a partition may go in the middle of a call.
         exactly: whether work and ID are in one transaction, so that no fault explains that something is there
-            twice, and one who has lost a partition may begin what it cannot end.
+            twice, and one who has lost a partition may begin work that it cannot end.
         now_ms: the wall clock when the last record had been handled: later timestamps count as this one.
-        told: what the runs' consumers logged.
+        told: the log lines of the runs' consumers.
         persisted: the IDs that were ever in the sender's outbox, or that bridges had to bring; None: there are none.
         copies: how often the log may have each ID; None: as often as it likes.
         unit_span: how many offsets a unit reaches over, at most; 0: there are none.

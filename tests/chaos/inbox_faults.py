@@ -15,7 +15,7 @@ _DOWN_S: Final = 1.0
 _FAULTS: Final = ("kill", "cut", "restart", "freeze", "kill", "cut")
 _NAMELESS: Final = 10
 _AT_WORK_BYTES: Final = 500
-"""What is written of some five calls."""
+"""Bytes written of some five calls."""
 
 
 def sometimes_nameless(number: int, chosen: random.Random) -> Outgoing:

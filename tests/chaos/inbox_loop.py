@@ -35,13 +35,13 @@ class InboxLoop:
         self._inbox = Inbox(self._engine, group=options.group, offsets=self.kept)
 
     def handle_all(self, consumer: DedupConsumer, is_over: Callable[[], bool]) -> None:
-        """Handle messages until it is over; what the database does not take now comes again."""
+        """Handle messages until it is over; messages that the database does not take now come again."""
         while not is_over():
             for message in consumer:
                 try:
                     self._handle(consumer, message)
                 except (DBAPIError, OutOfOrderError) as error:
-                    # The latter: what was rolled back has not come again yet.
+                    # The latter: messages rolled back have not come again yet.
                     if not isinstance(error, OutOfOrderError) and not is_retryable(error):
                         raise
                     time.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""What a worker writes about itself: one JSON object a line, each on the disk before the worker goes on."""
+"""A worker's notes about itself: one JSON object a line, each on the disk before the worker goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Journal:
         self._sync = not piped
         self._reader: subprocess.Popen[bytes] | None = None
         if piped:
-            # What is in the pipe outlives this process, and its reader may write what this process may not.
+            # Bytes in the pipe outlive this process, and its reader may write where this process may not.
             reader = subprocess.Popen(
                 [sys.executable, "-c", _COPY],
                 stdin=subprocess.PIPE,
@@ -43,7 +43,7 @@ class Journal:
         self._write({"handled": [partition, offset], "ns": ns, "as": verdict})
 
     def notice(self, kind: str, partitions: Iterable[int]) -> None:
-        """Write what a rebalance callback was told."""
+        """Write the partitions given to a rebalance callback."""
         self._write({"notice": kind, "partitions": sorted(partitions), "ns": time.monotonic_ns()})
 
     def reach(self, *, reached: bool) -> None:
@@ -55,7 +55,7 @@ class Journal:
         self._write({"counters": counts})
 
     def close(self) -> None:
-        """Write no more; what was written is in the file when this returns."""
+        """Write no more; all lines are in the file when this returns."""
         os.close(self._file)
         if self._reader is not None:
             self._reader.wait()
@@ -84,7 +84,7 @@ def read_journal(path: Path, run: str) -> tuple[list[Call], list[Notice]]:
 
 
 def read_reach(path: Path, since_ns: int) -> bool | None:
-    """Return what a run said last of whether its client reaches the broker.
+    """Return the last note of a run on whether its client reaches the broker.
 
     None when it has said nothing since then.
     """

@@ -1,4 +1,4 @@
-"""What lies in a topic of dead letters, as a plain reader sees it."""
+"""The messages of a topic of dead letters, as a plain reader sees it."""
 
 from __future__ import annotations
 

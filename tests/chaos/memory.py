@@ -1,6 +1,6 @@
 """The memory that the workers of a run share.
 
-A server that keeps what it is told, is killed, stands still, and cuts connections.
+A server that keeps its marks, is killed, stands still, and cuts connections.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def shared_memory(kind: MemoryKind, folder: Path, bed: Bed) -> Iterator[Memory |
 
 
 def shared_of(options: WorkerOptions) -> Shared | None:
-    """Return what a worker shares with the others: all IDs of its topic, in whichever partition they come."""
+    """Return the scope that a worker shares with the others: all IDs of its topic, in whichever partition they come."""
     if not options.memory:
         return None
     store: ClaimStore = (

@@ -21,7 +21,7 @@ ASKED_AGAIN_S: Final = 11.0
 _FROZEN_S: Final = LEASE_S + 1.5
 _SLOW_S: Final = LEASE_S + 1.5
 _SILENT_S: Final = 2 * ANSWER_S
-"""How long a memory stands still: every worker gives an answer up, and what was renewed last is over."""
+"""How long a memory stands still: every worker gives an answer up, and the last renewed lease is over."""
 
 
 Fault = Callable[[Stage, Memory], None]

@@ -41,7 +41,7 @@ _HABITS: Final[tuple[Habit, ...]] = (
 
 
 def _operator(stage: Stage) -> None:
-    """Stop all, move every partition in another way, and start all; then what was jumped over is sent again."""
+    """Stop all, move every partition in another way, and start all; then the messages jumped over are sent again."""
     stage.await_work()
     while len(older := stands(stage)) < stage.watch.partitions:
         stage.sleep(0.2)
@@ -54,7 +54,7 @@ def _operator(stage: Stage) -> None:
         stage.sleep(_SENT_S)
         _move(stage, older)
         start_all(stage)
-        # Their partitions are taken, and the first of what lies behind a jump is handled by then.
+        # Their partitions are taken, and the first messages behind a jump are handled by then.
         stage.sleep(_WAIT_S)
         send_apart(stage, idents)
         per_second = stage.sender.pause()
@@ -107,7 +107,7 @@ def _move(stage: Stage, older: Mapping[int, Stand]) -> None:
 
 
 def _rewind(stage: Stage, partition: int, offset: int) -> None:
-    """Do what ``dedup rewind`` does, once it sees that no member is left."""
+    """Rewind like ``dedup rewind``, once it sees that no member is left."""
     deadline = time.monotonic() + PATIENCE_S
     with closing(RewindTool(stage.bed.kafka.bootstrap, stage.topic, stage.topic)) as tool:
         while True:
@@ -122,7 +122,7 @@ def _rewind(stage: Stage, partition: int, offset: int) -> None:
 
 
 def _note(stage: Stage, partition: int, before: int, offset: int, *, end: int) -> None:
-    """Tell the oracle of a move: what need not be handled, and what may be handled again."""
+    """Tell the oracle of a move: the messages that need not be handled, and those that may be handled again."""
     stage.excuses.append(Forget(partition=partition, offset=offset))
     if offset > before:
         stage.skips.append(Skip(partition=partition, low=before, high=offset))

@@ -1,4 +1,4 @@
-"""What a worker process is told, as one argument of its command line."""
+"""The options of a worker process, as one argument of its command line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WorkerOptions:
             from threads of its own, ``run`` leaves the threads to the consumer, in the order of each key, and
             fails now and then, ``letters`` is the same with dead letters for messages that always fail until they
             are sent again, ``inbox`` works in a database.
-        work_ms: what handling takes on average, milliseconds.
+        work_ms: the average time of handling, milliseconds.
         slow_s: how long a handler takes, once, after SIGUSR1.
         broken: the protection that is taken away (see `sabotage`); empty: none.
         on_full_disk: as of `Recovery`.
@@ -91,7 +91,7 @@ class WorkerOptions:
             "reconnect.backoff.max.ms": 500,
             "topic.metadata.refresh.interval.ms": 1_000,
             "socket.timeout.ms": 5_000,
-            # Brokers that are down are what this is about.
+            # This is about brokers that are down.
             "log_level": 0,
         }
         if self.protocol == "consumer":

@@ -1,10 +1,10 @@
-"""The judge: what was lost, doubled, out of order, or committed too early. It knows nothing of stores and verdicts.
+"""The judge of messages lost, doubled, out of order, or committed too early. It knows nothing of stores and verdicts.
 
 Which records are one message the naive log says (`tests.support.naive_log`), as in all tests of lookups. The rest is no
 prediction of verdicts: it judges runs of processes from outside, by the calls of their handlers and the commits.
 
 message
-    what the application should see once: the records of one partition that bear the same ID, each no later than a
+    handled once: the records of one partition that bear the same ID, each no later than a
     window after the one before it; of all partitions where a memory is shared. A record without an ID is a message
     by itself.
 """
@@ -37,7 +37,7 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What the oracle found; all are counts, and a promise was broken unless those of `broken` are zero.
+    """The findings of the oracle; all are counts, and a promise was broken unless those of `broken` are zero.
 
     Attributes:
         records: in the log.
@@ -56,7 +56,7 @@ class Judgement:
         unpersisted: records whose ID was never in the sender's outbox, nor one that bridges had to bring: a resend
             would bear another one.
         recopied: records beyond those that bridges had to bring, by their IDs, where each is copied once.
-        examples: a few of what is wrong, with all that is known of it (see `evidence`).
+        examples: a few of the faults, with all that is known of it (see `evidence`).
     """
 
     records: int

@@ -1,4 +1,4 @@
-"""The scenario in which the producer dies, and what it had on disk is sent again by the next one."""
+"""The scenario in which the producer dies, and the next one sends again the messages on its disk."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _AT_WORK: Final = 30
 class OutboxSender(Sender):
     """A `Sender` whose messages go through a `DedupProducer` in a process that may be killed.
 
-    What was ever on its disk is known (`persisted`): a trigger notes each dedup key in the transaction that
+    The messages ever on its disk are known (`persisted`): a trigger notes each dedup key in the transaction that
     persists it.
     """
 

@@ -1,4 +1,4 @@
-"""What a run says at its end: one object, and one line for people."""
+"""The result of a run: one object, and one line for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Report:
     Attributes:
         scenario: its name.
         choice: how it was played.
-        judgement: what the oracle found.
+        judgement: the oracle's findings.
         faults: by kind.
         resent: records that the sender sent more than once.
         rebalances: callbacks of all workers.

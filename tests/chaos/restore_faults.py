@@ -59,7 +59,7 @@ def _copy(data: Path, to: Path) -> None:
 def _restore(stage: Stage, backup: Path, data: Path) -> Counter[int]:
     """Put the backup back, and tell the oracle; return how many records of each partition are lost."""
     before = read_log(stage.bed.kafka.bootstrap, stage.topic, stage.watch.partitions)
-    # What an earlier restore took away had the same offsets.
+    # Records that an earlier restore took away had the same offsets.
     since_ns = stage.restores[-1][0] if stage.restores else 0
     handled = {(call.partition, call.offset) for call in stage.handled() if call.ended_ns > since_ns}
     stage.bed.kafka.kill()
@@ -72,7 +72,7 @@ def _restore(stage: Stage, backup: Path, data: Path) -> Counter[int]:
     stage.restores.append((at_ns, end))
     elsewhere = BEFORE_A_RESTORE * len(stage.restores)
     lost = [record for record in before if record.offset >= end[record.partition]]
-    # What nobody had handled is gone for good.
+    # Records that nobody had handled are gone for good.
     stage.gone += [
         record._replace(partition=record.partition + elsewhere)
         for record in lost

@@ -32,7 +32,7 @@ def orders(number: int, _chosen: random.Random) -> Outgoing:
 
 
 def _spec_change(stage: Stage) -> None:
-    """Roll from the key to the header, back and forth; what one hid is sent again to the other."""
+    """Roll from the key to the header, back and forth; messages that one hid are sent again to the other."""
     rolls = 0
     while rolls < _LEAST_ROLLS or stage.left_s > 0 or rolls % 2 == 0:
         idents = [b"spec-%d-%d" % (rolls, number) for number in range(_APART)]

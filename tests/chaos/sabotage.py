@@ -1,6 +1,6 @@
 """Broken twins: in this process only, one protection of the package is taken away.
 
-Each is what a naive consumer does. The oracle has to notice; a check that cannot fail proves nothing.
+Each is the way of a naive consumer. The oracle has to notice; a check that cannot fail proves nothing.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _BETWEEN_S: Final = 0.1
 
 
 def _replace(owner: object, name: str, make: Callable[[Any], Any]) -> None:
-    """Put what ``make`` makes of an attribute in its place; one that is not there any more is an error."""
+    """Put the result of ``make`` for an attribute in its place; one that is not there any more is an error."""
     setattr(owner, name, make(getattr(owner, name)))
 
 
 def _mark_before_complete() -> None:
-    """What is handed out counts as done, and is committed: what is in hand at a kill is lost."""
+    """Messages handed out count as done, and are committed: those in hand at a kill are lost."""
 
     def make(poll: Any) -> Any:
         def eager(self: DedupConsumer, timeout: float = -1) -> Any:
@@ -61,7 +61,7 @@ def _mark_before_complete() -> None:
 
 
 def _commit_past_a_gap() -> None:
-    """The position is committed, whatever is unfinished before it: what a plain client does by default."""
+    """The position is committed, whatever is unfinished before it, as a plain client does by default."""
 
     def make(prefix: Any) -> Any:
         def position(assigned: Any) -> TopicPartition | None:
@@ -89,7 +89,7 @@ def _skip_tail_replay() -> None:
 
 
 def _ignore_lost() -> None:
-    """A member that was thrown out goes on with what it has."""
+    """A member that was thrown out goes on with its messages."""
     _replace(AssignmentApi, "lose", lambda _: lambda _self, _partitions: None)
 
 
@@ -106,7 +106,7 @@ def _start_at_the_end() -> None:
 
 
 def _replay_uncommitted() -> None:
-    """The replay also takes what was aborted for seen."""
+    """The replay also takes aborted records for seen."""
 
     def make(settings: Any) -> Any:
         return lambda chosen: {**settings(chosen), "isolation.level": "read_uncommitted"}
@@ -132,7 +132,7 @@ def _shorten_ids() -> None:
 
 
 def _low_never_rises() -> None:
-    """What was jumped over counts as processed."""
+    """Messages jumped over count as processed."""
 
     def make(plan: Any) -> Any:
         def planned(stored: Any, *, low: int, **others: Any) -> Any:
@@ -157,7 +157,7 @@ def _believe_any_text() -> None:
 
 
 def _believe_another_rule() -> None:
-    """What a group processed by another ID spec counts as processed by this one."""
+    """Messages that a group processed by another ID spec count as processed by this one."""
 
     def make(without: Any) -> Any:
         def believed(assigned: Any, start: Any, *others: Any) -> Any:
@@ -313,7 +313,7 @@ def _offsets_before_the_copy() -> None:
 
     def make(copy: Any) -> Any:
         def eager(self: Bridge, source: Any, target: Any, batch: Any) -> Any:
-            # Only the group is told: what the bridge itself has copied it would not copy again.
+            # Only the group is told: the bridge would not copy its own copies again.
             source._uncommitted |= {(m.topic(), m.partition()): m.offset() + 1 for m in batch}
             source._commit()
             time.sleep(3 * _BETWEEN_S)
@@ -337,7 +337,7 @@ def _remember_what_was_rejected() -> None:
 
 
 def _mark_at_claim() -> None:
-    """What is claimed counts as completed, as with a plain SET NX."""
+    """A claimed ID counts as completed, as with a plain SET NX."""
 
     def make(claim: Any) -> Any:
         def eager(self: ClaimStore, ids: Any, owner: str, lease_ms: int, **about: Any) -> Any:

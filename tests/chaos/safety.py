@@ -1,4 +1,4 @@
-"""What a run had committed of a partition when it could commit no more: the rest may be handled again elsewhere."""
+"""The commits of a run for a partition when it could commit no more: the rest may be handled again elsewhere."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Safety:
         """Return the offset up to which a partition was safe, of a run that ended, or was put out, at ``at_ns``.
 
         A run may have been put out long before it hears of it, or is killed. Then the group has given the
-        partition to another, and what that one commits says nothing of what this one did: only what was committed
-        before that counts.
+        partition to another, and commits of that one say nothing of this one: only commits
+        before that count.
         """
         taken_ns = self._taken_ns(run, partition, at_ns)
         return self._committed(partition, at_ns if taken_ns is None else taken_ns)
 
     def at_most(self, known: Mapping[int, int], run: str, partition: int, at_ns: int) -> int:
-        """Return the same where what was committed at ``at_ns`` is known by itself."""
+        """Return the same where the commits at ``at_ns`` are known by themselves."""
         taken_ns, offset = self._taken_ns(run, partition, at_ns), known.get(partition, 0)
         return offset if taken_ns is None else min(offset, self._committed(partition, taken_ns))
 

@@ -1,4 +1,4 @@
-"""What a scenario is."""
+"""A scenario of faults."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ class Scenario:
 
     Attributes:
         name: for the command line.
-        summary: one line: what is done.
+        summary: the fault in one line.
         play: does it, until the stage's time is up; leaves everything mended.
         broken: the protection it is about (see `sabotage`): without it the oracle has to find a broken promise.
         disks: whether hosts share a disk; None: by the seed.
         per_second: new messages a second.
-        work_ms: what handling takes on average; with three workers about as much as is sent, so that there is a queue.
+        work_ms: the average time of handling; with three workers about as much as is sent, so that there is a queue.
         short_s: seconds that a short run gives it.
         protocols: where it applies.
         small_disks: whether each host's disk is a small one of its own, mounted where that is allowed.
         bad_disks: whether disks may fail.
         on_full_disk: as of `Recovery`.
-        skew_ms: how far the timestamps of what is sent again may be off.
-        outbox: whether what is sent goes through the outbox of a producer in a process of its own.
-        bridged: whether bridges copy what is sent from another topic.
+        skew_ms: how far the timestamps of resends may be off.
+        outbox: whether messages go through the outbox of a producer in a process of its own.
+        bridged: whether bridges copy the messages from another topic.
         database: whether the work is rows of a database (mode ``inbox``): then each message is handled exactly once.
         kept_offsets: whether the offsets are there, too.
         unit_span: how many offsets a unit reaches over, at most; 0: no record belongs to one.
-        memory: where workers share a memory, and what is sent again goes to any partition; empty: nowhere.
+        memory: where workers share a memory, and resends go to any partition; empty: nowhere.
         by_key: whether workers take the key for the ID at first; messages have both.
         enduring: whether no worker may end by itself.
         topic_config: settings of the topic.

@@ -81,9 +81,9 @@ class Sender:
         partitions: of the topic; may be raised later (`partitions`).
         per_second: new messages a second; resends come on top.
         seed: of keys and resends.
-        recipe: what is sent.
-        skew_ms: how far the timestamp of what is sent again may be off, milliseconds.
-        strays: whether what is sent again goes to any partition.
+        recipe: of messages.
+        skew_ms: how far the timestamp of resends may be off, milliseconds.
+        strays: whether resends go to any partition.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Sender:
         self._thread.start()
 
     def pause(self) -> float:
-        """Send nothing until `resume` gets what this returns, but again what failed."""
+        """Send nothing until `resume` gets the result, but send failed messages again."""
         per_second, self.per_second = self.per_second, 0.0
         return per_second
 
@@ -135,7 +135,7 @@ class Sender:
         self.confirm()
 
     def confirm(self) -> None:
-        """Return when the broker has confirmed what was sent until now; raises `TimeoutError` after three minutes."""
+        """Return when the broker has confirmed all messages sent so far; raises `TimeoutError` after three minutes."""
         deadline = time.monotonic() + _CONFIRM_S
         while self._producer.flush(1.0) > 0 or self._failed:
             if time.monotonic() > deadline:
@@ -211,7 +211,7 @@ class Sender:
     def _renew(self) -> None:
         """Take another client when this one has heard nothing for long: it may have forgotten every broker."""
         if self._failed and time.monotonic() - self._heard > SILENCE_S:
-            # What it still has fails by then.
+            # Its messages fail by then.
             self._producer.flush(_SETTINGS["message.timeout.ms"] / 1000 + 1)
             self._producer = Producer(self._config)
             self._heard = time.monotonic()

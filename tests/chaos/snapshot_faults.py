@@ -48,7 +48,7 @@ def _await_commits(stage: Stage) -> None:
 
 
 def _take(stage: Stage, number: int, *, damaged: bool) -> None:
-    """Make a snapshot of what is committed by now, which is there whole or not at all.
+    """Make a snapshot of the commits by now, which is there whole or not at all.
 
     ``damaged``: bytes of each part are flipped.
     """

@@ -30,7 +30,7 @@ def write_snapshot(
     window: str,
     number: int,
 ) -> None:
-    """Write what a group has processed of each partition up to its cut; the topic bears the group's name.
+    """Write the IDs that a group has processed of each partition up to its cut; the topic bears the group's name.
 
     The group must have processed the log from its beginning. ``number`` tells which of several is the newest.
     """

@@ -1,6 +1,6 @@
-"""One scenario while it plays: its topic, group, workers and sender, and what a fault does to them.
+"""One scenario while it plays: its topic, group, workers and sender, and the faults of them.
 
-Every fault goes through here, so that it is counted, and so that the oracle knows what it may have doubled.
+Every fault goes through here, so that it is counted, and so that the oracle knows the messages it may have doubled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BREATH_S: Final = 0.1
 _SESSION_S: Final = SESSION_MS / 1000
 _MOST_ENDS: Final = 60
 _AT_WORK_BYTES: Final = 5_000
-"""What is written of some fifty calls."""
+"""Bytes written of some fifty calls."""
 _AT_WORK_S: Final = 15.0
 _PARTITIONS_S: Final = 60.0
 """Three interpreters start, and the group waits some seconds for its first members.
@@ -53,7 +53,7 @@ _NOTICED_WITHIN_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is played: the seed, how long faults go on, the group's protocol, and the protection that is taken away."""
+    """The choices for a play: the seed, how long faults go on, the group's protocol, and the protection taken away."""
 
     seed: int
     seconds: float
@@ -64,7 +64,7 @@ class Choice:
 
 
 class Stage:
-    """What a scenario plays on.
+    """The stage of a scenario.
 
     Args:
         choice: see `Choice`.
@@ -76,7 +76,7 @@ class Stage:
         disks: ``own``: each host has a disk; ``shared``: they are processes of one machine.
         proxied: whether consumers reach the broker through a proxy each.
         database: where the work is; None: in the workers' journals.
-        memory: what workers share, None: nothing.
+        memory: shared by workers, None: nothing.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Stage:
         self._stores += "-new"
 
     def lift_fallen(self) -> None:
-        """Do what a supervisor does with workers that ended by an error: look, and start them again."""
+        """Act like a supervisor of workers that ended by an error: look, and start them again."""
         self._see_set_aside()
         for run in self.crew.fallen:
             logger.info("%s ended by itself: %s", run.name, run.last_words())
@@ -197,7 +197,7 @@ class Stage:
                 self.start(run.host)
 
     def _see_set_aside(self) -> None:
-        """Note stores that workers found damaged: what was not committed then comes again to the same worker."""
+        """Note stores that workers found damaged: uncommitted messages then come again to the same worker."""
         for run in self.crew.alive:
             for folder in _damaged_stores(run.store) - self._set_aside:
                 self._set_aside.add(folder)
@@ -207,7 +207,7 @@ class Stage:
                 self.faults["set-aside"] += 1
 
     def _committed(self) -> dict[int, int] | None:
-        """Return what counts as safe when a partition moves: on one machine all that the store has."""
+        """Return the offsets that count as safe when a partition moves: on one machine all that the store has."""
         return self.watch.patiently() if self.disks == "own" else None
 
     def _crash(self, run: Run) -> Crash:
@@ -219,12 +219,12 @@ class Stage:
         alive = [run for run in self.crew.alive if not at_work or run.idle_s() == 0]
         return self.random.choice(alive) if alive else None
 
-    # --- what was handled --------------------------------------------------------------------------------------------
+    # --- handled messages --------------------------------------------------------------------------------------------
 
     def handled(self) -> list[Call]:
         """Return the calls that count.
 
-        What is in the database, where the work is there, else what the workers wrote.
+        The rows of the database, where the work is there, else the workers' notes.
         """
         return self.crew.history()[0] if self._database is None else self._database.calls()
 
@@ -281,7 +281,7 @@ class Stage:
             self.faults["leave"] += 1
 
     def delete_store(self, run: Run) -> None:
-        """Remove what is on a host's disk."""
+        """Remove the files of a host's disk."""
         shutil.rmtree(run.store, ignore_errors=True)
         self.faults["store-deleted"] += 1
 
@@ -338,7 +338,7 @@ class Stage:
         self.suspect_all(at_ns, committed)
 
     def _await_coordinator(self) -> None:
-        """Let the group's coordinator load what it knows.
+        """Let the group's coordinator load its offsets.
 
         One that loses its partition meanwhile forgets it (see `forgetful`).
         """
@@ -346,7 +346,7 @@ class Stage:
 
     @staticmethod
     def _sleep_blind(seconds: float) -> None:
-        """Sleep without looking after workers: there is no broker to ask what is committed."""
+        """Sleep without looking after workers: there is no broker to ask for commits."""
         time.sleep(seconds)
 
     def restart_database(self, seconds: float) -> None:
@@ -417,10 +417,10 @@ class Stage:
                 end()
             elif not run.over and run.exit_status is None:
                 allow_writing(run.pid)
-            # What was read before the disk was well may be refused a little later.
+            # A read from before the disk was well may be refused a little later.
             self.sleep(1.0)
             until_ns = time.monotonic_ns()
-            # Who lives on keeps in memory what could not be written: it owes nothing to the outage.
+            # Who lives on keeps unwritten marks in memory: it owes nothing to the outage.
             on_it = {each.name for each in self.crew.runs if each.store == run.store}
             concerned = sorted(on_it - ended - self._names_alive())
             self.excuses += [Outage(run=name, at_ns=at_ns, until_ns=until_ns) for name in concerned]
@@ -468,7 +468,7 @@ class Stage:
     def interrupt(self, run: Run, seconds: float) -> None:
         """SIGINT, which its loop survives, and SIGKILL soon after."""
         run.signal(signal.SIGINT)
-        # It reads again from what is certain: that may be what a crash leaves.
+        # It reads again from a certain offset: that may be as after a crash.
         self.excuses.append(self._crash(run))
         self.faults["interrupt"] += 1
         self.sleep(seconds)

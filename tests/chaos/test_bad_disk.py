@@ -54,7 +54,7 @@ _CERTAIN = [fault for fault in DISK_FAULTS if fault.share == 1.0]
 
 @pytest.mark.parametrize("fault", _CERTAIN, ids=lambda fault: fault.name)
 def test_a_disk_fails_for_a_while(tmp_path: Path, fault: DiskFault) -> None:
-    """A running process is refused what the fault says, of that disk alone, and nothing before and after it."""
+    """A running process is refused the calls of the fault, of that disk alone, and nothing before and after it."""
     if not may_refuse():
         pytest.skip("the kernel, or the container, has no user notification of seccomp")
     disk = tmp_path / "disk"

@@ -1,4 +1,4 @@
-"""Runs whose broker forgot what was committed are not judged; all others are."""
+"""Runs whose broker forgot commits are not judged; all others are."""
 
 from __future__ import annotations
 

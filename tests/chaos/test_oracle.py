@@ -44,7 +44,7 @@ def call(offset: int, at_ms: int, run: str = "a", partition: int = 0) -> Call:
 
 
 def broken(records: list[LogRecord], calls: list[Call], **others: Any) -> dict[str, int]:
-    """What the oracle says is broken."""
+    """The promises broken, by the oracle."""
     return judge(History(log=records, calls=calls, window_ms=_WINDOW_MS, **others)).broken()
 
 
@@ -94,7 +94,7 @@ def test_the_same_id_in_two_partitions_is_two_messages() -> None:
 
 
 def test_an_id_beyond_the_window_is_a_message_of_its_own() -> None:
-    """What comes a window after the last sighting has to be handled again; what comes within must not."""
+    """A record a window after the last sighting has to be handled again; one within must not."""
     records = log("x", "x", "x", step_ms=_WINDOW_MS + 1)
     assert broken(records, [call(0, 10)]) == {"lost": 2}
     records = log("x", "x", "x", step_ms=_WINDOW_MS)
@@ -102,12 +102,12 @@ def test_an_id_beyond_the_window_is_a_message_of_its_own() -> None:
 
 
 def test_a_second_call_wants_a_reason() -> None:
-    """What is handled twice without a fault breaks a promise."""
+    """A message handled twice without a fault breaks a promise."""
     assert broken(log("x"), [call(0, 10), call(0, 20, run="b")]) == {"unexplained": 1}
 
 
 def test_a_crash_explains_what_was_in_doubt_and_no_more() -> None:
-    """On the same disk only what was completed in the last tenth of a second may come again, once."""
+    """On the same disk only messages completed in the last tenth of a second may come again, once."""
     records = log("x", "y")
     first, second = call(0, 1_000), call(1, 2_000)
     crash = Crash(run="a", at_ns=3 * _S)
@@ -118,13 +118,13 @@ def test_a_crash_explains_what_was_in_doubt_and_no_more() -> None:
 
 
 def test_a_crash_explains_nothing_of_other_runs() -> None:
-    """A kill is no excuse for what another worker had in hand."""
+    """A kill is no excuse for messages another worker had in hand."""
     calls = [call(0, 1_000, "b"), call(0, 2_000, "c")]
     assert broken(log("x"), calls, excuses=[Crash(run="a", at_ns=3 * _S)]) == {"unexplained": 1}
 
 
 def test_on_another_disk_what_was_not_committed_may_come_again() -> None:
-    """A crash whose successor has another disk explains what lies above the commit, and nothing below it."""
+    """A crash whose successor has another disk explains messages above the commit, and nothing below it."""
     records = log("x", "y", "z")
     calls = [call(0, 1_000), call(1, 2_000), call(2, 3_000)]
     crash = Crash(run="a", at_ns=4 * _S, committed={0: 1})
@@ -159,7 +159,7 @@ def test_a_takeover_explains_what_its_victim_did_before_it_knew() -> None:
 
 
 def test_an_outage_explains_what_was_handled_meanwhile() -> None:
-    """While a disk takes nothing, what is handled may come again; what was handled long before, or later, may not."""
+    """While a disk takes nothing, handled messages may come again; those handled long before, or later, may not."""
     records = log("x", "y", "z")
     calls = [call(0, 1_000), call(1, 3_000), call(2, 6_000)]
     outage = Outage(run="a", at_ns=2 * _S, until_ns=4 * _S)
@@ -168,7 +168,7 @@ def test_an_outage_explains_what_was_handled_meanwhile() -> None:
 
 
 def test_a_handler_that_outlives_its_partition_may_be_repeated() -> None:
-    """What is in a worker's hands when its partition goes may come again; what it finished before that may not."""
+    """Messages in a worker's hands when its partition goes may come again; those finished before may not."""
     records = log("x", "y")
     slow = Call("a", 0, 1, 100 * _MS, 300 * _MS)
     gone = Notice("a", "revoked", frozenset({0}), 200 * _MS)
@@ -180,7 +180,7 @@ def test_a_handler_that_outlives_its_partition_may_be_repeated() -> None:
 
 
 def test_what_threads_finished_above_a_message_in_hand_may_be_repeated() -> None:
-    """On another disk nobody knows what was completed above the commit; without threads there is nothing above it."""
+    """On another disk nobody knows the completions above the commit; without threads there is nothing above it."""
     records = log("x", "y")
     calls = [call(1, 10), call(0, 400, "b"), call(1, 401, "b")]
     gone = Notice("a", "revoked", frozenset({0}), 200 * _MS)
@@ -190,7 +190,7 @@ def test_what_threads_finished_above_a_message_in_hand_may_be_repeated() -> None
 
 
 def test_a_refused_commit_explains_what_lay_above_the_one_before() -> None:
-    """A broker that refuses the commit of partitions that go has what was not committed handled again, and no more."""
+    """A broker that refuses the commit of partitions that go has uncommitted messages handled again, and no more."""
     records = log("x", "y")
     calls = [call(0, 1_000), call(1, 2_000)]
     refused = Notice("a", "refused", frozenset(), 3 * _S)
@@ -201,9 +201,9 @@ def test_a_refused_commit_explains_what_lay_above_the_one_before() -> None:
 
 
 def test_a_member_that_was_put_out_explains_what_it_could_not_commit() -> None:
-    """What it had not committed when another got its partition may come again, once.
+    """Messages not committed when another got its partition may come again, once.
 
-    What it had, or lay elsewhere, may not.
+    Those committed, or elsewhere, may not.
     """
     records = [*log("x", "y"), *log("z", partition=1)]
     calls = [call(0, 1_000), call(1, 5_000), call(0, 5_000, partition=1)]
@@ -219,7 +219,7 @@ def test_a_member_that_was_put_out_explains_what_it_could_not_commit() -> None:
 
 
 def test_a_crash_long_after_another_got_the_partition_explains_what_was_not_committed_then() -> None:
-    """A worker that is killed before it hears that it was put out had done what the other's commits do not show."""
+    """A worker that is killed before it hears that it was put out had done work that the other's commits lack."""
     records = log("x", "y", "z")
     had = Notice("a", "assigned", frozenset({0}), 0)
     other = Notice("b", "assigned", frozenset({0}), 3 * _S)
@@ -232,7 +232,7 @@ def test_a_crash_long_after_another_got_the_partition_explains_what_was_not_comm
 
 
 def test_what_a_busy_machine_delays_is_still_in_doubt() -> None:
-    """What ended just before the consumer looked at its clock may be unwritten, also when the next call began late."""
+    """A call that ended just before the clock was looked at may be unwritten, also when the next call began late."""
     records = log("x", "y", "z")
     calls = [call(0, 1_000), call(1, 1_090), Call("a", 0, 2, 1_400 * _MS, 1_401 * _MS)]
     crash = Crash(run="a", at_ns=2 * _S)
@@ -242,7 +242,7 @@ def test_what_a_busy_machine_delays_is_still_in_doubt() -> None:
 
 
 def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
-    """What an operator had handled again may be handled again, once."""
+    """Messages an operator had handled again may be handled again, once."""
     records = log("x", "y")
     calls = [call(0, 10), call(1, 11), call(1, 20)]
     rewind = Rewind(partition=0, low=1, high=2)
@@ -251,7 +251,7 @@ def test_a_rewind_explains_one_more_call_of_what_it_covers() -> None:
 
 
 def test_what_a_restored_broker_lost_is_the_same_message_when_it_is_sent_again() -> None:
-    """It need not be handled again, and may be, once; what is new at its offset is a message of its own."""
+    """It need not be handled again, and may be, once; a new record at its offset is a message of its own."""
     lost = log("x", partition=BEFORE_A_RESTORE)
     before, other = call(0, 10, partition=BEFORE_A_RESTORE), log("y", "x")
     assert broken([*lost, *other], [before, call(0, 20)]) == {}
@@ -263,9 +263,9 @@ def test_what_a_restored_broker_lost_is_the_same_message_when_it_is_sent_again()
 
 
 def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:
-    """Where history begins anew, a duplicate of what lies before may come through once.
+    """Where history begins anew, a duplicate of an earlier record may come through once.
 
-    One of what lies after may not.
+    One of a later record may not.
     """
     records = log("x", "y", "x", "y", "z", "z")
     calls = [call(0, 10), call(1, 11), call(4, 14)]
@@ -275,9 +275,9 @@ def test_what_was_forgotten_explains_a_duplicate_across_it() -> None:
 
 
 def test_a_sighting_older_than_a_window_need_not_be_known() -> None:
-    """A duplicate of what lies a window before the newest time may come through, once for each.
+    """A duplicate of a record a window before the newest time may come through, once for each.
 
-    One of what lies within may not.
+    One of a record within may not.
     """
     times = {"old": 0, "new": _WINDOW_MS + 1, "edge": 1, "far": 2**50}
 
@@ -353,7 +353,7 @@ def test_commits_do_not_go_back_by_themselves() -> None:
 
 
 def test_a_commit_that_went_back_is_told_with_what_was_around_it() -> None:
-    """Not with what was around the call of its record, which may have been long before."""
+    """Not with events around the call of its record, which may have been long before."""
     notices = [Notice("b", "assigned", frozenset({0}), at_s * _S) for at_s in (60, 101)]
     samples = [Sample(2 * _S, 0, 1), Sample(100 * _S, 0, 2), Sample(102 * _S, 0, 1)]
     calls = [call(0, 1_000), call(1, 90_000)]
@@ -387,9 +387,9 @@ def test_what_bridges_copy_once_is_there_once() -> None:
 
 
 def test_in_the_transaction_of_its_id_nothing_is_doubled() -> None:
-    """What explains a second call elsewhere explains none there.
+    """A fault that explains a second call elsewhere explains none there.
 
-    And who lost a partition may begin what it cannot end.
+    And who lost a partition may begin work it cannot end.
     """
     records = log("x", "y")
     calls = [call(0, 10), call(1, 11), call(1, 30, run="b")]
@@ -414,9 +414,9 @@ def test_where_a_memory_is_shared_an_id_is_one_message_in_all_partitions() -> No
 
 
 def test_while_a_shared_memory_is_away_a_message_may_be_handled_once_more() -> None:
-    """What was handled then, or just before, explains one more call, whenever that came.
+    """A message handled then, or just before, may have one more call, whenever that came.
 
-    What was handled earlier none.
+    One handled earlier none.
     """
     records = [*log("x", "y"), *log("x", partition=1)]
     calls = [call(0, 1_000), call(1, 11), call(0, 9_000, "b", partition=1)]

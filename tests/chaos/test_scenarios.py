@@ -21,7 +21,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.mark.timeout(600)
 def test_promises_hold(bed: Bed) -> None:
-    """Under kills nothing is lost, what comes twice is within the bound, and commits stay behind the work.
+    """Under kills nothing is lost, doubles are within the bound, and commits stay behind the work.
 
     ``make chaos`` runs every scenario.
     """
@@ -57,7 +57,7 @@ def test_the_broken_twin_is_found_out(bed: Bed, name: str, protocol: Protocol, s
     """Without the protection that a scenario is about, the oracle finds a broken promise."""
     scenario = SCENARIOS[name]
     lines = []
-    # What is missing does harm only when a fault comes at a bad moment, which none may do in so short a time.
+    # A missing protection does harm only when a fault comes at a bad moment, which none may do in so short a time.
     for again in range(_TRIES):
         seconds = min(_SECONDS * (1 + 2 * again), _LONG_S)
         choice = Choice(seed=seed + 100 * again, seconds=seconds, protocol=protocol, broken=scenario.broken)

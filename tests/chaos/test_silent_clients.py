@@ -18,7 +18,7 @@ _TOPIC = "t"
 
 
 def test_a_sender_whose_client_forgot_every_broker_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it could not send is sent all the same, once its client has heard nothing for long."""
+    """Unsent messages are sent all the same, once its client has heard nothing for long."""
     monkeypatch.setattr(sending, "SILENCE_S", 0.5)
     made: list[Producer] = []
 
@@ -44,7 +44,7 @@ def test_a_sender_whose_client_forgot_every_broker_takes_another(monkeypatch: py
 
 
 def test_a_watch_whose_client_forgot_every_broker_takes_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is committed is known again, once its client has heard nothing for long."""
+    """The commits are known again, once its client has heard nothing for long."""
     monkeypatch.setattr(watching, "SILENCE_S", 0.5)
     monkeypatch.setattr(watching, "ANSWER_S", 0.3)
     made: list[Consumer] = []

@@ -28,7 +28,7 @@ def test_every_scenario_has_a_broken_twin() -> None:
 
 @pytest.mark.slow
 def test_every_protection_is_there_to_be_taken_away() -> None:
-    """No broken twin is left that breaks nothing, because what it replaced has another name by now."""
+    """No broken twin is left that breaks nothing, because its target has another name by now."""
     program = "from tests.chaos.sabotage import BROKEN, sabotage\nfor name in BROKEN: sabotage(name)"
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
@@ -37,7 +37,7 @@ def test_every_protection_is_there_to_be_taken_away() -> None:
 
 
 def test_an_unknown_protection_is_an_error() -> None:
-    """A worker that cannot break what it was told to break does not run as if nothing were broken."""
+    """A worker that cannot break its protection does not run as if nothing were broken."""
     with pytest.raises(KeyError, match="no-such-thing"):
         sabotage("no-such-thing")
 
@@ -88,7 +88,7 @@ def played_by(monkeypatch: pytest.MonkeyPatch, *outcomes: Report | Exception) ->
 
 
 def report_of(stuck: tuple[str, ...] = (), faults: int = 1, **found: Any) -> Report:
-    """A report of what was found."""
+    """A report of the findings."""
     fine = judge(History(log=[], calls=[], window_ms=1))
     return Report(
         scenario="kill", choice=Choice(seed=7, seconds=1), judgement=replace(fine, **found),
@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_not_played_again(
 def test_only_a_broker_that_forgot_is_replaced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody can judge by it; another one gets one chance, and what was found is printed."""
+    """Nobody can judge by it; another one gets one chance, and the finding is printed."""
     played = played_by(monkeypatch, ForgetfulBrokerError("{'regressed': 6}"), report_of())
     assert command.main(ASKED) == 0
     assert len(played) == 2
@@ -142,7 +142,7 @@ def test_a_scenario_that_could_not_be_judged_leaves_its_broker_to_no_other(
 
 
 def test_help_names_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command's help tells what each scenario does."""
+    """The command's help tells the fault of each scenario."""
     with pytest.raises(SystemExit) as ended:
         command.main(["--help"])
     assert ended.value.code == 0

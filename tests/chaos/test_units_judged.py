@@ -1,4 +1,4 @@
-"""What the oracle lets be doubled of units: what was handled of one that was not over, once, and no more."""
+"""The doubles of units that the oracle allows: handled records of one that was not over, once, and no more."""
 
 from __future__ import annotations
 

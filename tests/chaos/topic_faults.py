@@ -56,7 +56,7 @@ def _set_back(stage: Stage) -> None:
 
 
 def _set_forward(stage: Stage) -> None:
-    """Jump over what was sent meanwhile; what is sent again of that was never handled."""
+    """Jump over messages sent meanwhile; their resends were never handled."""
     stage.stop_all()
     idents = [b"skipped-%d-%d" % (len(stage.skips), number) for number in range(_SKIPPED)]
     send_apart(stage, idents)
@@ -68,7 +68,7 @@ def _set_forward(stage: Stage) -> None:
         stage.skips.append(Skip(partition=partition, low=committed.get(partition, 0), high=offset))
         stage.excuses.append(Forget(partition=partition, offset=offset))
     start_all(stage)
-    # Their partitions are taken, and the first of what lies behind the jump is handled by then.
+    # Their partitions are taken, and the first messages behind the jump are handled by then.
     stage.sleep(4.0)
     send_apart(stage, idents)
 
@@ -174,7 +174,7 @@ def _transactions(stage: Stage) -> None:
         idents = [b"transaction-%d-%d" % (number, index) for index in range(30)]
         _send_in_transaction(stage, f"abort-{number}", idents, "abort")
         await_committed(stage)
-        # Their successors fold the log again up to what is committed, in which the aborted records lie.
+        # Their successors fold the log again up to the commit, in which the aborted records lie.
         for run in stage.crew.alive:
             start_on_an_empty_disk(stage, run)
         stage.sleep(4.0)

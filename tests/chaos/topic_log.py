@@ -62,7 +62,7 @@ def read_messages(
 
 
 def record_of(message: Any) -> LogRecord:
-    """Return what the oracle is told of a record."""
+    """Return the oracle's view of a record."""
     headers = dict(message.headers() or ())
     ident = headers.get(ID_HEADER)
     if ident is not None and len(ident) > _LONGEST_ID:

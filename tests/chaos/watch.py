@@ -1,4 +1,4 @@
-"""Looks at what the group has committed, all the time, from outside the group."""
+"""Looks at the group's commits, all the time, from outside the group."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CommitWatch:
         self._client.close()
 
     def committed(self) -> dict[int, int]:
-        """Return what is committed now, by partition; raises `KafkaException` when the broker does not answer."""
+        """Return the commits of now, by partition; raises `KafkaException` when the broker does not answer."""
         with self._one:
             asked = [TopicPartition(self._topic, each) for each in range(self.partitions)]
             try:
@@ -61,7 +61,7 @@ class CommitWatch:
             self._heard = time.monotonic()
 
     def before(self, at_ns: int) -> dict[int, int]:
-        """Return what was seen to be committed until a moment."""
+        """Return the commits seen until a moment."""
         seen: dict[int, int] = {}
         for sample in list(self.samples):
             if sample.at_ns <= at_ns:
@@ -88,7 +88,7 @@ class CommitWatch:
 
 
 def _heeded(answer: list[TopicPartition]) -> list[TopicPartition]:
-    """Raise what a coordinator says of every partition: it is not up yet, and nothing that it says is an offset."""
+    """Raise the error that a coordinator has for every partition: it is not up yet, and tells no offset."""
     errors = [tp.error for tp in answer if tp.error is not None]
     if errors and len(errors) == len(answer):
         raise KafkaException(errors[0])

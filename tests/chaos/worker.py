@@ -1,7 +1,7 @@
-"""One consumer process: the loop that a user writes, and a journal that says what it handled.
+"""One consumer process: the loop that a user writes, and a journal of its handled messages.
 
 Ends in order on SIGTERM; on SIGUSR1 the next call of its handler takes very long; on SIGHUP it notes whether its
-client still reaches the broker. SIGINT is what Ctrl-C is: the loop of the README (``iterate``) catches it, and
+client still reaches the broker. SIGINT is as Ctrl-C: the loop of the README (``iterate``) catches it, and
 goes on, or does so with another consumer.
 """
 
@@ -114,7 +114,7 @@ class Worker:
         """Handle messages until SIGTERM."""
         signal.signal(signal.SIGTERM, lambda *_: self._stop())
         signal.signal(signal.SIGUSR1, lambda *_: self._be_slow())
-        # In a thread of its own: the one that polls may be what hangs.
+        # In a thread of its own: the one that polls may hang.
         signal.signal(
             signal.SIGHUP, lambda *_: threading.Thread(target=self._note_reach, daemon=True).start()
         )
@@ -234,7 +234,7 @@ class Worker:
             self._verdicts[event.partition, event.offset] = _in_words(event.verdict)
 
     def _as(self, message: Any) -> str:
-        """Return what the consumer said of a message.
+        """Return the consumer's verdict on a message.
 
         Where handlers have threads they do not ask, because asking may wait.
         """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 NEWEST_MS = 1_700_000_000_000
 _OTHERS = re.compile(r"^%\d\|.*\|rdkafka#producer-.*\n", re.MULTILINE)
-"""What a producer of an earlier test says of a broker that is gone; no command has one."""
+"""A line of a producer of an earlier test about a broker that is gone; no command has one."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def test_a_program_gets_the_report(dedup: Dedup, given: list[str]) -> None:
 
 
 def test_a_shared_memory_alone_has_a_summary() -> None:
-    """What is not there has no line."""
+    """A missing figure has no line."""
     alone = {
         "output": "", "skipped": {}, "shared": "redis://h:1/0", "shared_marks": 12_345,
         "duplicates_or_expired": None, "group": None,
@@ -124,7 +124,7 @@ def test_a_shared_memory_alone_has_a_summary() -> None:
 def test_a_failed_job_is_one_line(
     dedup: Dedup, monkeypatch: pytest.MonkeyPatch, error: type[Exception], status: int
 ) -> None:
-    """With the status of its kind, also where JSON was asked for; what looks like a secret is masked."""
+    """With the status of its kind, also where JSON was asked for; texts like a secret are masked."""
 
     def backfill(*_: object, **__: object) -> None:
         raise error("no snapshot at s3://key:hunter2@bucket")

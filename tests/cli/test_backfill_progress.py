@@ -1,4 +1,4 @@
-"""What is drawn while a backfill runs: on a terminal, above it, and never on stdout."""
+"""The bar of a running backfill: on a terminal, above it, and never on stdout."""
 
 from __future__ import annotations
 

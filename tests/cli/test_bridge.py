@@ -1,4 +1,4 @@
-"""``dedup bridge``: what it refuses, what it prints, and how it ends."""
+"""``dedup bridge``: the arguments it refuses, its output, and how it ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ends() -> Iterator[tuple[MockKafka, MockKafka]]:
     ],
 )
 def test_wrong_usage_is_one_line(dedup: Dedup, arguments: list[str], said: str) -> None:
-    """With what to give instead, and without a value that may be a password."""
+    """With the value to give instead, and without a value that may be a password."""
     done = dedup("bridge", *arguments, "--quiet")
     assert (done.status, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -101,7 +101,7 @@ def test_it_copies_what_there_is_and_ends(
 def test_a_signal_ends_it_in_order(
     ends: tuple[MockKafka, MockKafka], number: signal.Signals, status: int
 ) -> None:
-    """After the batch in hand: what was copied is committed, and said."""
+    """After the batch in hand: its copies are committed, and said."""
     one, two = ends
     produce(one.bootstrap, "orders", with_ids("a", "b"))
     command = [sys.executable, "-m", "dedup_sdk._cli", "bridge", "--from", one.bootstrap, "--to", two.bootstrap,

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def test_missing_data_is_said_before_anything_starts(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the flights the demo is one line that says what to install, and no step was begun."""
+    """Without the flights the demo is one line that names the package to install, and no step was begun."""
     monkeypatch.setattr("dedup_sdk._demo.flights.DISTRIBUTION", "no-such-distribution-here")
     done = dedup("demo")
     assert (done.status, done.stdout) == (1, "")

@@ -80,7 +80,7 @@ def test_an_interrupt_is_status_130(dedup: Dedup, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_error_of_the_system_is_one_line(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the operating system refuses is one line with the file's name."""
+    """A refusal of the operating system is one line with the file's name."""
 
     def refused(_: object) -> None:
         raise PermissionError(13, "Permission denied", "/secret")

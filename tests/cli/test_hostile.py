@@ -1,4 +1,4 @@
-"""What others may have put into a store's folder or a snapshot ends in one line, never in a traceback."""
+"""Bytes that others put into a store's folder or a snapshot end in one line, never in a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_UTF8 = os.fsdecode(b"st\xffre")
 
 
 def put(store: Path, key: bytes, value: bytes) -> None:
-    """Change what a store says of itself behind its back."""
+    """Change a store's own facts behind its back."""
     (entry,) = list_partitions(store)
     names = Rdict.list_cf(str(entry.path))
     options = {name: Options(raw_mode=True) for name in names}
@@ -68,7 +68,7 @@ def identity(**changes: object) -> bytes:
 def test_a_store_that_says_nonsense_of_itself_is_one_line(
     dedup: Dedup, write_store: WriteStore, command: str, key: bytes, value: bytes, told: str
 ) -> None:
-    """Identity and state of any JSON, however deep, are status 1 and one line with what is wrong and what to do."""
+    """Identity and state of any JSON, however deep, are status 1 and one line with the fault and the remedy."""
     store = write_store("a", "b")
     put(store, key, value)
     rest = {

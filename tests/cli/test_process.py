@@ -40,7 +40,7 @@ def test_versions_are_one_line() -> None:
     ],
 )
 def test_bash_completes_commands_and_options(typed: str, offered: list[str]) -> None:
-    """What the script of ``--show-completion`` asks of the command."""
+    """The call that the script of ``--show-completion`` makes."""
     words = typed.split()
     done = started("", _DEDUP_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=str(len(words) - 1))
     assert (done.returncode, done.stderr) == (0, b"")

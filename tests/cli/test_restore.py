@@ -38,7 +38,7 @@ def snapshot(tmp_path: Path, marks: Marks) -> Path:
 def test_a_restored_store_has_the_snapshot_and_its_progress(
     dedup: Dedup, snapshot: Path, tmp_path: Path
 ) -> None:
-    """Every partition is there, with all marks, the cut as what is completed and committed, and the identity."""
+    """Every partition is there, with all marks, the cut as completed and committed offset, and the identity."""
     store = tmp_path / "var" / "dedup"
     done = dedup("restore", "--snapshot", str(snapshot), "--store", str(store), "--json")
     assert done.status == 0
@@ -62,7 +62,7 @@ def test_a_restored_store_has_the_snapshot_and_its_progress(
 
 
 def test_the_restored_store_answers_look_ups(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
-    """What was in the snapshot is found by ``dedup lookup``."""
+    """IDs of the snapshot are found by ``dedup lookup``."""
     store = str(tmp_path / "store")
     assert dedup("restore", "--snapshot", str(snapshot), "--store", store, "--quiet").stderr == ""
     done = dedup("lookup", "--store", store, "--topic", "orders", "order-49")
@@ -97,7 +97,7 @@ def test_a_damaged_snapshot_leaves_nothing_behind(dedup: Dedup, snapshot: Path, 
 
 
 def test_another_group_cannot_have_it(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:
-    """What one group has processed is not what another has."""
+    """The processed messages of one group are not those of another."""
     done = dedup(
         "restore", "--snapshot", str(snapshot), "--store", str(tmp_path / "store"), "--group", "audit"
     )
@@ -106,7 +106,7 @@ def test_another_group_cannot_have_it(dedup: Dedup, snapshot: Path, tmp_path: Pa
 
 
 def test_a_snapshot_without_a_group_must_be_vouched_for(dedup: Dedup, marks: Marks, tmp_path: Path) -> None:
-    """Without knowing what a group has processed, nothing counts as processed until the user says so."""
+    """Without a known group, nothing counts as processed until the user says so."""
     snapshot = write_snapshot(tmp_path / "snapshot", {0: marks}, group=None)
     store = tmp_path / "store"
     command = ("restore", "--snapshot", str(snapshot), "--store", str(store))

@@ -1,4 +1,4 @@
-"""What ``dedup rewind`` refuses before it asks a broker: one line each, where the client would abort or raise."""
+"""Arguments that ``dedup rewind`` refuses before asking: a line each, where the client would abort or raise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_setting_that_is_no_text_is_refused(dedup: Dedup, setting: str, said: 
 
 
 def test_the_servers_may_be_in_a_file(dedup: Dedup, tmp_path: Path) -> None:
-    """Then no other option names them; without either, or with an empty one, the line says what to give."""
+    """Then no other option names them; without either, or with an empty one, the line names the option to give."""
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=127.0.0.1:9\nno.such.setting=hunter2\n")
     arguments = ["rewind", "--group", "billing", "--topic", "orders", "--to-earliest"]
@@ -58,7 +58,7 @@ def test_the_servers_may_be_in_a_file(dedup: Dedup, tmp_path: Path) -> None:
 
 
 def test_a_bootstrap_that_is_no_text_is_refused(dedup: Dedup) -> None:
-    """Bootstrap servers that are not UTF-8 are named as what is wrong."""
+    """Bootstrap servers that are not UTF-8 are named as the fault."""
     assert "bootstrap.servers: its value is not valid UTF-8" in refusal(dedup, bootstrap=NOT_UTF8)
 
 

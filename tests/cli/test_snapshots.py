@@ -42,7 +42,7 @@ def place(tmp_path: Path, marks: Marks) -> Path:
 
 
 def test_the_list_is_one_line_each_the_newest_first(dedup: Dedup, place: Path) -> None:
-    """Each line has topic, group, window, cut, counts, fingerprint and place; what cannot be read is told on stderr."""
+    """Each line has topic, group, window, cut, counts, fingerprint and place; unreadable ones are told on stderr."""
     (place / "broken").mkdir()
     (place / "broken" / "manifest.json").write_text("{")
     done = dedup("snapshots", "list", str(place))
@@ -68,7 +68,7 @@ def test_the_list_is_one_line_each_the_newest_first(dedup: Dedup, place: Path) -
 
 
 def test_the_list_as_json_has_what_a_program_wants(dedup: Dedup, place: Path) -> None:
-    """Offsets, gaps, bytes and fingerprints, and only what was asked for."""
+    """Offsets, gaps, bytes and fingerprints, and only the snapshots asked for."""
     manifest = read_manifest(place / "tuesday")
     part = replace(manifest.partitions[0], gaps=(Gap(begin=3, end=9),))
     write_manifest(place / "tuesday", replace(manifest, partitions=(part,)))
@@ -147,7 +147,7 @@ def test_pruning_says_what_goes_before_it_goes(dedup: Dedup, place: Path) -> Non
 def test_a_wrong_prune_removes_nothing(
     dedup: Dedup, place: Path, arguments: tuple[str, ...], status: int
 ) -> None:
-    """One line says what was wrong."""
+    """One line says the fault."""
     done = dedup("snapshots", "prune", str(place), *arguments)
     assert (done.status, len(done.stderr.splitlines())) == (status, 1)
     assert len(list(place.iterdir())) == 2
@@ -167,7 +167,7 @@ def test_a_copy_is_the_same_snapshot(dedup: Dedup, place: Path, tmp_path: Path) 
 
 
 def test_a_snapshot_of_a_store_is_restored(dedup: Dedup, write_store: WriteStore, tmp_path: Path) -> None:
-    """What was flushed and what was not are in it; the store that is made of it answers the same look-ups."""
+    """Flushed marks and others are in it; the store that is made of it answers the same look-ups."""
     store = write_store(*(f"order-{number}" for number in range(9)))
     snapshot = str(tmp_path / "snapshot")
     done = dedup("snapshot", "--store", str(store), "--output", snapshot, "--json")

@@ -1,4 +1,4 @@
-"""What ``dedup window-check`` refuses before it asks a broker, and what it says where there is none."""
+"""The arguments that ``dedup window-check`` refuses before it asks a broker, and its line where there is none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOBODY = ["--bootstrap", "127.0.0.1:9", "--topic", "orders"]
     ],
 )
 def test_wrong_usage_is_one_line(dedup: Dedup, arguments: list[str], said: str) -> None:
-    """With what to give instead, and without a value that may be a password."""
+    """With the value to give instead, and without a value that may be a password."""
     done = dedup("window-check", *NOBODY, *arguments)
     assert (done.status, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
@@ -52,7 +52,7 @@ def test_a_producer_without_an_end_is_told(dedup: Dedup, tmp_path: Path, content
 
 
 def test_a_broker_that_is_away_is_one_line(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what was asked for."""
+    """With the question."""
     monkeypatch.setattr("dedup_sdk._kafka.window_check.ASK_S", 0.5)
     done = dedup("window-check", *NOBODY, "--window", "7d")
     assert (done.status, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""What every key store must do, whatever it is made of."""
+"""The promises of every key store, whatever it is made of."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_recent_marks_are_not_looked_up(store: PartitionStore) -> None:
 
 
 def test_flushed_marks_are_found_and_the_journal_is_gone(key_store: KeyStore, store: PartitionStore) -> None:
-    """A flush moves marks from the journal to what is found, here and after reopening.
+    """A flush moves marks from the journal to the found ones, here and after reopening.
 
-    It forgets what it was not given.
+    It forgets marks it was not given.
     """
     store.append(progress(3), marks(("a", 0, 10), ("b", 1, 11), ("dropped", 2, 12)))
     store.flush(progress(4), marks(("b", 1, 11), ("a", 0, 10)))
@@ -98,7 +98,7 @@ def test_flushed_marks_are_found_and_the_journal_is_gone(key_store: KeyStore, st
 
 
 def test_steps_after_a_flush_are_kept(key_store: KeyStore, store: PartitionStore) -> None:
-    """What is appended after a flush is recent again."""
+    """Marks appended after a flush are recent again."""
     store.append(progress(1), marks(("a", 0, 10)))
     store.flush(progress(1), marks(("a", 0, 10)))
     store.append(progress(2), marks(("b", 1, 11)))
@@ -209,7 +209,7 @@ def test_a_count_window_does_not_open_on_marks_without_numbers(
 
 
 def test_reset_forgets_everything_but_the_new_progress(key_store: KeyStore, store: PartitionStore) -> None:
-    """After a reset there are no marks, recent or flushed, and the given progress is what loads."""
+    """After a reset there are no marks, recent or flushed, and the given progress is loaded."""
     store.flush(progress(5), marks(("a", 4, 40)))
     store.append(progress(6), marks(("b", 5, 50)))
     store.reset(progress(100, low=100))
@@ -244,7 +244,7 @@ def test_a_scan_ascends_and_is_complete(store: PartitionStore) -> None:
 
 
 def test_a_large_flush_is_found_whole_and_nothing_else(store: PartitionStore) -> None:
-    """Of a large look-up over several flushes exactly what was flushed is found, with its own offset and timestamp."""
+    """Of a large look-up over several flushes exactly the flushed marks are found, each with its offset and time."""
     held = [random_marks(30_000, seed, offset=30_000 * seed) for seed in range(4)]
     for step in held:
         store.flush(progress(10**6), step)
@@ -327,7 +327,7 @@ def test_the_oldest_marks_can_be_shed(key_store: KeyStore, store: PartitionStore
 
 
 def test_a_revived_store_goes_on_where_it_was(key_store: KeyStore, store: PartitionStore) -> None:
-    """Opening anew in place changes nothing of what is stored, and later steps follow the earlier ones."""
+    """Opening anew in place changes nothing stored, and later steps follow the earlier ones."""
     store.flush(progress(1), marks(("a", 0, 10)))
     store.append(progress(2), marks(("b", 1, 20)))
     assert store.reopen()
@@ -360,7 +360,7 @@ def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
 
 
 def test_closing_the_key_store_closes_its_partitions(key_store: KeyStore, store: PartitionStore) -> None:
-    """A key store closes what it handed out."""
+    """A key store closes the partitions it handed out."""
     key_store.close()
     with pytest.raises(StoreError):
         store.load()

@@ -1,4 +1,4 @@
-"""RocksStore when its process dies between any two steps of what it does."""
+"""RocksStore when its process dies between any two of its steps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def reopen(folder: Path) -> PartitionStore:
 
 
 def known(store: PartitionStore) -> dict[bytes, tuple[int, int]]:
-    """Return what the store knows: flushed and recent marks, the highest offset of each ID."""
+    """Return the store's marks: flushed and recent marks, the highest offset of each ID."""
     loaded = store.load()
     assert loaded is not None
     found = rows(store.scan())
@@ -91,7 +91,7 @@ def digests(joined: bytes) -> list[bytes]:
 
 
 def test_a_step_outlives_the_process(tmp_path: Path) -> None:
-    """What was appended is there after the process died at once; nothing was closed."""
+    """Appended marks are there after the process died at once; nothing was closed."""
     body = """
 for number in range(50):
     store.append(progress(number + 1), marks((f"id{number}", number, number)))
@@ -180,7 +180,7 @@ def test_a_crash_at_the_very_first_opening_is_harmless(tmp_path: Path) -> None:
 
 
 def test_files_of_an_interrupted_flush_are_removed(tmp_path: Path) -> None:
-    """What lies in the folder for incoming files is removed when the store opens."""
+    """Entries of the folder for incoming files are removed when the store opens."""
     reopen(tmp_path).close()
     folder = next((tmp_path / "store").glob("*/*/*/*"))
     stray = folder / "incoming" / "g9.sst"

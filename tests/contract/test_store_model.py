@@ -43,7 +43,7 @@ def columns(rows_: list[tuple[str, int, int]]) -> Marks:
 
 
 class StoreHistory(RuleBasedStateMachine):
-    """RocksStore and MemoryStore do the same; the model says what must be known, and what may be after an expiry."""
+    """RocksStore and MemoryStore agree; the model says which marks must be known, and which may be, after an expiry."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     @invariant()
     def everything_is_known(self) -> None:
-        """What was written is found, scanned and loaded, in both stores, and nothing that was not."""
+        """Written marks are found, scanned and loaded, in both stores, and no others."""
         for store in self.stores:
             loaded = store.load()
             assert (None if loaded is None else loaded.progress.high) == self.high
@@ -147,7 +147,7 @@ class StoreHistory(RuleBasedStateMachine):
             assert loaded is None or (loaded.recent.payloads or [b""] * recent.count) == recent.payloads
             assert rows(store.scan()) == {digest(name): mark for name, mark in known.items()}
             for name, mark in self.flushed.items():
-                # Only what lies before the horizon may be gone, or show an older mark of the ID.
+                # Only marks before the horizon may be gone, or show an older mark of the ID.
                 if mark[1] >= self.horizon_ms:
                     assert known[name][0] == mark[0]
             assert all((name, *mark) in self.everything for name, mark in known.items())

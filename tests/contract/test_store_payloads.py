@@ -1,4 +1,4 @@
-"""What every key store must do with the payloads of marks."""
+"""The promises of every key store for the payloads of marks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_flush_keeps_payloads(key_store: KeyStore, store: PartitionStore) -> N
 
 
 def test_where_nothing_has_a_payload_there_is_no_column(key_store: KeyStore, store: PartitionStore) -> None:
-    """Neither for what is found, nor scanned, nor loaded, also beside marks that have one."""
+    """Neither for marks found, nor scanned, nor loaded, also beside marks that have one."""
     store.flush(progress(5), MIXED)
     assert store.find(digest("plain"), 1).payloads is None
     store.reset(progress(5))
@@ -175,7 +175,7 @@ def test_what_is_forgotten_takes_its_payload_along(key_store: KeyStore, store: P
 
 
 def test_expiry_leaves_payloads_of_what_is_newer(store: PartitionStore) -> None:
-    """What came again since outlives its first flush, with the payload of its last mark."""
+    """A mark that came again since outlives its first flush, with the payload of its last mark."""
     store.flush(progress(1), bearing(("a", 0, 0, b"the first one"), ("old", 1, 0, LARGE)))
     store.flush(progress(9), bearing(("a", 8, 6 * DAY_MS, b"the newest")))
     assert store.expire(DAY_MS) == 0
@@ -233,7 +233,7 @@ def test_an_installed_snapshot_brings_its_payloads(
 
 
 def test_a_page_of_large_payloads_fits_in_memory(store: PartitionStore, tmp_path: Path) -> None:
-    """What RocksDB holds is scanned, and a snapshot read, in pages of bounded bytes, whatever the payloads' sizes."""
+    """RocksDB's marks are scanned, and a snapshot read, in pages of bounded bytes, whatever the payloads' sizes."""
     count = 1_200
     held = replace(random_marks(count, 3), payloads=[bytes([at % 251]) * 2**16 for at in range(count)])
     store.flush(progress(count), held)
@@ -282,7 +282,7 @@ large = bytes(range(256)) * 256
 
 
 def known_payloads(store: PartitionStore) -> dict[bytes, bytes]:
-    """What the store knows: flushed and recent payloads, the last one of each ID."""
+    """The store's payloads: flushed and recent, the last one of each ID."""
     loaded = store.load()
     assert loaded is not None
     return payloads([newest_per_digest(join_marks([*store.scan(), loaded.recent]))])
@@ -333,7 +333,7 @@ os._exit(0)"""
 
 
 def test_a_step_with_payloads_outlives_the_process(tmp_path: Path) -> None:
-    """What was appended is there after the process died at once."""
+    """Appended marks are there after the process died at once."""
     body = f"""{PAYLOADS}
 for number in range(50):
     store.append(progress(number + 1), bearing(marks(("source", number, number)), b"payload %d" % number))

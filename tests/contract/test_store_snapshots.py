@@ -1,4 +1,4 @@
-"""What every key store must do with snapshots."""
+"""The promises of every key store for snapshots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WINDOW = Window(days=7)
 def test_an_installed_snapshot_replaces_everything(
     key_store: KeyStore, store: PartitionStore, tmp_path: Path
 ) -> None:
-    """Installing takes over the snapshot's marks, and drops what was there.
+    """Installing takes over the snapshot's marks, and drops the old ones.
 
     That holds after reopening and further flushes.
     """
@@ -58,7 +58,7 @@ def test_an_install_is_many_small_steps(store: PartitionStore, tmp_path: Path) -
 def test_an_install_that_is_given_up_leaves_the_store_as_it_was(
     key_store: KeyStore, store: PartitionStore, tmp_path: Path, taken: int
 ) -> None:
-    """After any step; what is dropped for want of room meanwhile drops nothing of it, and it can be begun again."""
+    """After any step; marks dropped for want of room meanwhile take nothing from it, and it can be begun again."""
     store.flush(progress(5), marks(("old", 4, 40)))
     write_snapshot(tmp_path / "snapshot", random_marks(10_000, 7), cuts=(5_000,))
     steps = store.install_steps(str(tmp_path / "snapshot"), progress(10_000))

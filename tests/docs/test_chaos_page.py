@@ -29,5 +29,5 @@ def test_the_page_says_what_the_oracle_found_without_each_protection() -> None:
 
 
 def test_every_protection_that_can_be_taken_away_is_explained() -> None:
-    """Each way to break a worker says in one sentence what it does."""
+    """Each way to break a worker says its effect in one sentence."""
     assert all((broken.__doc__ or "").endswith(".") for broken in BROKEN.values())

@@ -58,7 +58,7 @@ def check_dedup(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """What is installed is this package, with extras that it has."""
+    """The requirement is this package, with extras that it has."""
     verb, *target, requirement = words
     assert verb == "install"
     assert target in ([], ["--target", "environment"])

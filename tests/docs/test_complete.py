@@ -50,7 +50,7 @@ def text_of(name: str) -> str:
 
 
 def codes(text: str) -> set[str]:
-    """What stands as code in a page's text."""
+    """The code words in a page's text."""
     return set(re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
 
 
@@ -58,7 +58,7 @@ EVERYTHING = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 
 
 def test_every_counter_is_explained() -> None:
-    """docs/reference.md says of each counter what it counts."""
+    """docs/reference.md says of each counter which events it counts."""
     assert set(Counters().as_dict()) <= codes(text_of("reference.md"))
 
 
@@ -68,7 +68,7 @@ def test_every_verdict_is_named() -> None:
 
 
 def test_every_beginning_is_explained() -> None:
-    """docs/recovery.md says of each way in which a partition starts what happens then."""
+    """docs/recovery.md explains each way in which a partition starts."""
     assert set(get_args(Beginning)) <= codes(text_of("recovery.md"))
 
 
@@ -168,7 +168,7 @@ def test_settings_of_the_bridge_are_in_their_page() -> None:
 
 
 def test_what_is_set_by_us_is_what_is_documented() -> None:
-    """The table of docs/reference.md has exactly what the client gets beyond the user's configuration."""
+    """The table of docs/reference.md has exactly the settings that the client gets beyond the user's configuration."""
     given = {"bootstrap.servers": "localhost:9092", "group.id": "g"}
     ours = {
         f"{name}={str(value).lower()}"
@@ -203,7 +203,7 @@ def test_names_in_the_text_exist(page: Path) -> None:
 def test_the_line_in_the_log_is_as_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lines of docs/operations.md are what the README's loop writes, numbers of seconds apart."""
+    """The lines of docs/operations.md are those of the README's loop, numbers of seconds apart."""
     monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.INFO, "dedup_sdk")
     with MockKafka() as kafka:

@@ -26,7 +26,7 @@ def test_a_row_names_a_test_or_a_reason(number: int) -> None:
 
 @pytest.mark.parametrize("number", sorted(ROWS))
 def test_a_row_is_not_shown_by_tests_of_tests_alone(number: int) -> None:
-    """What an oracle finds in made-up runs says nothing of the code: another test, or a reason, is there too."""
+    """An oracle's findings in made-up runs say nothing of the code: another test, or a reason, is there too."""
     files = set(re.findall(r"`(tests/[\w/]+\.py)::", ROWS[number]))
     assert "Does not apply: " in ROWS[number] or files - {
         "tests/chaos/test_oracle.py",
@@ -36,7 +36,7 @@ def test_a_row_is_not_shown_by_tests_of_tests_alone(number: int) -> None:
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
 def test_a_named_test_exists(file: str, name: str) -> None:
-    """What the page names is a test of that file."""
+    """The name on the page is a test of that file."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 

@@ -16,7 +16,7 @@ def rows_below(head: str) -> list[list[str]]:
 
 
 def test_the_sizing_table_follows_from_its_inputs() -> None:
-    """Each figure of docs/spark-clusters.md is what the inputs above it give.
+    """Each figure of docs/spark-clusters.md follows from the inputs above it.
 
     So changing one cannot be forgotten below.
     """

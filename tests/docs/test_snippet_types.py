@@ -25,7 +25,7 @@ def page_somebody(text: str) -> None: ...
 def made() -> DedupConsumer: ...
 consumer = made()
 """
-"""What examples use without making it, as a module."""
+"""The names that examples use without making them, as a module."""
 
 NOT_READ = {
     "schema-registry.md": "the annotations of confluent-kafka's serialisers refuse the arguments that they take",

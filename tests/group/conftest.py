@@ -1,4 +1,4 @@
-"""Fixtures of what a group is promised on any broker.
+"""Fixtures of the promises to a group on any broker.
 
 A world on librdkafka's mock cluster or on a real one, and the ways of forming groups.
 """

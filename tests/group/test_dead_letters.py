@@ -41,7 +41,7 @@ STRATEGIES = {
 def test_what_is_sent_back_is_handled_once(world: World, strategy: str, disk: str) -> None:
     """By its group only, also where its store is made anew from the topic each time.
 
-    What its producer sends again is a duplicate of its dead letter.
+    A resend of its producer is a duplicate of its dead letter.
     """
     letter_topic = world.create_topic(f"{world.group}.dead-letters")
     options: dict[str, Any] = {"dedup": STRATEGIES[strategy]}
@@ -51,7 +51,7 @@ def test_what_is_sent_back_is_handled_once(world: World, strategy: str, disk: st
         more: dict[str, Any] = {} if mine else {"group": f"{world.group}-other"}
         with world.consumer(next(disks) if mine else "other", **options, **more) as consumer:
             assert values(poll_quiet(consumer)) == handled
-            # On an empty disk what lies below the committed offset is folded, and not judged.
+            # On an empty disk records below the committed offset are folded, and not judged.
             assert consumer.counters.verdicts["duplicate"] == duplicates
 
     world.send("1", "2", "3", "1")

@@ -1,6 +1,6 @@
 """Members that come and go, by each way of forming groups.
 
-What was completed comes to nobody again, and the rest to the next owner.
+Completed messages come to nobody again, and the rest to the next owner.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_members_come_and_go(pair_world: World, protocol: dict[str, Any]) -> Non
     crew.until(lambda: len(crew.handled) >= 330)
     crew.members.remove(first)
     with first:
-        pass  # What it has in hand is handled: leaving in order says so.
+        pass  # Its messages in hand are handled: leaving in order says so.
     crew.until(lambda: len(second.assignment()) == 2)
     send(200, 300)
     crew.until(lambda: len(crew.handled) >= 600)
@@ -97,7 +97,7 @@ def test_callbacks_get_what_comes_and_goes(pair_world: World, protocol: dict[str
 def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol: dict[str, Any]) -> None:
     """With explicit completion.
 
-    What was not completed comes again, what was does not, and a completion that comes too late is counted.
+    Uncompleted messages come again, completed ones do not, and a completion that comes too late is counted.
     """
     world = pair_world
     for partition in (0, 1):
@@ -117,7 +117,7 @@ def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol:
         if message.partition() == moved and message.offset() >= 4:
             first.complete(message)
     assert first.counters.stale == stale + 6
-    # By the eager protocol what is not completed would come again when the next partition comes.
+    # By the eager protocol uncompleted messages would come again when the next partition comes.
     for message in crew.messages(second, moved):
         second.complete(message)
     first.unsubscribe()
@@ -127,7 +127,7 @@ def test_what_was_in_flight_comes_to_the_next_owner(pair_world: World, protocol:
     assert poll_quiet(second) == []
 
 
-# The mock cluster takes no commit while a group forms anew, and nothing else tells another disk what is completed
+# The mock cluster takes no commit while a group forms anew, and nothing else tells another disk the completions
 # out of order.
 @pytest.mark.parametrize(
     ("pair_world", "protocol", "strategy"),

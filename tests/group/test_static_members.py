@@ -32,7 +32,7 @@ def static(protocol: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("pair_world", "protocol"), [on("real", each) for each in PROTOCOLS], indirect=True)
 def test_a_restart_keeps_partitions_stores_and_verdicts(pair_world: World, static: dict[str, Any]) -> None:
-    """Nobody else's partitions move, the store is found as it was left, and what was handled is not handled again."""
+    """Nobody else's partitions move, the store is found as it was left, and handled messages are not handled again."""
     world, crew, moved = pair_world, Crew(), Counter[str]()
     for partition in (0, 1):
         world.send("a", "b", "a", partition=partition)

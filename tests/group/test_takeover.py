@@ -1,4 +1,4 @@
-"""A machine that takes over what another one did, and a log that has lost the place where the group stands."""
+"""A machine that takes over from another one, and a log that has lost the place where the group stands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_offset_that_is_gone_follows_the_policy(world: World, reset: str, exp
 
 
 def test_an_offset_that_is_gone_with_the_store_at_hand(world: World) -> None:
-    """The marks of what was handled stay: they were handled, though the log is gone."""
+    """The marks of handled messages stay: they were handled, though the log is gone."""
     world.send("a", "b", "c", "d", "e", "a")
     world.handle(1, "one")
     world.delete_before(3)
@@ -89,7 +89,7 @@ def test_a_commit_that_comes_late_is_no_rewind(world: World, caplog: pytest.LogC
 
 @pytest.mark.parametrize("disk", ["one", "two"])
 def test_a_rewound_group_sees_it_again(world: World, disk: str) -> None:
-    """A tool sets the offset back: what was completed comes again, on any machine, and duplicates stay hidden."""
+    """A tool sets the offset back: completed messages come again, on any machine, and duplicates stay hidden."""
     world.send("a", "b", "a", "c")
     world.handle(3)
     world.commit_plainly(1)

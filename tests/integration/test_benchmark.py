@@ -29,7 +29,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def result(broker: Broker, *arguments: str) -> dict[str, Any]:
-    """Run it with --json and return what it printed."""
+    """Run it with --json and return its output."""
     done = run("--bootstrap", broker.bootstrap, "--rounds", "1", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)

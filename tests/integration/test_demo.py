@@ -22,7 +22,7 @@ SHELLS = {"sh", "bash", "env"}
 
 
 def start(tmp_path: Path, *arguments: str, flights: int = FLIGHTS) -> subprocess.Popen[str]:
-    """Start the demo with a temporary folder of its own, so that what it leaves behind can be seen."""
+    """Start the demo with a temporary folder of its own, so that its remains can be seen."""
     return subprocess.Popen(
         [sys.executable, "-m", "dedup_sdk._cli", "demo", "--records", str(flights), *arguments],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -85,7 +85,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
 
 
 def stopped_among(demo: subprocess.Popen[str], programs: list[str]) -> list[psutil.Process]:
-    """Stop the demo while these programs are what it runs, so that it ends none of them meanwhile.
+    """Stop the demo while it runs these programs, so that it ends none of them meanwhile.
 
     Return all its children.
     """

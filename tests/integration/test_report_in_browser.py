@@ -1,6 +1,6 @@
 """The report as a browser shows it.
 
-Screenshots of a failing run are what to look at first: they lie in pytest's folder.
+Look at the screenshots of a failing run first: they lie in pytest's folder.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def test_the_figures_are_drawn(chromium: Browser, page: Path) -> None:
 
 
 def test_the_figures_of_the_findings_are_seen(chromium: Browser, page: Path) -> None:
-    """What a reader sees has the number of records and duplicates, the advised window and the table of windows."""
+    """The visible page has the number of records and duplicates, the advised window and the table of windows."""
     findings = sample_findings()
     chromium.open(page, width=390)
     seen = chromium.run("return document.body.innerText")

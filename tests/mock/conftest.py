@@ -47,8 +47,8 @@ class Send(Protocol):
 @pytest.fixture
 def send(kafka: MockKafka) -> Send:
     """Sends records to the mock cluster: ``send("a", "b", "a", topic="pairs", partition=1)``."""
-    # Nothing goes before the flush, and the client knows the topic before the first record: what one call sends
-    # comes in one batch.
+    # Nothing goes before the flush, and the client knows the topic before the first record: the records of one
+    # call come in one batch.
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 60_000, "log_level": 0})
     known: set[str] = set()
 
@@ -72,7 +72,7 @@ class Make(Protocol):
 
 @pytest.fixture
 def memory() -> MemoryStore:
-    """What the test's consumers remember, one after the other: the disk of this test."""
+    """The memory of the test's consumers, one after the other: the disk of this test."""
     return MemoryStore()
 
 

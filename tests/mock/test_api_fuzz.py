@@ -1,6 +1,6 @@
 """The whole consumer API in odd orders of calls.
 
-Walks invented from seeds, and an oracle that knows only what was handled. Switches (environment):
+Walks invented from seeds, and an oracle that knows only the handled records. Switches (environment):
     DEDUP_FUZZ_SEEDS    how many walks (20 by default, which take under a minute); thousands for a long run
     DEDUP_FUZZ_FIRST    the first seed
 
@@ -72,7 +72,7 @@ def test_no_order_of_calls_breaks_a_promise(share: int, tmp_path: Path) -> None:
 
 
 def complete_when_handed_out(patch: pytest.MonkeyPatch) -> None:
-    """What the application has counts as done."""
+    """Messages that the application has count as done."""
     take = Delivery.take
 
     def take_and_end(self: Delivery, count: int) -> list[Any]:
@@ -100,7 +100,7 @@ def commit_past_a_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_releases(patch: pytest.MonkeyPatch) -> None:
-    """What is handed back counts as done."""
+    """Messages handed back count as done."""
     patch.setattr(FetchLoop, "release", lambda self, message: self.complete([message]))
 
 

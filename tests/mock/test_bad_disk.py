@@ -74,7 +74,7 @@ def no_file_grows() -> Iterator[None]:
 
 
 def fail(*_: object) -> bytes:
-    """Raise what RocksDB raises where a disk fails."""
+    """Raise the error of RocksDB where a disk fails."""
     raise Exception("IO error: While appending to file: 000012.log: Input/output error")  # noqa: TRY002 (as RocksDB's)
 
 
@@ -89,7 +89,7 @@ def test_a_disk_that_begins_to_fail(
     *,
     going_on: bool,
 ) -> None:
-    """What is completed waits in memory, one line says so, and each message is handled once."""
+    """Completed messages wait in memory, one line says so, and each message is handled once."""
     consumer = make(
         "orders", store=tmp_path, recovery=Recovery(on_full_disk="unverified" if going_on else "pause")
     )
@@ -121,7 +121,7 @@ def test_a_disk_that_takes_a_part_of_a_write(
 ) -> None:
     """It is no disk that can be written again.
 
-    What is completed stays in memory, and is committed when the consumer ends.
+    Completed messages stay in memory, and are committed when the consumer ends.
     """
     consumer = make("orders", store=tmp_path)
     send(*BEFORE)

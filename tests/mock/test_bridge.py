@@ -1,6 +1,6 @@
 """A bridge between two mock clusters.
 
-What arrives, under which IDs, and what happens when an end does not play along.
+The records that arrive, their IDs, and the failure of an end.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_an_id_stays_when_the_leader_changes(kafka: MockKafka, there: MockKafka)
 
 
 def test_a_group_goes_on_where_it_was(kafka: MockKafka, there: MockKafka) -> None:
-    """The next run copies what came since, and ends at once where nothing came."""
+    """The next run copies the records since, and ends at once where nothing came."""
     produce(kafka.bootstrap, "orders", with_ids("a", "b"))
     assert copy_all(kafka.bootstrap, there.bootstrap).copied == 2
     produce(kafka.bootstrap, "orders", with_ids("c"))
@@ -217,7 +217,7 @@ def test_a_key_goes_where_the_targets_partitioner_puts_it(kafka: MockKafka, ther
 
 
 def test_patterns_and_new_names(kafka: MockKafka, there: MockKafka) -> None:
-    """A pattern takes what fits it, and {topic} stands for each name."""
+    """A pattern takes the topics that fit it, and {topic} stands for each name."""
     for name in ("orders", "pairs"):
         there.create_topic(f"copy.{name}", partitions=1)
         produce(kafka.bootstrap, name, with_ids(name))
@@ -283,7 +283,7 @@ def test_a_record_that_is_too_large_is_named_or_left_out(
     )
     assert (counted.copied, counted.skipped) == (3, 1)
     assert "orders[0]@2" in caplog.text
-    # The mock cluster delivers what was aborted.
+    # The mock cluster delivers aborted records.
     assert {each.ident for each in lying(there.bootstrap, "orders")} == {b"a", b"b", b"c"}
     assert copy_all(kafka.bootstrap, there.bootstrap, config=limit).copied == 0
 

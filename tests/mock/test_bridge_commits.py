@@ -1,4 +1,4 @@
-"""What a bridge commits of its source, when a commit is late."""
+"""The commits of a bridge at its source, when a commit is late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACE = ("orders", 0)
 def test_a_commit_that_waited_does_not_set_a_transaction_s_back(
     kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of a partition could not be committed; what was copied next, with its offsets, is further on."""
+    """The end of a partition could not be committed; the next copies, with their offsets, are further on."""
     commits: list[list[int]] = []
 
     class Refusing(Consumer):

@@ -41,7 +41,7 @@ def both(request: pytest.FixtureRequest, make: Make, send: Send) -> DedupConsume
 
 
 def test_what_was_assigned_by_hand_stays_when_the_group_goes(both: DedupConsumer, send: Send) -> None:
-    """It delivers on, each message once; what the group assigned does not."""
+    """It delivers on, each message once; the group's assignment does not."""
     both.unsubscribe()
     send("b")
     send("q", "p", "r", topic="pairs")
@@ -106,7 +106,7 @@ def assign_and_unassign(consumer: Any, partitions: Any) -> None:
 def test_a_callback_may_take_none(make: Make, send: Send, refuse: Callable[[Any, Any], None]) -> None:
     """As with the plain client nothing is read then, until the user assigns something.
 
-    So it is also of what was assigned by hand before.
+    So it is also of partitions assigned by hand before.
     """
     send("a")
     send("p", topic="pairs")

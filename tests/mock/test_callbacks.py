@@ -20,7 +20,7 @@ MANY = [f"{number:03}" for number in range(60)]
 
 
 class CallbackError(Exception):
-    """What a user's callback raises."""
+    """The error of a user's callback."""
 
 
 def fail(*_: object) -> None:
@@ -107,7 +107,7 @@ def gather_once(consumer: Any) -> list[str]:
 def test_exceptions_in_the_clients_other_callbacks_cost_no_message(make: Make, send: Send) -> None:
     """Statistics, throttling, errors and commits.
 
-    What their callbacks raise is raised by poll, after what was fetched is safe.
+    Errors of their callbacks are raised by poll, after fetched messages are safe.
     """
     send(*MANY)
     consumer = make(

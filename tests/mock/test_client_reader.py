@@ -39,7 +39,7 @@ def read(kafka: MockKafka, *ranges: Range) -> list[Block]:
 
 @pytest.mark.slow
 def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
-    """Of each ID the last record inside the range, and a count of what was read."""
+    """Of each ID the last record inside the range, and a count of the records read."""
     send("a", "b", "a", "c", topic="pairs")
     send("z", topic="pairs", partition=1)
     first, second, third = read(kafka, Range(0, 0, 3), Range(0, 3, 4), Range(1, 0, 1))
@@ -51,14 +51,14 @@ def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
 
 
 def test_a_log_that_ends_too_early_is_an_error(kafka: MockKafka, send: Send) -> None:
-    """What was to be read and is not there is no history that may be left out in silence."""
+    """Records to read that are not there are no history that may be left out in silence."""
     send("a", "b", topic="pairs")
     with pytest.raises(RecoveryError, match=r"pairs\[0\] was cut .* offset 2, and was to be read up to 5"):
         read(kafka, Range(0, 0, 5))
 
 
 def test_records_that_went_before_they_were_read_are_an_error(kafka: MockKafka, send: Send) -> None:
-    """Retention may overtake a run: what it took is not left out in silence either."""
+    """Retention may overtake a run: the records that it took are not left out in silence either."""
     send("a", "b", "c", topic="pairs")
     kafka.delete_records("pairs", 0, 2)
     with pytest.raises(RecoveryError, match=r"pairs\[0\]: the replay was refused"):
@@ -82,7 +82,7 @@ def test_a_silent_broker_is_not_waited_for_for_ever(kafka: MockKafka, send: Send
 
 
 def test_ranges_cover_every_stretch_once() -> None:
-    """They are contiguous, none is larger than what a failed task may cost, and an empty partition has none."""
+    """They are contiguous, none is larger than a failed task may cost, and an empty partition has none."""
     offset_ranges = [
         OffsetRange(partition=number, low=0, begin=begin, high=high, complete=True)
         for number, (begin, high) in enumerate([(5, 9_000_000), (7, 7), (0, 3)])

@@ -110,7 +110,7 @@ def test_a_client_that_does_not_close_is_left(kafka: MockKafka, caplog: pytest.L
 def test_what_goes_with_a_close_is_revoked_once(make: Make, send: Send) -> None:
     """The user's callback hears of the partitions inside `close`, as with the plain client.
 
-    What is completed is committed.
+    Completed messages are committed.
     """
     send("a", "b")
     heard: list[str] = []
@@ -161,7 +161,7 @@ def test_a_consumer_that_is_dropped_leaves_its_group(kafka: MockKafka, protocol:
 def test_a_dropped_consumer_keeps_what_was_completed(
     kafka: MockKafka, send: Send, memory: MemoryStore
 ) -> None:
-    """What is dropped is closed: the group stands behind what was completed, and what was in hand comes again."""
+    """A dropped consumer is closed: the group stands behind completed messages, and those in hand come again."""
     send("a", "b")
     held = [make_consumer(kafka.bootstrap, "g", memory, QUICK)]
     held[0].subscribe(["orders"])
@@ -242,7 +242,7 @@ def test_a_callback_of_a_close_changes_no_assignment(
 ) -> None:
     """Whatever `on_revoke` asks for while the consumer closes.
 
-    The close ends, in order, and what was completed is committed.
+    The close ends, in order, and completed messages are committed.
     """
     send("a", "b")
     called: list[str] = []

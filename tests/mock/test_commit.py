@@ -28,7 +28,7 @@ BY_USER = {"enable.auto.commit": False}
 
 
 def offset_of(kafka: MockKafka) -> int:
-    """What group "g" has committed of orders[0]."""
+    """The offset that group "g" has committed of orders[0]."""
     return committed(kafka.bootstrap, "g", "orders").offset
 
 
@@ -44,7 +44,7 @@ def test_the_beginning_is_committed_at_once(make: Make, send: Send, kafka: MockK
 
 
 def test_completed_messages_are_committed_on_an_interval(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Without any call: what was asked past, and duplicates behind it, with metadata."""
+    """Without any call: messages asked past, and duplicates behind it, with metadata."""
     send("a", "b", "a", "b")
     consumer = make("orders", config={"auto.commit.interval.ms": 50})
     poll_some(consumer, 2)
@@ -54,7 +54,7 @@ def test_completed_messages_are_committed_on_an_interval(make: Make, send: Send,
 
 
 def test_commit_of_all_completes_what_is_in_hand(make: Make, send: Send, kafka: MockKafka) -> None:
-    """commit() says that everything handed out is handled; not what was judged ahead and is not handed out."""
+    """commit() says that everything handed out is handled; not messages judged ahead and not handed out."""
     send("a", "b", "c", "d")
     consumer = make("orders", config=BY_USER)
     poll_some(consumer, 2)
@@ -82,7 +82,7 @@ def test_commit_of_a_message_completes_up_to_it(make: Make, send: Send, kafka: M
 
 
 def test_commit_of_offsets_completes_below_them(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Offsets are "the next one"; one beyond what was handed out goes no further than that."""
+    """Offsets are "the next one"; one beyond the messages handed out goes no further than those."""
     send("a", "b", "c", "d")
     consumer = make("orders", config=BY_USER)
     consumer.consume(3, PATIENCE_S)
@@ -97,7 +97,7 @@ def test_commit_of_offsets_completes_below_them(make: Make, send: Send, kafka: M
 def test_a_commit_completes_what_came_behind_a_released_message(
     make: Make, send: Send, *, named: bool
 ) -> None:
-    """The commit stops at the released one, but what was handled behind it is remembered."""
+    """The commit stops at the released one, but messages handled behind it are remembered."""
     send("a", "b", "c")
     config = {"enable.auto.commit": False}
     consumer = make("orders", config=config)
@@ -162,7 +162,7 @@ def test_commit_takes_a_message_or_offsets(make: Make, send: Send) -> None:
 
 
 def test_a_commit_never_goes_back(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A late commit of an earlier message leaves what is committed.
+    """A late commit of an earlier message leaves the committed offset.
 
     A group that went back would see all of it again.
     """
@@ -193,7 +193,7 @@ def test_no_commit_passes_an_unfinished_message(make: Make, send: Send, kafka: M
 
 
 def test_stored_offsets_go_with_the_next_commit(make: Make, send: Send, kafka: MockKafka) -> None:
-    """store_offsets completes what was handed out up to a message; the commit on the interval takes it along."""
+    """store_offsets completes messages handed out up to that one; the commit on the interval takes it along."""
     send("a", "b", "c")
     consumer = make("orders")
     batch = consumer.consume(3, PATIENCE_S)
@@ -206,7 +206,7 @@ def test_stored_offsets_go_with_the_next_commit(make: Make, send: Send, kafka: M
 
 
 def test_where_only_the_user_commits_nobody_else_does(make: Make, send: Send, kafka: MockKafka) -> None:
-    """enable.auto.commit=false: neither an interval, nor a revoke, nor close moves what is committed."""
+    """enable.auto.commit=false: neither an interval, nor a revoke, nor close moves the committed offset."""
     send("a", "b", "c")
     consumer = make("orders", config={**BY_USER, "auto.commit.interval.ms": 10})
     poll_some(consumer, 2)
@@ -218,7 +218,7 @@ def test_where_only_the_user_commits_nobody_else_does(make: Make, send: Send, ka
 
 @pytest.mark.parametrize("code", [KafkaError.REBALANCE_IN_PROGRESS, KafkaError.TOPIC_AUTHORIZATION_FAILED])
 def test_a_refused_commit_is_raised_and_repeated(make: Make, send: Send, kafka: MockKafka, code: int) -> None:
-    """A synchronous commit that the broker refuses says so; what it was to commit is not taken for committed."""
+    """A synchronous commit that the broker refuses says so; its offset is not taken for committed."""
     send("a", "b")
     consumer = make("orders", config=BY_USER)
     poll_some(consumer, 1)
@@ -289,7 +289,7 @@ def crash(consumer: DedupConsumer) -> None:
 def test_a_refused_commit_at_the_end_repeats_only_what_the_store_does_not_know(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Close goes on when the broker refuses; the same store recognises what was completed."""
+    """Close goes on when the broker refuses; the same store recognises completed messages."""
     send("a", "b", "c")
     consumer = make("orders")
     poll_some(consumer, 2)
@@ -336,7 +336,7 @@ def test_what_was_gathered_and_not_committed_comes_again(make: Make, send: Send,
 def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow handler's poll listens to the group too: a commit in on_revoke then completes what was handed out."""
+    """A slow handler's poll listens to the group too: a commit in on_revoke then completes the messages handed out."""
     send("a", "b", "c", "d")
     consumer = make("orders", config=BY_USER)
     poll_some(consumer, 2)

@@ -1,6 +1,6 @@
-"""What a commit vouches for.
+"""The messages that a commit vouches for.
 
-At the offset and by the rule it was written for, and above that offset what is completed there.
+At the offset and by the rule it was written for, and above that offset for completed messages.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ HIDDEN_BY: dict[str, tuple[LastId | Lookup, LastId | Lookup]] = {
 
 @pytest.mark.parametrize("changed", HIDDEN_BY)
 def test_nobody_vouches_across_a_strategy_or_a_kind_of_window(make: Make, send: Send, changed: str) -> None:
-    """What went before was judged by the other rule, hidden or handled.
+    """Messages before were judged by the other rule, hidden or handled.
 
     Sent again, all of it is delivered, as unverified.
     """
@@ -191,7 +191,7 @@ def test_what_was_discarded_for_want_of_an_id_was_not_handled(make: Make, send: 
 
 
 def test_what_a_comparison_hid_was_not_handled(make: Make, send: Send) -> None:
-    """`LastId` discards what comes too late; `Lookup` then delivers it when it is sent again."""
+    """`LastId` discards a message that comes too late; `Lookup` then delivers it when it is sent again."""
     last = LastId(id=header("dedup-id"), order=integer(), reorder_depth=0, below_floor="discard")
     send("5", "6")
     with make("orders", dedup=last, store=MemoryStore()) as before:
@@ -297,7 +297,7 @@ def test_thousands_of_completions_travel(make: Make, send: Send) -> None:
 
 
 def test_a_broker_that_takes_no_long_texts_gets_short_ones(make: Make, send: Send, kafka: MockKafka) -> None:
-    """The commit counts all the same; what the text could not say is handled again, and counted."""
+    """The commit counts all the same; completions missing in the text are handled again, and counted."""
     options: dict[str, Any] = {"completion": "explicit", "config": {"auto.commit.interval.ms": 60_000}}
     send(*numbers(0, 10))
     with make("orders", store=MemoryStore(), **options) as first:
@@ -310,7 +310,7 @@ def test_a_broker_that_takes_no_long_texts_gets_short_ones(make: Make, send: Sen
 
 
 def test_the_text_of_another_group_vouches_for_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A script clones a group, offset and text: what only the old group handled is handed out, and hides no copies."""
+    """A script clones a group, offset and text: messages only the old group handled come, and hide no copies."""
     send(*numbers(0, 10))
     with make("orders", store=MemoryStore(), completion="explicit") as first:
         complete_all_but(first, 10, {5})

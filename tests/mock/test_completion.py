@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class HandlerError(Exception):
-    """What a handler raises."""
+    """The error of a handler."""
 
 
 def test_workers_complete_in_any_order_from_any_thread(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What is committed is the contiguous prefix, whatever the order of completions; in the end it is all of it."""
+    """The committed part is the contiguous prefix, whatever the order of completions; in the end it is all of it."""
     send(*map(str, range(300)))
     consumer = make("orders", completion="explicit")
     messages = poll_some(consumer, 300)
@@ -123,7 +123,7 @@ def test_a_twin_waits_for_the_message_in_flight(make: Make, send: Send) -> None:
 
 
 def test_without_an_id_each_message_is_new(make: Make, send: Send) -> None:
-    """By default what bears no ID is delivered and counted; nothing is a twin of it."""
+    """By default a message without an ID is delivered and counted; nothing is a twin of it."""
     send("a", "a")
     consumer = make("orders", dedup=lookup(id="header:other"))
 
@@ -145,7 +145,7 @@ def test_without_an_id_discarded_messages_are_completed(make: Make, send: Send, 
 def test_without_an_id_a_strict_consumer_stops_and_loses_nothing(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """With on_missing_id="fail" what lies before comes.
+    """With on_missing_id="fail" the messages before come.
 
     Then every call says which record it is, and nothing is committed past it.
     """
@@ -218,7 +218,7 @@ def test_observing_hides_nothing_and_counts(make: Make, send: Send, kafka: MockK
 def test_too_many_in_flight_pause_the_partition(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While one message is not completed, what waits behind it is bounded; then the rest comes, and nothing is lost."""
+    """While one message is not completed, waiting messages behind it are bounded; then they come, none lost."""
     monkeypatch.setattr(session, "MOST_WAITING", 50)
     send(*map(str, range(40)))
     consumer = make("orders", completion="explicit", config={"queued.min.messages": 1})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_has_at_most_so_many_messages_and_no_duplicates(make: Make, send: Send) -> None:
-    """A batch is no longer than asked for, and what is left over comes with the next."""
+    """A batch is no longer than asked for, and the rest comes with the next."""
     send("a", "b", "a", "c", "d")
     consumer = make("orders")
 
@@ -124,7 +124,7 @@ def test_batches_span_topics_and_partitions(make: Make, send: Send) -> None:
 
 
 def test_poll_and_consume_may_alternate(make: Make, send: Send) -> None:
-    """What one of them has judged ahead, the other hands out, in order."""
+    """Messages that one of them has judged ahead, the other hands out, in order."""
     send(*"abcdef")
     consumer = make("orders")
 

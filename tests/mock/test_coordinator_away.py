@@ -82,7 +82,7 @@ def test_a_close_without_the_coordinator_is_bounded(
 ) -> None:
     """It ends within some revoke deadlines, not after the session timeout.
 
-    What was completed is in the store and not handled again.
+    Completed messages are in the store and not handled again.
     """
     config = {
         "group.protocol": protocol,

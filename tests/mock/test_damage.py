@@ -27,7 +27,7 @@ IDS = [f"id{number}" for number in range(2_000)]
 def test_a_damaged_store_is_set_aside_and_made_again_from_the_topic(
     make: Make, send: Send, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """What was handled before is not handled again, the log says once what happened, and the evidence is kept."""
+    """Messages handled before are not handled again, the log reports the damage once, and the evidence is kept."""
     send(*IDS)
     first = make("orders", store=tmp_path, recent_marks=500)
     assert values(poll_some(first, len(IDS))) == IDS

@@ -55,7 +55,7 @@ KILLED = """
 def test_a_kill_repeats_what_was_not_written(
     make: Make, send: Send, kafka: MockKafka, tmp_path: Path, durability: str, repeated: list[str]
 ) -> None:
-    """After SIGKILL on the same disk comes again: the message in hand; the last 100 ms; what came since the commit."""
+    """After SIGKILL on the same disk comes again: the message in hand; the last 100 ms; messages since the commit."""
     send(*(f"{number:02}" for number in range(10)))
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), kafka.bootstrap, str(tmp_path), durability],
@@ -91,7 +91,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send, written: list[int]) -> None:
-    """Completed messages are in the store after a commit and not before; then they are what a restart knows."""
+    """Completed messages are in the store after a commit and not before; then a restart knows them."""
     send("a", "b", "c")
     consumer = make("orders", durability="commit", completion="explicit")
     for message in poll_some(consumer, 3):
@@ -105,7 +105,7 @@ def test_with_commit_the_store_is_written_by_the_commit(make: Make, send: Send, 
 def test_with_commit_memory_is_bounded(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, written: list[int]
 ) -> None:
-    """What waits for a commit that does not come is written when it has become too much."""
+    """Marks that wait for a commit that does not come are written when they have become too many."""
     monkeypatch.setattr(fetch_loop, "MOST_UNWRITTEN", 10)
     send(*map(str, range(25)))
     consumer = make("orders", durability="commit", config={"auto.commit.interval.ms": 600_000})

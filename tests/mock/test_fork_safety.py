@@ -30,7 +30,7 @@ CLIENTS = 3
 
 @pytest.fixture(autouse=True)
 def only_own_garbage() -> Iterator[None]:
-    """Collect what other tests left where that may be done, and nothing of this test before its fork."""
+    """Collect the garbage of other tests where that may be done, and nothing of this test before its fork."""
     gc.collect()
     gc.disable()
     yield

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def no_garbage() -> None:
-    """Collect what other tests left where that may be done: clients of theirs may not be taken down in a child."""
+    """Collect the garbage of other tests where that may be done: clients of theirs may not be taken down in a child."""
     gc.collect()
 
 
 def refused(consumer: DedupConsumer, message: Any) -> str:
-    """Call what an application calls; return what was not refused with a word of the fork."""
+    """Call an application's methods; return those not refused with a word of the fork."""
     calls: dict[str, Callable[[], object]] = {
         "poll": lambda: consumer.poll(0),
         "consume": lambda: consumer.consume(1, 0),
@@ -63,7 +63,7 @@ def test_a_child_is_refused_and_its_parent_goes_on(
 ) -> None:
     """Each call says why; closing and taking down do nothing.
 
-    What the child calls completed is not so for the parent.
+    A message completed by the child is not so for the parent.
     """
     send("a", "b")
     # Not by the fixture, which would keep it: the child takes its last reference away.
@@ -126,7 +126,7 @@ def test_a_child_that_ends_as_programs_end_leaves_the_store_alone(
 ) -> None:
     """With the interpreter's own end, in a program of its own.
 
-    The parent goes on, and what it writes afterwards is there.
+    The parent goes on, and its later marks are there.
     """
     send("a", "b")
     program = f"""

@@ -107,7 +107,7 @@ def test_one_that_starts_on_a_full_disk_waits(make: Make, send: Send, disk: Smal
 
 
 def test_a_replay_waits_for_room(make: Make, send: Send) -> None:
-    """A disk that fills up in the middle of a replay stops the replay, not what it knows: no duplicate comes again."""
+    """A disk that fills up in the middle of a replay stops the replay, not its knowledge: no duplicate comes again."""
     ids = [f"id{number}" for number in range(10_000)]
     send(*ids)
     first = make("orders")

@@ -1,4 +1,4 @@
-"""Offsets and messages that the application gives: what is no offset, what is of another consumer, what waits."""
+"""Offsets and messages that the application gives: wrong offsets, those of another consumer, waiting ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that takes connections and answers nothing, or slowly: what the partitions of the others still get."""
+"""A broker that takes connections and answers nothing, or slowly: the messages of the others' partitions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def consumer(two_brokers: MockKafka) -> Iterator[DedupConsumer]:
 
 
 def committed_before(kafka: MockKafka) -> None:
-    """The group has been here: what it completed has to be read again."""
+    """The group has been here: its completions have to be read again."""
     for number in range(1 + HUNG):
         commit_plainly(
             kafka.bootstrap,
@@ -181,7 +181,7 @@ def test_a_lost_offset_that_nobody_answers_for_holds_up_no_others(
 
 
 class Described:
-    """What a broker says of a topic."""
+    """A broker's description of a topic."""
 
     topic_id = "its ID"
 
@@ -243,7 +243,7 @@ def test_a_question_that_fails_is_asked_again_before_the_first_commit(
     monkeypatch.setattr(MetadataRequests, "describe", describe)
     monkeypatch.setattr(Client, "cluster_id", cluster_id)
     send("a", "b")
-    # What a new group commits at once is its first commit.
+    # A commit of a new group made at once is its first.
     assert values(poll_some(make("orders"), 1)) == ["a"]
     now = committed(kafka.bootstrap, "g", "orders")
     metadata = parse_metadata(now.metadata, committed=now.offset)

@@ -29,7 +29,7 @@ STORED = {"enable.auto.offset.store": False, **QUICK}
 
 
 def offset_of(kafka: MockKafka) -> int:
-    """What group "g" has committed of orders[0]."""
+    """The offset that group "g" has committed of orders[0]."""
     return committed(kafka.bootstrap, "g", "orders").offset
 
 
@@ -160,7 +160,7 @@ def test_a_failed_commit_of_hidden_records_is_repeated(make: Make, send: Send, k
 
 
 def test_what_a_seek_jumped_over_is_not_committed(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Hidden records behind the target are not directly behind what the user committed."""
+    """Hidden records behind the target are not directly behind the user's commit."""
     send("a", "b", "c", "a", "a", "d")
     consumer = make("orders", config=BY_USER)
     consumer.commit(message=poll_some(consumer, 1)[0], asynchronous=False)
@@ -200,7 +200,7 @@ def test_offsets_that_are_kept_elsewhere_are_not_overtaken(make: Make, send: Sen
 
 
 def test_a_transactional_loop_is_not_overtaken(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What a transaction commits is not known here: a commit of hidden records below it would set the group back."""
+    """A transaction's commit is not known here: a commit of hidden records below it would set the group back."""
     send("a", "a", "b")
     consumer = make("orders", config=AT_THE_END)
     consumer.commit(message=poll_some(consumer, 1)[0], asynchronous=False)

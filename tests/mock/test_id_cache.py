@@ -23,12 +23,12 @@ def cache(**settings: Any) -> Lookup:
 
 
 def counted(consumer: Any) -> dict[str, int]:
-    """What was said, without what was never said."""
+    """The verdicts given, without those never given."""
     return {kind: count for kind, count in consumer.counters.verdicts.items() if count}
 
 
 def test_topics_have_caches_of_their_own_size(make: Make, send: Send) -> None:
-    """One has a cache of two, the other none; what is off is counted."""
+    """One has a cache of two, the other none; a message of an off cache is counted."""
     consumer = make("orders", "pairs", dedup=cache(id_cache_size=2, addresses={"pairs": 0}))
     send(*"abacab")
     assert values(poll_quiet(consumer)) == ["a", "b", "c", "a", "b"]
@@ -45,7 +45,7 @@ def test_topics_have_caches_of_their_own_size(make: Make, send: Send) -> None:
 def test_what_forgets_replays_nothing_and_doubts_nothing(
     make: Make, send: Send, tmp_path: Path, settings: dict[str, Any], disk: str
 ) -> None:
-    """What was handled does not come again, all else is new, on the same disk or another."""
+    """Handled messages do not come again, all others are new, on the same disk or another."""
     with make("orders", dedup=cache(**settings), store=tmp_path / "same") as consumer:
         send("a", "b", "c")
         assert values(poll_some(consumer, 3)) == ["a", "b", "c"]

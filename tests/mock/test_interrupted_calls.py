@@ -1,4 +1,4 @@
-"""An interruption inside a call that changes what is handed out, and a commit behind it, as in a ``finally``."""
+"""An interruption inside a call that changes the messages in hand, and a commit behind it, as in a ``finally``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAYS: dict[str, tuple[Any, ...]] = {
 def test_a_commit_after_an_interruption_completes_nothing_that_was_never_handed_out(
     make: Make, send: Send, kafka: MockKafka, way: str
 ) -> None:
-    """Wherever it struck: what waited to be handed out can then not be told from what was, and comes again."""
+    """Wherever it struck: waiting messages can then not be told from delivered ones, and come again."""
     send(*map(str, range(6)))
     struck = 0
     for place in range(3, 90, 3):
@@ -75,7 +75,7 @@ def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Se
 
 @pytest.mark.slow
 def test_what_is_handed_out_after_an_interruption_does_not_come_twice(make: Make, send: Send) -> None:
-    """The very next call puts right what is in doubt, however much is ready."""
+    """The very next call puts right the doubtful ones, however much is ready."""
     send(*map(str, range(6)))
     struck = 0
     for place in range(1, 90, 4):

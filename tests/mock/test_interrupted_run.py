@@ -126,8 +126,8 @@ def test_an_interrupted_start_costs_no_message(make: Make, send: Send) -> None:
                 while len(got) < 5:
                     got |= set(values([each for each in [consumer.poll(0.05)] if each is not None]))
         except (Interrupted, TypeError):
-            # The client's constructor calls an interruption a property of the wrong type. What was not completed
-            # comes again.
+            # The client's constructor calls an interruption a property of the wrong type. Messages not completed
+            # come again.
             while len(got) < 5:
                 got |= set(values(poll_some(consumer, 1)))
         struck = interruption.struck

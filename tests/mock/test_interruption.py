@@ -73,9 +73,9 @@ def poll_through(consumer: Any, count: int, calls: int = 400) -> list[Any]:
 def test_an_interruption_costs_no_message(
     *, make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    """Wherever it strikes, what was fetched, judged or on its way to the application comes.
+    """Wherever it strikes, messages fetched, judged or on their way to the application come.
 
-    It is committed in the end.
+    They are committed in the end.
     """
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
     send(*map(str, range(20)))
@@ -379,7 +379,7 @@ def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
 def test_what_was_out_at_an_interruption_is_released(
     *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    """Wherever it strikes, what was in flight comes again, as after a crash.
+    """Wherever it strikes, messages in flight come again, as after a crash.
 
     A completion from before counts as stale.
     """
@@ -407,7 +407,7 @@ def test_what_was_out_at_an_interruption_is_released(
 def test_a_wrong_argument_is_no_interruption(
     *, make: Make, send: Send, count: int, timeout: Any, error: type[Exception]
 ) -> None:
-    """What is in flight stays in flight."""
+    """Messages in flight stay in flight."""
     send("a", "b")
     consumer = make("orders", completion="explicit")
     [first, second] = poll_some(consumer, 2)
@@ -420,7 +420,7 @@ def test_a_wrong_argument_is_no_interruption(
 
 
 def test_an_error_of_a_callback_is_no_interruption(make: Make, send: Send) -> None:
-    """What is in flight stays in flight."""
+    """Messages in flight stay in flight."""
 
     def failing(*_: object) -> None:
         if len(out) == 2 and not raised:

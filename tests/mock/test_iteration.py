@@ -68,7 +68,7 @@ def test_fatal_errors_are_raised(make: Make, send: Send, kafka: MockKafka) -> No
 
 
 def test_other_errors_are_logged(make: Make, send: Send, caplog: pytest.LogCaptureFixture) -> None:
-    """What the plain client would hand out as an event is a line in the log, and the loop goes on."""
+    """An event that the plain client would hand out is a line in the log, and the loop goes on."""
     send("a")
     consumer = make("orders", config={"enable.partition.eof": True})
 

@@ -26,12 +26,12 @@ def last_id(**settings: Any) -> LastId:
 
 
 def counted(consumer: Any) -> dict[str, int]:
-    """What was said, without what was never said."""
+    """The verdicts given, without those never given."""
     return {kind: count for kind, count in consumer.counters.verdicts.items() if count}
 
 
 def test_what_is_not_newer_is_a_duplicate(make: Make, send: Send) -> None:
-    """A late one that never came is handed out; what nobody can compare is, and counted."""
+    """A late one that never came is handed out; so is one that nobody can compare, and it is counted."""
     consumer = make("orders", dedup=last_id())
     send("1", "2", "5", "2", "5", "4", "4", "x", "6", "3")
     assert values(poll_quiet(consumer)) == ["1", "2", "5", "4", "x", "6", "3"]
@@ -82,7 +82,7 @@ def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: Send) -> None
 
 
 def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_path: Path) -> None:
-    """A snapshot of a running consumer has the sources; only what came after its cut is replayed."""
+    """A snapshot of a running consumer has the sources; only messages after its cut are replayed."""
     first = make("orders", dedup=last_id(), store=tmp_path / "one")
     send("1", "2", "7")
     assert values(poll_some(first, 3)) == ["1", "2", "7"]
@@ -102,7 +102,7 @@ def test_another_host_takes_over_from_a_snapshot(make: Make, send: Send, tmp_pat
 
 
 def test_a_snapshot_of_lookups_does_not_serve_a_last_id(make: Make, send: Send, tmp_path: Path) -> None:
-    """Marks of IDs say nothing of sources, and what was looked up vouches for nothing that is compared.
+    """Marks of IDs say nothing of sources, and looked-up IDs vouch for nothing that is compared.
 
     All of it is delivered, in doubt.
     """
@@ -121,7 +121,7 @@ def test_a_snapshot_of_lookups_does_not_serve_a_last_id(make: Make, send: Send, 
 
 
 def test_who_seeks_back_gets_it_again(make: Make, send: Send) -> None:
-    """Sources are folded anew for what lies before, so that the verdicts are those of the first time."""
+    """Sources are folded anew for the records before, so that the verdicts are those of the first time."""
     consumer = make("orders", dedup=last_id())
     send("1", "3", "2", "3", "5")
     assert values(poll_quiet(consumer)) == ["1", "3", "2", "5"]
@@ -144,7 +144,7 @@ def test_a_released_message_comes_again_and_its_twin_waits(make: Make, send: Sen
 
 
 def test_observing_hides_nothing(make: Make, send: Send) -> None:
-    """Everything is handed out, and counted as what it is."""
+    """Everything is handed out, and counted by its verdict."""
     consumer = make("orders", dedup=last_id(), mode="observe")
     send("1", "1", "3", "2", "3")
     assert values(poll_quiet(consumer)) == ["1", "1", "3", "2", "3"]
@@ -152,7 +152,7 @@ def test_observing_hides_nothing(make: Make, send: Send) -> None:
 
 
 def test_a_jump_forward_leaves_a_doubt(make: Make, send: Send) -> None:
-    """Of what was left out nobody knows the last ID."""
+    """Nobody knows the last ID of the skipped messages."""
     consumer = make("orders", dedup=last_id())
     send("1", "2", "3")
     assert values(poll_quiet(consumer)) == ["1", "2", "3"]
@@ -191,10 +191,10 @@ def send_pairs(kafka: MockKafka) -> Callable[..., None]:
 def test_where_comparing_tells_nothing_another_id_is_looked_up(
     make: Make, send_pairs: Callable[..., None]
 ) -> None:
-    """Below the floor and of what cannot be read: what was completed is a duplicate, all else is known to be new."""
+    """Below the floor and of unreadable IDs: completed ones are duplicates, all else is known to be new."""
     consumer = make("orders", dedup=with_opinion())
     send_pairs("1 a", "5 b", "9 c", "2 a", "3 d", "x d", "x e", "x e", "9 z")
-    # Below the floor is what lies there when those in flight are over: it waits for them.
+    # Messages are below the floor once those in flight are over: they wait for them.
     assert sorted(values(poll_quiet(consumer))) == ["1 a", "3 d", "5 b", "9 c", "x e"]
     assert counted(consumer) == {"fresh": 5, "duplicate": 4}
 

@@ -53,7 +53,7 @@ def test_a_log_that_has_grown_again_is_noticed(
 ) -> None:
     """The commit is of an epoch that ended before it.
 
-    What the log has instead is handled, and duplicates stay hidden.
+    The log's new records are handled, and duplicates stay hidden.
     """
     send("a", "b", "c")
     with make("orders") as first:
@@ -86,7 +86,7 @@ def test_a_machine_without_a_store_goes_on_where_the_log_parts(
 ) -> None:
     """The broker knows where that is.
 
-    Nothing before it comes again, whatever the policy, and what replaced the rest is handled.
+    Nothing before it comes again, whatever the policy, and the records that replaced the rest are handled.
     """
     send("a", "b", "c")
     kafka.set_leader("orders", 0, 1)

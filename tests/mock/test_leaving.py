@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HandlerError(Exception):
-    """What a handler raises."""
+    """The error of a handler."""
 
 
 def test_an_exception_releases_what_was_in_hand_and_keeps_what_was_asked_past(
@@ -52,7 +52,7 @@ def test_an_exception_releases_the_whole_batch_in_hand(make: Make, send: Send) -
 
 
 def test_leaving_in_order_completes_what_was_in_hand(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A block that ends by itself has handled what it was given."""
+    """A block that ends by itself has handled its messages."""
     send("a", "b", "c")
     with make("orders") as consumer:
         poll_some(consumer, 2)
@@ -73,7 +73,7 @@ def test_close_releases_the_last_hand_out_only(make: Make, send: Send, kafka: Mo
 
 
 def test_close_keeps_a_parked_message_that_was_asked_past(make: Make, send: Send) -> None:
-    """Also what came outside its batch counts as asked past: here one that was released once."""
+    """Also a message that came outside its batch counts as asked past: here one that was released once."""
     send("a", "b", "c")
     consumer = make("orders")
     first = poll_some(consumer, 1)[0]
@@ -107,7 +107,7 @@ def test_with_explicit_completion_only_what_was_completed_is_kept(make: Make, se
 def test_a_failing_close_does_not_hide_the_exception_that_led_to_it(
     make: Make, send: Send, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handler's exception leaves the block; what close has to say goes to the log."""
+    """The handler's exception leaves the block; an error of close goes to the log."""
     send("a")
 
     def fail() -> None:

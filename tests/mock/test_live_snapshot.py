@@ -45,7 +45,7 @@ def test_another_host_takes_over_from_a_snapshot_of_a_running_consumer(
 
 
 def test_a_store_restored_from_it_goes_on_where_the_group_is(make: Make, send: Send, tmp_path: Path) -> None:
-    """A store that `dedup restore` makes of it is the consumer's own: what came after the cut is replayed, no more."""
+    """A store that `dedup restore` makes of it is the consumer's own: messages after the cut are replayed, no more."""
     first = make("orders", store=tmp_path / "one")
     send("a", "b")
     assert values(poll_some(first, 2)) == ["a", "b"]
@@ -67,7 +67,7 @@ def test_a_store_restored_from_it_goes_on_where_the_group_is(make: Make, send: S
 def test_a_consumer_takes_a_snapshot_from_an_object_store(
     make: Make, send: Send, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a URL, a consumer without a store fetches what it needs, and replays only what came after."""
+    """Given a URL, a consumer without a store fetches its part, and replays only later messages."""
     first = make("orders", store=tmp_path / "one")
     send("a", "b", "c")
     assert values(poll_quiet(first)) == ["a", "b", "c"]

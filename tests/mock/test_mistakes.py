@@ -445,7 +445,7 @@ def test_a_topic_that_is_missing_is_named(make: Make) -> None:
 
 
 def not_called(handle: Callable[[object], object]) -> Callable[[object], object]:
-    """A plain function that hides what the other one is."""
+    """A plain function that hides the kind of the other one."""
     return lambda message: handle(message)  # noqa: PLW0108 (that is the mistake)
 
 
@@ -455,7 +455,7 @@ def wrapped(message: object) -> object:
 
 
 def pair(first: object, second: object) -> object:
-    """What is wrapped."""
+    """The wrapped arguments."""
     return first, second
 
 

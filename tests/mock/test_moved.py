@@ -32,7 +32,7 @@ def poll_until_some_wait(consumer: DedupConsumer, count: int) -> list[str]:
 
 
 def send_beyond_retention(kafka: MockKafka, topic: str, first: int, end: int, *, partition: int = 0) -> None:
-    """Send so much to a partition that the mock broker drops what was there before."""
+    """Send so much to a partition that the mock broker drops the records from before."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 0, "log_level": 0})
     for number in range(first, end):
         headers: dict[str, str | bytes | None] = {"dedup-id": str(number), "pad": "x" * 100_000}
@@ -51,7 +51,7 @@ def listen_until(consumer: DedupConsumer, condition: Any) -> None:
 
 
 def test_a_commit_after_unsubscribe_ends_nothing_unseen(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Only what the application got is committed, not what was ready for it."""
+    """Only messages that the application got are committed, not those ready for it."""
     send(*numbers(0, 20))
     consumer = make("orders", config=BY_COMMIT)
     got = poll_until_some_wait(consumer, 3)
@@ -151,14 +151,14 @@ def first_left(consumer: DedupConsumer) -> int:
 
 
 def lasting(consumer: DedupConsumer) -> list[str]:
-    """What the logs of both partitions still have, of 110 messages each."""
+    """The records that the logs of both partitions still have, of 110 messages each."""
     lows = [Consumer.get_watermark_offsets(consumer, each, timeout=PATIENCE_S)[0] for each in PAIRS]
     assert all(10 < low < 100 for low in lows)
     return [number for low in lows for number in numbers(low, 110)]
 
 
 def test_a_stopped_partition_can_be_moved(stopped: DedupConsumer) -> None:
-    """A seek while the news of the stop waits behind other messages is what counts; no error, and no reset after it."""
+    """A seek while the news of the stop waits behind other messages counts; no error, and no reset after it."""
     first_left(stopped)
     stopped.seek(TopicPartition("orders", 0, 105))
     assert values(poll_quiet(stopped)) == numbers(105, 110)
@@ -174,7 +174,7 @@ def test_a_stopped_partition_can_be_paused(stopped: DedupConsumer) -> None:
 
 
 def test_an_interruption_does_not_forget_that_a_partition_stopped(stopped: DedupConsumer) -> None:
-    """What an interrupted poll dropped of the client's news is found out again."""
+    """News of the client that an interrupted poll dropped is found out again."""
     low = first_left(stopped)
     inside.interrupt(stopped)
     assert values(poll_quiet(stopped))[-(110 - low) :] == numbers(low, 110)
@@ -239,7 +239,7 @@ def test_two_partitions_that_stopped_are_both_read_on(both_stopped: DedupConsume
 def test_a_partition_that_reads_again_counts_as_stopped_no_more(
     both_stopped: DedupConsumer, send: Send
 ) -> None:
-    """Whatever news of it came meanwhile: what a pause drops of it is read again."""
+    """Whatever news of it came meanwhile: messages that a pause drops are read again."""
     got = both_read_on(both_stopped) + values(poll_quiet(both_stopped))
     for partition in range(2):
         send(*numbers(110, 115), topic="pairs", partition=partition)
@@ -257,7 +257,7 @@ def test_what_is_read_again_beside_a_stopped_partition_comes_once(
 ) -> None:
     """The eager protocol has all partitions assigned anew for one that stopped.
 
-    What was fetched of the others does not count twice.
+    Fetched messages of the others do not count twice.
     """
     send(*numbers(0, 10), topic="pairs", partition=0)
     consumer = make("pairs")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make
 
 _TIMES_TO_BE_FAST = 100
-"""Python makes a call fast after some times; a fast one looks less at what it gets."""
+"""Python makes a call fast after some times; a fast one looks less at its arguments."""
 _PRODUCER, _FLUSH_MS = 0, 10_000
 _END, _TOPIC, _VALUE, _HEADERS = 0, 1, 4, 10
 

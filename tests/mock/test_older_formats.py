@@ -1,6 +1,6 @@
-"""What an earlier version left behind, a store and the text of a commit.
+"""The remains of an earlier version, a store and the text of a commit.
 
-It vouches for nothing, and nothing is lost by it.
+They vouch for nothing, and nothing is lost by them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_what_a_dead_process_left_is_sent_again_as_it_was(
                 timestamp=1_700_000_000_000 + number if number % 2 else 0,
             )  # fmt: skip
         producer.persist()
-        # What a SIGKILL leaves: nobody tidies up.
+        # As SIGKILL leaves it: nobody tidies up.
         shutil.copytree(tmp_path / "outbox", tmp_path / "killed")
         kafka.set_broker_up()
         assert producer.flush() == 0
@@ -241,7 +241,7 @@ def test_a_message_that_is_too_large_stays_until_it_is_taken(
 def test_what_is_refused_goes_where_the_user_says(
     kafka: MockKafka, tmp_path: Path, *, answer: bool | None, left: int
 ) -> None:
-    """The broker's no is given to on_refused, with the message; what that took need not be kept."""
+    """The broker's no is given to on_refused, with the message; a message that it took need not be kept."""
     asked: list[Any] = []
 
     def on_refused(error: KafkaError, message: Message) -> bool | None:
@@ -305,7 +305,7 @@ def test_too_many_at_once_are_refused_as_by_the_plain_client(kafka: MockKafka, t
 def test_more_than_the_client_and_the_memory_hold_goes_through_in_order(
     kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What finds no room waits on disk, and is read again from there."""
+    """A message that finds no room waits on disk, and is read again from there."""
     monkeypatch.setattr("dedup_sdk.producer._pipeline.MOST_READY", 50)
     monkeypatch.setattr("dedup_sdk.producer._pipeline.READ_ROWS", 7)
     kafka.set_broker_down()
@@ -426,7 +426,7 @@ def test_nothing_is_purged(kafka: MockKafka, tmp_path: Path) -> None:
 def test_a_client_that_failed_for_good_sends_nothing_more_and_loses_nothing(
     kafka: MockKafka, tmp_path: Path
 ) -> None:
-    """Flush() and produce() raise the client's error, neither hangs, and the next producer sends what is left."""
+    """Flush() and produce() raise the client's error, neither hangs, and the next producer sends the rest."""
     told: list[KafkaError] = []
     kafka.push_errors("Produce", KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, 1)
     producer = make_producer(kafka.bootstrap, tmp_path / "outbox", close_timeout=0)

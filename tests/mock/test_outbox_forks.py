@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def no_garbage() -> None:
-    """Collect what other tests left where that may be done: clients of theirs may not be taken down in a child."""
+    """Collect the garbage of other tests where that may be done: clients of theirs may not be taken down in a child."""
     gc.collect()
 
 
 def tried(producer: DedupProducer) -> str:
-    """What a child is told; it must send nothing."""
+    """The errors that a child gets; it must send nothing."""
     told = []
     for call in (
         lambda: producer.produce("orders", b"child"),
@@ -54,7 +54,7 @@ def test_a_child_is_refused_and_its_parent_goes_on(kafka: MockKafka, tmp_path: P
         told = "failed"
         try:
             told = tried(producer)
-            # All that an interpreter does at its end with what nobody needs any more.
+            # All that an interpreter does at its end with objects nobody needs any more.
             del producer
             gc.collect()
         finally:
@@ -78,7 +78,7 @@ def test_a_child_is_refused_and_its_parent_goes_on(kafka: MockKafka, tmp_path: P
 def test_a_child_that_ends_as_programs_end_leaves_the_outbox_alone(kafka: MockKafka, tmp_path: Path) -> None:
     """With the interpreter's own end, in a program of its own.
 
-    What the parent persists afterwards is still there when it is killed.
+    A message that the parent persists afterwards is still there when it is killed.
     """
     program = f"""
 import os, sys

@@ -67,7 +67,7 @@ def wrong(folder: Path, log: list[Seen], persisted: set[bytes], handled: Counter
 
 
 def finished(kafka: MockKafka, folder: Path, make: Make) -> tuple[list[Seen], Counter[str]]:
-    """Send what is left, and handle what the topic has."""
+    """Send the rest, and handle the topic's messages."""
     with make_producer(kafka.bootstrap, folder) as producer:
         assert producer.flush(PATIENCE_S) == 0
     log = records(kafka.bootstrap, outbox_worker.TOPIC, 2)
@@ -89,7 +89,7 @@ def test_a_killed_producer_loses_nothing_and_doubles_nothing(
     for partition in range(2):
         for key in {each.key for each in log}:
             sent = [int(each.value) for each in log if (each.partition, each.key) == (partition, key)]
-            # What comes again is behind what it is a resend of; of first sights each is beyond those before it.
+            # A resend is behind its original; of first sights each is beyond those before it.
             first_seen = list(dict.fromkeys(sent))
             assert first_seen == sorted(first_seen)
 

@@ -34,7 +34,7 @@ def by_hand(make: Make, **options: Any) -> DedupConsumer:
 
 
 def test_a_handler_that_outlived_its_partition_ends_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
-    """The partition went and came back: what the old handler says does not touch the same record, in flight again."""
+    """The partition went and came back: the old handler's calls do not touch the same record, in flight again."""
     send("a", "b")
     consumer = by_hand(make)
     old = poll_some(consumer, 1)[0]
@@ -55,7 +55,7 @@ def test_a_handler_that_outlived_its_partition_ends_nothing(make: Make, send: Se
 
 
 def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What is completed after the loss is counted as stale, and neither written nor committed."""
+    """A message completed after the loss is counted as stale, and neither written nor committed."""
     send("a", "b")
     consumer = by_hand(make)
     message = poll_some(consumer, 1)[0]
@@ -72,7 +72,7 @@ def test_a_lost_partition_takes_no_marks(make: Make, send: Send, kafka: MockKafk
 
 
 def test_a_message_is_held_until_it_ends_or_its_partition_goes(make: Make, send: Send) -> None:
-    """`holds` is true of what the application has to handle, and of nothing else.
+    """`holds` is true of messages that the application has to handle, and of nothing else.
 
     It is not true of the same record, handed out anew.
     """
@@ -94,7 +94,7 @@ def test_a_message_is_held_until_it_ends_or_its_partition_goes(make: Make, send:
 
 
 def test_what_waits_in_a_queue_is_not_begun_when_its_partition_goes(make: Make, send: Send) -> None:
-    """Workers that ask `holds` before they begin double only what they were in the middle of.
+    """Workers that ask `holds` before they begin double only the messages that they were in the middle of.
 
     See docs/completion.md.
     """
@@ -123,7 +123,7 @@ def test_what_waits_in_a_queue_is_not_begun_when_its_partition_goes(make: Make, 
 def test_a_revoke_ends_at_its_deadline(
     make: Make, send: Send, kafka: MockKafka, caplog: pytest.LogCaptureFixture, deadline_s: float
 ) -> None:
-    """A coordinator that does not answer holds the handing over no longer; what was not committed comes again."""
+    """A coordinator that does not answer holds the handing over no longer; uncommitted messages come again."""
     send("a", "b")
     consumer = by_hand(make, revoke_deadline=deadline_s)
     consumer.complete(poll_some(consumer, 1)[0])

@@ -22,7 +22,7 @@ ORDERS = [TopicPartition("orders", 0)]
 
 
 def test_a_paused_partition_delivers_nothing(make: Make, send: Send) -> None:
-    """Not even what was judged ahead; after resume everything comes, in order, and only once."""
+    """Not even messages judged ahead; after resume everything comes, in order, and only once."""
     send(*"abcdef", "b")
     consumer = make("orders")
     first = poll_some(consumer, 2)
@@ -57,7 +57,7 @@ def test_what_was_fetched_and_not_judged_comes_after_resume(make: Make, send: Se
 
 
 def test_a_pause_of_one_partition_leaves_the_others(make: Make, send: Send) -> None:
-    """What was judged ahead of a paused partition is kept back, that of others is handed out."""
+    """Messages judged ahead of a paused partition are kept back, those of others are handed out."""
     send(*"abc", topic="pairs", partition=0)
     send(*"xyz", topic="pairs", partition=1)
     consumer = make("pairs")
@@ -102,7 +102,7 @@ def test_a_pause_inside_on_assign_stays(make: Make, send: Send) -> None:
 
 
 def test_a_released_message_of_a_paused_partition_waits(make: Make, send: Send) -> None:
-    """Also what is handed back belongs to the partition: it comes with the resume."""
+    """Also a message handed back belongs to the partition: it comes with the resume."""
     send("a", "b")
     consumer = make("orders")
     first = poll_some(consumer, 1)[0]
@@ -118,7 +118,7 @@ def test_a_released_message_of_a_paused_partition_waits(make: Make, send: Send) 
 
 
 def test_leaving_while_paused_releases_what_was_kept_back(make: Make, send: Send) -> None:
-    """What the application never saw comes to the next consumer."""
+    """Messages that the application never saw come to the next consumer."""
     send(*"abcd")
     consumer = make("orders")
     consumer.consume(1, PATIENCE_S)
@@ -130,7 +130,7 @@ def test_leaving_while_paused_releases_what_was_kept_back(make: Make, send: Send
 
 
 def test_a_seek_while_paused_counts_after_resume(make: Make, send: Send) -> None:
-    """What was kept back is forgotten by a seek; the target is what resume delivers."""
+    """A seek forgets the messages kept back; resume delivers from the target."""
     send(*"abcd")
     consumer = make("orders")
     poll_some(consumer, 1)
@@ -143,7 +143,7 @@ def test_a_seek_while_paused_counts_after_resume(make: Make, send: Send) -> None
 
 
 def test_another_thread_may_pause_look_and_complete_while_one_polls(make: Make, send: Send) -> None:
-    """Each message comes once, whoever is in the middle of what; nothing is raised in either thread."""
+    """Each message comes once, whatever each is in the middle of; nothing is raised in either thread."""
     sent = [[f"{partition}-{number}" for number in range(1000)] for partition in (0, 1)]
     for partition, ids in enumerate(sent):
         send(*ids, topic="pairs", partition=partition)
@@ -191,7 +191,7 @@ def test_the_last_word_counts_when_the_client_hears_of_a_pause_late(make: Make, 
 
 
 def test_a_pause_that_was_put_off_does_not_outlive_the_resumption(make: Make, send: Send) -> None:
-    """What was resumed delivers, whenever the client hears of what came before."""
+    """A resumed partition delivers, whenever the client hears of the calls before."""
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 3)
@@ -248,7 +248,7 @@ def test_what_a_pause_drops_in_the_middle_of_a_fetch_comes_again(
 def test_nothing_is_kept_of_a_partition_before_it_is_read_again(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the client fetches behind what was dropped, be it that it did not hear of the pause in time."""
+    """Whatever the client fetches behind dropped messages, be it that it did not hear of the pause in time."""
     send(*numbers(0, 20))
     consumer = make("orders")
     poll_some(consumer, 20)

@@ -59,7 +59,7 @@ def test_poll_returns_in_time_while_duplicates_keep_coming(make: Make, send: Sen
 
 
 def test_error_events_pass_untouched_and_in_their_place(make: Make, send: Send) -> None:
-    """What is no message comes as the plain client would give it, after the messages before it, and only once."""
+    """An event that is no message comes as from the plain client, after the messages before it, and only once."""
     send("a", "a", "b")
     consumer = make("orders", config={"enable.partition.eof": True})
 

@@ -48,22 +48,22 @@ def known_to_the_group(make: Make, send: Send) -> None:
 
 
 def assign_same(consumer: Any, _: Any) -> None:
-    """A callback that takes what goes again."""
+    """A callback that takes the partitions that go again."""
     consumer.assign([ORDERS])
 
 
 def assign_others(consumer: Any, _: Any) -> None:
-    """A callback that takes others for what goes."""
+    """A callback that takes others for those that go."""
     consumer.assign([PAIRS])
 
 
 def unassign(consumer: Any, _: Any) -> None:
-    """A callback that does what is done anyway."""
+    """A callback that unassigns, as happens anyway."""
     consumer.unassign()
 
 
 def seek_back(consumer: Any, _: Any) -> None:
-    """A callback that moves what goes: that is no reason to keep it."""
+    """A callback that moves partitions that go: that is no reason to keep it."""
     consumer.seek(TopicPartition("orders", 0, 1))
 
 
@@ -92,9 +92,9 @@ WAYS = pytest.mark.parametrize(
 def test_a_callback_may_assign_when_partitions_are_lost(
     make: Make, send: Send, kafka: MockKafka, way: Callable[[Any, Any], None], comes: str, name: str
 ) -> None:
-    """What the callback assigned is read, what was lost is neither written nor committed.
+    """Partitions that the callback assigned are read, lost ones are neither written nor committed.
 
-    Its completed part is known as before.
+    Their completed part is known as before.
     """
     known_to_the_group(make, send)
     send(*"abcd")
@@ -112,13 +112,13 @@ def test_a_callback_may_assign_when_partitions_are_lost(
     assert consumer.counters.stale == len(held)
 
 
-# Less than the revoke deadline, within which a client that keeps what nobody takes back would close.
+# Less than the revoke deadline, within which a client that keeps partitions that nobody takes back would close.
 @pytest.mark.timeout(55)
 @WAYS
 def test_a_callback_may_assign_when_partitions_are_revoked(
     make: Make, send: Send, kafka: MockKafka, way: Callable[[Any, Any], None], comes: str
 ) -> None:
-    """What the callback assigned stays when the partitions that go are given back, also where it is the same."""
+    """The callback's assignment stays when the partitions that go are given back, also where it is the same."""
     known_to_the_group(make, send)
     send(*"abcd")
     consumer, gone = make(completion="explicit"), Callback(way)
@@ -138,7 +138,7 @@ def test_a_callback_may_assign_when_partitions_are_revoked(
 def test_a_callback_may_assign_while_the_consumer_closes(
     make: Make, send: Send, kafka: MockKafka, way: Callable[[Any, Any], None]
 ) -> None:
-    """What it assigns is not taken, and what was completed is committed."""
+    """Its assignment is not taken, and completed messages are committed."""
     send(*"abcd")
     consumer, gone = make(), Callback(way)
     consumer.subscribe(["orders"], on_revoke=gone)
@@ -152,7 +152,7 @@ def test_a_callback_may_assign_while_the_consumer_closes(
 def test_handlers_of_lost_partitions_are_not_waited_for(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A callback that assigns does not wait for them either: what they did is not written any more."""
+    """A callback that assigns does not wait for them either: their completions are not written any more."""
     known_to_the_group(make, send)
     send("a")
     consumer, gone, go_on = make(), Callback(assign_others), threading.Event()
@@ -185,7 +185,7 @@ def test_handlers_of_lost_partitions_are_not_waited_for(
 def test_a_subscription_takes_over_what_was_assigned_by_hand(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """The group assigns the very partition: it goes on behind what is completed, each message comes once."""
+    """The group assigns the very partition: it goes on behind completed messages, each message comes once."""
     send(*"abcd")
     consumer, came = make(), Callback(lambda *_: None)
     consumer.assign([ORDERS])
@@ -201,7 +201,7 @@ def test_a_subscription_takes_over_what_was_assigned_by_hand(
 
 
 def test_what_was_in_hand_comes_again_from_the_group(make: Make, send: Send) -> None:
-    """Nobody completed it; to complete it now, by what was handed out before, ends nothing."""
+    """Nobody completed it; to complete it now, by a message handed out before, ends nothing."""
     send(*"abcd")
     consumer, came = make(completion="explicit"), Callback(lambda *_: None)
     consumer.assign([ORDERS])
@@ -221,7 +221,7 @@ def test_what_was_in_hand_comes_again_from_the_group(make: Make, send: Send) -> 
 def test_a_group_takes_the_place_of_what_was_assigned_by_hand(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """What is ready of it is handed out no more, what is completed is committed, and its store is closed.
+    """Ready messages of it are handed out no more, completed ones are committed, and its store is closed.
 
     Another member may have it.
     """
@@ -231,7 +231,7 @@ def test_a_group_takes_the_place_of_what_was_assigned_by_hand(
     got = values(poll_some(consumer, 3))
     consumer.subscribe(["pairs"], on_assign=came)
     while not came.calls:
-        # A slow handler: what is ready lasts.
+        # A slow handler: ready messages last.
         got += values([message for message in [consumer.poll(0.05)] if message is not None])
         sleep(0.05)
     assert len(got) < 500
@@ -282,7 +282,7 @@ def by_unsubscribing(consumer: DedupConsumer, _: MockKafka) -> None:
 def test_what_was_assigned_by_hand_goes_with_what_the_group_assigned(
     make: Make, send: Send, kafka: MockKafka, how: Callable[[DedupConsumer, MockKafka], object]
 ) -> None:
-    """The eager protocol takes everything away: what was assigned meanwhile is given back too."""
+    """The eager protocol takes everything away: partitions assigned meanwhile are given back too."""
     known_to_the_group(make, send)
     send(*numbers(0, 20))
     consumer = make("orders")
@@ -300,7 +300,7 @@ def test_what_was_assigned_by_hand_goes_with_what_the_group_assigned(
 
 
 def test_a_rebalance_gives_again_what_was_let_go_by_hand(make: Make, send: Send, kafka: MockKafka) -> None:
-    """Between the two nothing comes; afterwards all but what was completed."""
+    """Between the two nothing comes; afterwards all but completed messages."""
     send(*"abcd")
     consumer = make("orders", completion="explicit")
     consumer.complete(poll_some(consumer, 2)[0])
@@ -353,7 +353,7 @@ def let_one_go(consumer: DedupConsumer) -> None:
 def test_a_change_that_the_client_refuses_costs_no_message(
     make: Make, send: Send, change: Callable[[DedupConsumer], None], protocol: str
 ) -> None:
-    """The group's protocol does not allow it: the assignment stays, and is read on from what is completed."""
+    """The group's protocol does not allow it: the assignment stays, and is read on from the completed part."""
     send(*"abcd")
     consumer = make("orders", config={"partition.assignment.strategy": protocol}, completion="explicit")
     consumer.complete(poll_some(consumer, 2)[0])

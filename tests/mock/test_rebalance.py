@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A handler that outlives the group's patience: the event comes, then on_lost; what was in hand comes again."""
+    """A handler that outlives the group's patience: the event comes, then on_lost; messages in hand come again."""
     lost: list[list[TopicPartition]] = []
     send("a", "b")
     config = {"max.poll.interval.ms": 2000, "auto.commit.interval.ms": 600_000}

@@ -1,4 +1,4 @@
-"""What the log and the observers say of partitions that come, come up to date, and go."""
+"""The lines of the log and the events for partitions that come, come up to date, and go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lines(caplog: pytest.LogCaptureFixture, *first_words: str) -> list[str]:
 def test_one_partition_that_waits_does_not_silence_the_others(
     make: Make, send: Send, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says what came, then what delivers and what does not yet, and at last how each of them went."""
+    """The log names partitions that came, then which deliver and which do not yet, and at last how each went."""
     send("a", topic="pairs")
     send("b", topic="pairs", partition=1)
     owner = make(store=RocksStore(tmp_path))

@@ -90,7 +90,7 @@ def redrive(kafka: MockKafka, *options: str, source: str = "g.dead-letters") -> 
 def test_the_command_sends_all_and_goes_on_where_it_ended(
     make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing without --execute; each run takes what the ones before did not, and --again starts over."""
+    """Nothing without --execute; each run takes those that earlier ones did not, and --again starts over."""
     send("a", "b", partition=1, topic="pairs")
     send("c", partition=0, topic="pairs")
     dead_letter(make, "a", "b", "c", topic="pairs")
@@ -139,7 +139,7 @@ def test_a_position_beyond_the_end_of_the_topic_is_that_of_an_older_topic(
 def test_the_command_sends_to_another_topic(
     make: Make, send: Send, kafka: MockKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --to; what is no dead letter is left, and counted."""
+    """With --to; other messages are left, and counted."""
     kafka.create_topic("orders.retry")
     send("a")
     dead_letter(make, "a")

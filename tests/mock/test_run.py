@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Handled:
-    """A handler that notes what it was given, and how many run at the same time."""
+    """A handler that notes its messages, and how many run at the same time."""
 
     def __init__(self, work: Callable[[], object] = lambda: None) -> None:
         self.values: list[str] = []
@@ -202,7 +202,7 @@ def test_twins_wait_for_the_handler(make: Make, send: Send) -> None:
 def test_stop_waits_for_what_is_running_and_hands_back_the_rest(make: Make, send: Send) -> None:
     """After stop() the running handlers come to their end and count.
 
-    What no handler was called for comes again, in order.
+    Messages no handler was called for come again, in order.
     """
     send(*map(str, range(20)))
     consumer = make("orders")
@@ -238,7 +238,7 @@ def test_what_was_handed_back_is_not_completed_with_its_batch(
 
 
 def test_a_run_may_follow_another(make: Make, send: Send) -> None:
-    """What one run left the next one handles."""
+    """Messages that one run left the next one handles."""
     send(*map(str, range(10)))
     consumer = make("orders")
     handled = Handled()
@@ -255,7 +255,7 @@ def test_a_run_may_follow_another(make: Make, send: Send) -> None:
 def test_what_came_before_a_run_ends_by_the_offsets_after_it(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """Also what had been released and handed out again.
+    """Also a message that had been released and handed out again.
 
     A commit completes it, and does not stand before it for ever.
     """
@@ -273,7 +273,7 @@ def test_what_came_before_a_run_ends_by_the_offsets_after_it(
 
 
 def test_what_a_run_hands_back_is_not_ended_by_offsets(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What the application had released, and released again before the run, waits in the run's queue.
+    """A message that the application had released, and released again before the run, waits in the run's queue.
 
     A commit passes neither.
     """

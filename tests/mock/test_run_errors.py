@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {"wait_initial": 0.01, "wait_max": 0.02}
 
 
 class HandlerError(Exception):
-    """What a handler raises."""
+    """The error of a handler."""
 
 
 class Failing:
@@ -46,7 +46,7 @@ class Failing:
 
 
 def test_by_default_the_first_error_ends_the_run(make: Make, send: Send) -> None:
-    """The handler's own exception comes out of run(), and its message comes again, before what comes after it."""
+    """The handler's own exception comes out of run(), and its message comes again, before the later ones."""
     send("a", "b", "c", "d")
     consumer = make("orders")
     handler = Failing(b=1)
@@ -78,7 +78,7 @@ def test_what_follows_a_failure_in_its_line_does_not_overtake_it(make: Make, kaf
 
 
 def test_a_failed_message_is_retried(make: Make, send: Send) -> None:
-    """The handler is called again until it succeeds; its twin stays a duplicate, what has another key goes on."""
+    """The handler is called again until it succeeds; its twin stays a duplicate, another key goes on."""
     send("a", "b", "a", "c")
     handler = Failing(a=3)
     consumer = make("orders")
@@ -173,7 +173,7 @@ def test_a_dead_letter_says_everything(make: Make, send: Send, kafka: MockKafka)
 
 
 def test_an_error_that_cannot_tell_itself_is_dead_lettered(make: Make, send: Send, kafka: MockKafka) -> None:
-    """An exception whose text raises is given up like any other, and does not hold up what comes after its message."""
+    """An exception whose text raises is given up like any other, and does not hold up messages after its own."""
 
     class BrokenError(Exception):
         def __str__(self) -> str:
@@ -281,7 +281,7 @@ def test_without_the_package_for_retries_one_line_says_so(
 
 
 def test_a_store_that_fails_ends_the_run(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of the key store comes out of run(); what was handled is neither handled again nor forgotten."""
+    """An error of the key store comes out of run(); handled messages are neither handled again nor forgotten."""
     send("a", "b")
     consumer = make("orders")
     run_all(consumer, Failing())
@@ -303,7 +303,7 @@ def test_a_store_that_fails_ends_the_run(make: Make, send: Send, monkeypatch: py
 def test_a_damaged_store_does_not_end_the_run(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A damaged store is opened anew beside the run: nothing is lost, and only what was with a handler comes again."""
+    """A damaged store is opened anew beside the run: nothing is lost, and only messages with a handler come again."""
     send(*map(str, range(20)))
     consumer = make("orders")
     damaged: list[MemoryPartition] = []

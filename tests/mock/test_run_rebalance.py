@@ -42,7 +42,7 @@ class Run:
 
 @pytest.fixture
 def going(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """What is set when the first partitions begin to go."""
+    """An event that is set when the first partitions begin to go."""
     going, give_back = threading.Event(), AssignmentApi.give_back
 
     def noted(assignment: AssignmentApi, partitions: list[TopicPartition]) -> None:
@@ -55,7 +55,7 @@ def going(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_a_partition_that_goes_waits_for_its_handlers(make: Make, send: Send, going: threading.Event) -> None:
-    """What is running when the group takes a partition away is completed and committed.
+    """A message in a handler when the group takes its partition away is completed and committed.
 
     Its next owner does not see it.
     """
@@ -174,7 +174,7 @@ def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send
 
 
 def test_a_lost_partition_is_neither_waited_for_nor_written(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What a handler does after its partition was lost leaves no trace in store or commits."""
+    """A handler's work after its partition was lost leaves no trace in store or commits."""
     send("a")
     consumer = make()
     busy, go_on = threading.Event(), threading.Event()
@@ -203,7 +203,7 @@ def test_a_lost_partition_is_neither_waited_for_nor_written(make: Make, send: Se
 
 
 def test_a_seek_hands_out_again_what_no_handler_had(make: Make, send: Send) -> None:
-    """A handler may move the consumer: what waited for a worker is read again from there."""
+    """A handler may move the consumer: messages that waited for a worker are read again from there."""
     send(*map(str, range(6)))
     consumer = make("orders")
     handled: list[str] = []
@@ -244,7 +244,7 @@ def test_closing_a_consumer_at_work_ends_its_run(make: Make, send: Send) -> None
 def test_a_handler_that_lets_partitions_go_does_not_wait_for_itself(
     make: Make, send: Send, call: str
 ) -> None:
-    """However long handlers are waited for elsewhere: what is being handled is abandoned, and comes again."""
+    """However long handlers are waited for elsewhere: messages in handlers are abandoned, and come again."""
     send(*"abc")
     consumer = make("orders", revoke_deadline=4 * PATIENCE_S)
     left = threading.Event()

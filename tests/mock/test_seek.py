@@ -20,7 +20,7 @@ def orders(offset: int) -> TopicPartition:
 
 
 def test_position_is_what_was_handed_out(make: Make, send: Send) -> None:
-    """Not what was fetched or judged ahead; hidden duplicates count when there is nothing before them to hand out."""
+    """Not messages fetched or judged ahead; hidden duplicates count when there is nothing before them to hand out."""
     send("a", "b", "b", "c")
     consumer = make("orders")
     assert consumer.position([orders(0)])[0].offset < 0
@@ -34,7 +34,7 @@ def test_position_is_what_was_handed_out(make: Make, send: Send) -> None:
 
 
 def test_a_seek_back_hands_out_again(make: Make, send: Send) -> None:
-    """What was completed comes again with the verdicts of the first time: the first of each ID, and no duplicate."""
+    """Completed messages come again with the verdicts of the first time: the first of each ID, and no duplicate."""
     send("a", "b", "a", "c")
     consumer = make("orders")
     poll_some(consumer, 3)
@@ -65,7 +65,7 @@ def test_a_seek_to_the_message_in_hand_hands_it_out_again(make: Make, send: Send
 
 
 def test_a_seek_forward_begins_the_history_anew(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What was jumped over is not taken for handled, on this machine or another; it is not handed out either."""
+    """Messages jumped over are not taken for handled, on this machine or another; they are not handed out either."""
     send(*"abcdef")
     consumer = make("orders")
     poll_some(consumer, 1)
@@ -82,7 +82,7 @@ def test_a_seek_forward_begins_the_history_anew(make: Make, send: Send, kafka: M
 
 
 def test_a_seek_back_is_recognised_after_a_restart(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What was handed out again and completed is committed, and the next start goes on from there."""
+    """Messages handed out again and completed are committed, and the next start goes on from there."""
     send(*"abcd")
     consumer = make("orders")
     poll_some(consumer, 4)
@@ -137,7 +137,7 @@ def test_a_seek_while_a_partition_recovers_counts(make: Make, send: Send) -> Non
 def test_a_seek_of_a_new_group_is_its_beginning(
     make: Make, send: Send, kafka: MockKafka, target: int
 ) -> None:
-    """Also before the group has committed anything: what is completed from there on is known to the next start."""
+    """Also before the group has committed anything: messages completed from there on are known to the next start."""
     send(*"abcd")
     consumer = make("orders", config={"enable.auto.commit": False})
     while not consumer.partition_statuses:

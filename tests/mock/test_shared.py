@@ -43,7 +43,7 @@ def store() -> Watched:
 def test_a_scope_says_where_an_id_is_one_message(
     make: Make, send: Send, store: Watched, scope: Any, total: int
 ) -> None:
-    """In a partition, in a topic, in a group: what is one message is delivered once, by whoever is first."""
+    """In a partition, in a topic, in a group: one message is delivered once, by whoever is first."""
     send("a", "b", topic="pairs", partition=0)
     send("b", "c", topic="pairs", partition=1)
     send("c", "d", topic="orders")
@@ -81,7 +81,7 @@ def test_what_hides_a_retry_is_in_the_log(
 
 
 def test_a_batch_is_one_question(make: Make, send: Send, store: Watched) -> None:
-    """Of several partitions too; and what this consumer knows itself is not asked."""
+    """Of several partitions too; and IDs that this consumer knows itself are not asked."""
     send(*"abc", topic="pairs", partition=0)
     send(*"def", topic="pairs", partition=1)
     consumer = make("pairs", shared=store)
@@ -133,9 +133,9 @@ def test_what_was_released_elsewhere_is_handled_here(make: Make, send: Send, sto
 
 @pytest.mark.slow
 def test_a_partition_may_stand_still_instead(make: Make, send: Send, store: Watched) -> None:
-    """With ``wait`` nothing overtakes what is in flight elsewhere, also of later batches.
+    """With ``wait`` nothing overtakes a message in flight elsewhere, also of later batches.
 
-    And others get what stands behind it.
+    And others get the messages behind it.
     """
     given = claim_as(store, "b")
     send(*"abc")
@@ -203,7 +203,7 @@ def test_what_is_in_flight_here_is_renewed(make: Make, send: Send, store: Watche
 def test_completed_is_said_before_it_is_committed(
     make: Make, send: Send, store: Watched, kafka: MockKafka
 ) -> None:
-    """A crash in between suppresses what was handled: another consumer without the first one's disk knows it."""
+    """A crash in between suppresses handled messages: another consumer without the first one's disk knows it."""
     send("a", "b")
     consumer = make("orders", shared=Shared(store, scope="global"), config={"enable.auto.commit": False})
     messages = poll_some(consumer, 2)
@@ -231,7 +231,7 @@ def test_a_crash_between_the_two_repeats_nothing(
 def test_a_dead_letter_is_a_duplicate_for_others(
     make: Make, send: Send, store: Watched, letters: str
 ) -> None:
-    """The shared memory has what was dead-lettered like what was handled; its copy here is a duplicate, too."""
+    """The shared memory has dead-lettered messages like handled ones; a copy here is a duplicate, too."""
     send("a", "a", "b")
     consumer = make("orders", shared=Shared(store, scope="global"))
 
@@ -249,7 +249,7 @@ def test_a_dead_letter_is_a_duplicate_for_others(
 def test_an_outage_delivers_and_is_counted(
     make: Make, send: Send, store: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As unverified; the store is not asked for each batch, and told of what was completed when it is back."""
+    """As unverified; the store is not asked for each batch, and told of completed messages when it is back."""
     store.away = True
     send("a", "b")
     consumer = make("orders", shared=Shared(store, scope="global"))
@@ -337,7 +337,7 @@ def test_what_is_owed_is_told_at_the_end(
 
 
 def test_what_is_owed_is_bounded(make: Make, send: Send, store: Watched) -> None:
-    """An outage of days does not fill the memory; what is given up is counted."""
+    """An outage of days does not fill the memory; completions given up are counted."""
     consumer = make("orders", shared=Shared(store, scope="global"))
     claims = claims_of(consumer)
     claims.acks.pending = {number.to_bytes(16): PendingAck(0, 0, WINDOW_MS) for number in range(MAX_PENDING)}
@@ -423,7 +423,7 @@ def test_what_does_not_go_with_it_is_refused(make: Make, options: dict[str, Any]
     ],
 )
 def test_careless_settings_are_refused(settings: dict[str, Any], text: str) -> None:
-    """In one line that says what to give."""
+    """In one line that names the values to give."""
     with pytest.raises(ConfigurationError, match=text) as caught:
         Shared(MemoryClaimStore(), **settings)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""How long a consumer keeps what it has claimed in a shared memory, and what becomes of what it loses."""
+"""How long a consumer keeps its claims in a shared memory, and the fate of claims that it loses."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_two_living_consumers_handle_each_message_once(
 ) -> None:
     """Two groups divide the work.
 
-    While one handler is slow, the other group asks all the time for what lies behind it.
+    While one handler is slow, the other group asks all the time for the messages behind it.
     """
     names = [f"id-{number}" for number in range(50)]
     send(*names, topic="pairs", partition=1)
@@ -184,7 +184,7 @@ def test_in_order_what_lies_behind_it_waits_too(make: Make, send: Send, store: W
 
 
 def test_what_waits_apart_is_taken_back_too(make: Make, send: Send, store: Watched, clock: Clock) -> None:
-    """What was released, and what is kept aside for a pause."""
+    """Messages that were released, and those kept aside for a pause."""
     consumer = make("orders", shared=ClockedShared(store, scope="global", clock=clock), completion="explicit")
     first = take_first(consumer, send, *"abc")
     consumer.release(first)
@@ -342,7 +342,7 @@ def test_only_partitions_with_claims_are_renewed(make: Make, send: Send, store: 
 
 
 def test_the_thread_ends_with_its_consumer(store: Watched) -> None:
-    """Also where nobody closes it: what it has claimed must not be kept from others by a thread that nobody knows."""
+    """Also where nobody closes it: its claims must not be kept from others by a thread that nobody knows."""
     closed, _ = claims_for(store)
     left, _ = claims_for(store)
     others = set(threading.enumerate())

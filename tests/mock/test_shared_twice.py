@@ -1,4 +1,4 @@
-"""What a consumer holds in a shared memory, where the same ID, or the same partition, comes a second time."""
+"""The claims of a consumer in a shared memory, where the same ID, or the same partition, comes a second time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_partition_that_begins_anew_within_a_batch_keeps_no_claims(
 def test_an_interrupted_completion_leaves_no_id_with_nobody(
     make: Make, send: Send, store: MemoryClaimStore
 ) -> None:
-    """Ctrl-C in the middle of it: the ID in another partition is a duplicate, and does not wait for what nobody has."""
+    """Ctrl-C in the middle: the ID in another partition is a duplicate, and waits for no claim that nobody has."""
     send("a", topic="pairs", partition=0)
     consumer = make("pairs", shared=Shared(store, scope="global"))
     poll_some(consumer, 1)
@@ -92,7 +92,7 @@ def test_an_older_mark_does_not_complete_a_claim(
 ) -> None:
     """An ID comes again out of its window.
 
-    What is remembered is the later record, once it is completed, and not the earlier one.
+    The later record is remembered, once it is completed, and not the earlier one.
     """
     old_ms = int(time.time() * 1000) - 100_000
     complete_as(store, "x", claim_as(store, "x"), old_ms)
@@ -159,7 +159,7 @@ def test_what_was_claimed_without_hearing_of_it_is_in_flight_in_other_partitions
 
 
 def test_no_two_consumers_have_one_name(make: Make, store: MemoryClaimStore) -> None:
-    """Also in one process: by its name alone each completes what it has claimed."""
+    """Also in one process: by its name alone each completes its own claims."""
     claims = [claims_of(make("orders", shared=store)) for _ in range(2)]
     assert len({each.acks.owner for each in claims}) == 2
 

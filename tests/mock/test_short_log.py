@@ -40,24 +40,24 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(reader: TailReader, start: int, end: int) -> list[int]:
-    """The offsets of what a replay reads."""
+    """The offsets that a replay reads."""
     return [offset for piece in reader.slices(start, end, SPEC) if piece for offset in piece.offsets]
 
 
 def test_a_replay_ends_where_the_log_does(reader: TailReader, send: Send) -> None:
-    """It does not wait for what nobody will write."""
+    """It does not wait for records that nobody will write."""
     send("a", "b", "c")
     assert read(reader, 0, BEYOND) == [0, 1, 2]
 
 
 def test_a_replay_beyond_the_end_of_the_log_ends(reader: TailReader, send: Send) -> None:
-    """The log was cut back behind what is read next: the client says that the offset is out of range."""
+    """The log was cut back behind the next read: the client says that the offset is out of range."""
     send("a", "b", "c")
     assert read(reader, BEYOND - 2, BEYOND) == []
 
 
 def test_the_newest_timestamp_is_that_of_what_is_left(reader: TailReader, send: Send) -> None:
-    """Where the window begins is looked for in what the log still has."""
+    """Where the window begins is looked for in the rest of the log."""
     before_ms = int(time.time() * 1000) - 1
     send("a", "b", "c")
     newest_ms: list[int | None] = []
@@ -73,7 +73,7 @@ def test_the_newest_timestamp_is_that_of_what_is_left(reader: TailReader, send: 
 def test_a_log_that_only_seems_to_end_is_waited_for(
     reader: TailReader, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker's word counts, and not that nothing more came: what it has is read."""
+    """The broker's word counts, and not that nothing more came: its records are read."""
     send("a", "b", "c")
     monkeypatch.setattr(TailReader, "bounds", lambda _: (0, BEYOND))
     pieces = reader.slices(0, 4, SPEC)

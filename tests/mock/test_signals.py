@@ -59,7 +59,7 @@ class Nuisance:
 
 def test_signals_at_any_time_cost_no_message(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handler that raises again and again, wherever the program happens to be: joining, recovering, judging."""
-    # Python swallows what is raised in a collection or a finaliser; the hook it tells could be interrupted, too.
+    # Python swallows errors of a collection or a finaliser; the hook it tells could be interrupted, too.
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     sent = [f"{number:04}" for number in range(3000)]
     send(*sent)

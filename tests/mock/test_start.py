@@ -1,4 +1,4 @@
-"""Where a partition starts, and what is committed when its reading moves."""
+"""Where a partition starts, and the commits when its reading moves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def begin_at(offset: int) -> Any:
 def test_an_offset_set_back_by_the_user_keeps_the_history(
     make: Make, send: Send, kafka: MockKafka, *, same_disk: bool
 ) -> None:
-    """What was handled before it is still known, what comes after it comes again, on any machine."""
+    """Messages handled before it are still known, later ones come again, on any machine."""
     send("a", "b", "c")
     with make("orders") as first:
         poll_some(first, 3)
@@ -66,9 +66,9 @@ def test_an_offset_set_back_by_the_user_keeps_the_history(
 def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
     make: Make, send: Send, kafka: MockKafka, text: str
 ) -> None:
-    """What a mirror brought beside a translated offset vouches for nothing.
+    """The text that a mirror brought beside a translated offset vouches for nothing.
 
-    What came before is unverified, not new, not seen.
+    Earlier messages are unverified, not new, not seen.
     """
     send(*map(str, range(50)))
     commit_plainly(kafka.bootstrap, "g", "orders", 50, metadata=text)
@@ -83,7 +83,7 @@ def test_a_text_that_was_copied_from_another_cluster_is_not_believed(
 
 
 def test_a_text_without_a_log_is_believed_and_gets_one(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What was committed before commits named their log stays good.
+    """A commit made before commits named their log stays good.
 
     The next commit names it, and another host believes it.
     """
@@ -118,7 +118,7 @@ def test_an_offset_counted_from_the_end_is_where_it_lies(
 
 
 def test_an_offset_that_is_no_place_is_refused(make: Make, send: Send) -> None:
-    """It is not taken for something else: poll says what is wrong."""
+    """It is not taken for something else: poll names the error."""
     send("a")
     consumer = make()
     consumer.subscribe(["orders"], on_assign=begin_at(-5))
@@ -154,7 +154,7 @@ def test_commits_that_expired_do_not_make_the_history_complete(
 def test_a_commit_that_was_never_answered_is_no_commit(
     make: Make, send: Send, kafka: MockKafka, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Whoever waits for the answer sends again what an asynchronous commit has only asked for."""
+    """Whoever waits for the answer sends again the offset that an asynchronous commit only asked for."""
     send("a", "b", "c")
     consumer = make("orders")
     poll_some(consumer, 2)
@@ -181,7 +181,7 @@ def test_a_commit_that_was_never_answered_is_no_commit(
 
 
 def test_a_recovery_that_takes_too_long_is_given_up(make: Make, send: Send) -> None:
-    """The partition starts all the same: what was not read again is in doubt, delivered and counted."""
+    """The partition starts all the same: messages not read again are in doubt, delivered and counted."""
     send("a", "b", "c")
     with make("orders") as first:
         poll_some(first, 3)

@@ -1,4 +1,4 @@
-"""What a consumer says of its partitions: what each does, and what stands in its way."""
+"""A consumer's status of its partitions: the state of each, and its hindrance."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_offsets_that_go_elsewhere_are_said(
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, bool],
 ) -> None:
-    """A loop that never completes hears of it once, with what to do, before the partition is paused.
+    """A loop that never completes hears of it once, with the remedy, before the partition is paused.
 
     Doing that ends it.
     """
@@ -148,7 +148,7 @@ def test_completing_by_asking_for_more_is_never_uncompleted(
 def test_group_metadata_for_a_transaction_comes_with_a_warning(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A transactional loop gets what the plain client gives, and hears once what completes."""
+    """A transactional loop gets the plain client's messages, and hears once which call completes."""
     consumer = make("orders")
     assert type(consumer.consumer_group_metadata()) is type(consumer.consumer_group_metadata())
     assert len([line for line in caplog.messages if "store_offsets() when the transaction" in line]) == 1

@@ -1,6 +1,6 @@
 """``enable.auto.offset.store=false``.
 
-What is handled is said by ``store_offsets``, as in the plain client's careful loop.
+``store_offsets`` says which messages are handled, as in the plain client's careful loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER = 3_600_000
 
 
 def offset_of(kafka: MockKafka) -> int:
-    """What group "g" has committed of orders[0]."""
+    """The offset that group "g" has committed of orders[0]."""
     return committed(kafka.bootstrap, "g", "orders").offset
 
 
@@ -50,7 +50,7 @@ def test_leaving_the_block_in_order_completes_nothing_unsaid(make: Make, send: S
 
 
 def test_stored_offsets_are_committed_on_the_interval(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What is stored is committed without a call, up to there and no further, and its twins are duplicates then."""
+    """Stored offsets are committed without a call, up to there and no further, and its twins are duplicates then."""
     send("a", "b", "c", "a")
     consumer = make("orders", config=STORED)
     first = poll_some(consumer, 3)

@@ -1,4 +1,4 @@
-"""Several threads at one consumer: what they may do at once, and what is refused."""
+"""Several threads at one consumer: the calls that they may make at once, and those refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Busybody:
 
 
 def toggle(consumer: Any) -> None:
-    """Pause and resume everything; what is not ours yet is the client's error."""
+    """Pause and resume everything; a partition not ours yet is the client's error."""
     with contextlib.suppress(KafkaException):
         consumer.pause(ALL)
         consumer.resume(ALL)
@@ -98,7 +98,7 @@ def test_a_pause_by_another_thread_is_a_pause(make: Make, send: Send) -> None:
 
 
 def test_two_loops_at_once_are_refused(make: Make, send: Send) -> None:
-    """A second thread that asks for messages gets an error that says what to do; the first one goes on."""
+    """A second thread that asks for messages gets an error with the remedy; the first one goes on."""
     consumer, polling = make(), threading.Event()
     consumer.subscribe(["orders"], on_assign=lambda *_: polling.set())
     errors: list[RuntimeError] = []
@@ -149,7 +149,7 @@ def test_what_is_completed_after_its_release_does_not_come(make: Make, send: Sen
 
 
 def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
-    """What ends while a seek lets go of it is no error of the run: it comes again."""
+    """A message that ends while a seek lets go of it is no error of the run: it comes again."""
     send(*(f"id-{number}" for number in range(8)))
     consumer = make("orders")
     seen: list[str] = []
@@ -254,7 +254,7 @@ def test_two_loops_that_refuse_each_other_get_on(make: Make, send: Send) -> None
     handled = list[str]()
 
     def ask(timeout_s: float) -> None:
-        # Either thread is refused while the other is inside; one that gets in handles what it gets.
+        # Either thread is refused while the other is inside; one that gets in handles its messages.
         with contextlib.suppress(RuntimeError):
             handled.extend(values(consumer.consume(10, timeout_s)))
 

@@ -39,7 +39,7 @@ def test_a_message_that_its_handler_released_comes_once(make: Make, send: Send) 
 def test_a_message_that_its_handler_released_takes_no_other_along(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """What is committed is what was given out."""
+    """The commit covers the messages given out."""
     send(*"abc")
     consumer = make("orders")
     fail_once(consumer)
@@ -51,7 +51,7 @@ def test_a_message_that_its_handler_released_takes_no_other_along(
 
 
 def test_a_message_that_its_handler_released_is_tried_again_once(make: Make, send: Send) -> None:
-    """Its end is what the handler returns or raises: the release is counted, and changes nothing."""
+    """Its end is the handler's return or error: the release is counted, and changes nothing."""
     send(*"abc")
     consumer = make("orders")
     calls: list[str] = []

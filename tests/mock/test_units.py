@@ -1,4 +1,4 @@
-"""The consumer with units: what is handed out when, what a crash repeats, and what is remembered.
+"""The consumer with units: the time of delivery, the messages that a crash repeats, and the marks.
 
 Records are written as in `tests.support.sending_units`.
 """
@@ -37,7 +37,7 @@ def send(kafka: MockKafka) -> SendUnits:
 
 
 def committed(consumer: DedupConsumer) -> int:
-    """What the group has committed of "orders"."""
+    """The offset that the group has committed of "orders"."""
     return consumer.committed([TopicPartition("orders", 0)])[0].offset
 
 
@@ -48,7 +48,7 @@ def kill(consumer: DedupConsumer) -> None:
 
 
 def test_a_unit_is_handed_out_when_it_is_whole(make: Make, send: SendUnits) -> None:
-    """Record by record, in the order of the log; what lies between is not held up."""
+    """Record by record, in the order of the log; records between are not held up."""
     consumer = make("orders", dedup=units())
     send("x/U", "a", "/U")
     assert values(poll_some(consumer, 1)) == ["a"]
@@ -62,7 +62,7 @@ def test_a_unit_is_handed_out_when_it_is_whole(make: Make, send: SendUnits) -> N
 
 
 def test_one_duplicate_hides_the_unit(make: Make, send: SendUnits) -> None:
-    """None of it is handed out, and what was new in it is not remembered."""
+    """None of it is handed out, and its new records are not remembered."""
     consumer = make("orders", dedup=units())
     send("a", "x/U", "a/U", "/U.", "x", "a/V:2", "z/V:2", "z")
     assert values(poll_quiet(consumer)) == ["a", "x", "z"]
@@ -70,7 +70,7 @@ def test_one_duplicate_hides_the_unit(make: Make, send: SendUnits) -> None:
 
 
 def test_members_have_a_verdict_each(make: Make, send: SendUnits) -> None:
-    """With ``members`` only what is a duplicate by itself is hidden; the rest comes when all of it has come."""
+    """With ``members`` only records that are duplicates are hidden; the rest comes when all of it has come."""
     consumer = make("orders", dedup=units(unit_mode="members"))
     send("a", "x/U", "a/U")
     assert values(poll_quiet(consumer)) == ["a"]
@@ -107,7 +107,7 @@ def test_units_by_iteration_and_by_workers(make: Make, send: SendUnits) -> None:
 def test_a_crash_in_a_unit_brings_it_again_whole(make: Make, send: SendUnits) -> None:
     """Both in the middle of receiving it and in the middle of handling it.
 
-    What was over beside it does not come again.
+    Messages over beside it do not come again.
     """
     first = make("orders", dedup=units(), completion="explicit")
     send("x/U", "a")
@@ -158,7 +158,7 @@ store=store, completion="explicit",
 def test_a_backlog_that_is_read_again_gives_nothing_twice(
     make: Make, send: SendUnits, kafka: MockKafka, tmp_path: Path
 ) -> None:
-    """HornetQ's paging: what waits in us when we are killed (a unit, twins, retries) comes again, and only that."""
+    """HornetQ's paging: messages waiting in us at a kill (a unit, twins, retries) comes again, and only that."""
     send("a", "b", "x/U", "a", "c", "y/V", "b", "d")
     ended = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), kafka.bootstrap, str(tmp_path)],
@@ -187,13 +187,13 @@ def test_a_unit_that_does_not_become_whole_is_delivered_unverified(make: Make, s
     told = consumer.committed([TopicPartition("orders", 0)])[0]
     metadata = parse_metadata(told.metadata, committed=told.offset)
     assert told.offset == 7
-    # What the log tells of it is not what was handled: nobody folds it.
+    # The log's records of it are not the handled ones: nobody folds them.
     assert metadata is not None
     assert (metadata.low, metadata.complete) == (7, False)
 
 
 def test_a_partition_that_begins_inside_a_unit(make: Make, send: SendUnits) -> None:
-    """It does not wait for what it never gets."""
+    """It does not wait for records that it never gets."""
     send("x/U:2", "y/U", "a")
     consumer = make(dedup=units(SOON_S))
     consumer.assign([TopicPartition("orders", 0, 1)])
@@ -264,7 +264,7 @@ def test_a_member_that_is_dead_lettered(make: Make, send: SendUnits) -> None:
 
 
 def test_a_lost_disk_is_made_up_for_by_the_topic(make: Make, send: SendUnits) -> None:
-    """The replay judges units as they were: rejected ones leave nothing of what was new in them."""
+    """The replay judges units as they were: rejected ones leave nothing of their new records."""
     with make("orders", dedup=units(), store=MemoryStore()) as consumer:
         send("a", "x/U", "a/U.", "p/V", "b", "q/V.")
         assert values(poll_some(consumer, 4)) == ["a", "p/V", "b", "q/V."]
@@ -289,7 +289,7 @@ def test_a_paused_partition_waits_for_its_unit(make: Make, send: SendUnits) -> N
 
 
 def test_a_seek_to_the_message_in_hand_passes_no_open_unit(make: Make, send: SendUnits) -> None:
-    """The usual way to try again: what waits below it for its unit was never handed out, and comes all the same."""
+    """The usual way to try again: records that wait below it for their unit were never handed out, and come yet."""
     consumer = make("orders", dedup=units())
     send("w", "x/U", "a")
     assert values(poll_some(consumer, 2)) == ["w", "a"]
@@ -314,7 +314,7 @@ def test_a_seek_to_a_member_in_hand_goes_back_to_the_beginning_of_its_unit(
 
 
 def test_a_seek_into_a_unit_that_is_over_goes_back_to_its_beginning(make: Make, send: SendUnits) -> None:
-    """Its rest would be waited for in vain; what overlaps it comes whole, too, with the verdicts of the first time."""
+    """Its rest would not come; an overlapping unit comes whole, too, with the verdicts of the first time."""
     consumer = make("orders", dedup=units())
     send("w", "x/U:2", "p/V:2", "y/U", "b", "q/V", "c")
     assert len(poll_some(consumer, 7)) == 7

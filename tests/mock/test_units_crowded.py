@@ -60,7 +60,7 @@ def crowded(**settings: Any) -> Lookup:
 
 
 def committed(consumer: DedupConsumer) -> int:
-    """What the group has committed of "orders"."""
+    """The offset that the group has committed of "orders"."""
     return consumer.committed([TopicPartition("orders", 0)])[0].offset
 
 
@@ -70,7 +70,7 @@ def looked_at(consumer: DedupConsumer, end: int) -> bool:
 
 
 def poll_for(consumer: DedupConsumer, wanted: Iterable[str]) -> list[str]:
-    """Poll, and complete what comes, until all that is wanted has come; return what came."""
+    """Poll, and complete messages, until all that is wanted has come; return the values."""
     got: list[str] = []
     missing, until = {*wanted}, time.monotonic() + PATIENCE_S
     while missing:
@@ -86,9 +86,9 @@ def poll_for(consumer: DedupConsumer, wanted: Iterable[str]) -> list[str]:
 def crowd_out(
     consumer: DedupConsumer, send: SendUnits, wanted: Iterable[str], topic: str = "orders", partition: int = 0
 ) -> list[str]:
-    """Send more than there is room for behind what is open, until that has come, too; return what came.
+    """Send more than there is room for behind the open unit, until that has come, too; return the values.
 
-    The first hundred records and what is open have room, however they are fetched.
+    The first hundred records and the open unit have room, however they are fetched.
     """
     send(*numbers(100, 200), topic=topic, partition=partition)
     got = poll_for(consumer, ["199"])
@@ -97,7 +97,7 @@ def crowd_out(
 
 
 def coming(consumer: DedupConsumer) -> Iterator[Any]:
-    """Yield what comes, until nothing is left to complete."""
+    """Yield messages, until nothing is left to complete."""
     until = time.monotonic() + PATIENCE_S
     while progress(consumer) != (len(OPEN) + 201, 0):
         assert time.monotonic() < until, "some of it does not come"
@@ -107,7 +107,7 @@ def coming(consumer: DedupConsumer) -> Iterator[Any]:
 
 
 def polled(consumer: DedupConsumer, take: Callable[[str], None]) -> None:
-    """Take what comes by a loop that polls."""
+    """Take messages by a loop that polls."""
     for message in coming(consumer):
         take(values([message])[0])
 

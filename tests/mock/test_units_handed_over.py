@@ -47,12 +47,12 @@ def interleaved(random: Random, count: int) -> list[str]:
 
 
 def unit_of(value: str) -> str:
-    """What a record belongs to."""
+    """The unit of a record."""
     return value.partition("/")[2].partition(":")[0] or value
 
 
 def read(consumer: DedupConsumer, count: int) -> list[Any]:
-    """Read the rest of what there is, so many messages a batch."""
+    """Read the rest of the messages, so many messages a batch."""
     got: list[Any] = []
     silent = 0
     while silent < (10 if got else 200):
@@ -107,7 +107,7 @@ def test_a_unit_of_which_the_text_says_one_half_comes_whole(
 
 
 def test_a_unit_that_failed_is_handed_over_by_its_records(make: Make, send: SendUnits) -> None:
-    """What came of it was handled, one by one, above a message that is stuck.
+    """Its messages were handled, one by one, above a message that is stuck.
 
     It does not come again when its time is up once more.
     """

@@ -1,4 +1,4 @@
-"""The time that a unit may take: what lies in the topic is not late for how long it takes to get there."""
+"""The time that a unit may take: records in the topic are not late for how long it takes to get there."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What units go by."""
+    """The clock of units."""
     clock = Clock()
     monkeypatch.setattr(Partition, "now_ms", lambda _self: clock.now_ms())
     return clock

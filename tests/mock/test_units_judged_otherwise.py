@@ -1,6 +1,6 @@
 """A group whose units were judged by another rule than today's.
 
-What it then rejected, and nobody handled, is not taken for handled.
+Records it then rejected, and nobody handled, are not taken for handled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def live(make: Make, send: SendUnits, dedup: Lookup, **settings: Any) -> None:
 
 
 def told_by(kafka: MockKafka) -> CommitMetadata:
-    """What the group's commit says."""
+    """The text of the group's commit."""
     metadata = committed_metadata(kafka.bootstrap, "g", "orders")
     assert metadata is not None
     return metadata
@@ -85,7 +85,7 @@ def test_another_rule_and_a_lost_store(
 
 
 def test_units_where_there_were_none(make: Make, send: SendUnits) -> None:
-    """What single records left is not what units would have: nothing is made up of it."""
+    """The marks of single records are not those of units: nothing is made up of them."""
     with make("orders", store=MemoryStore()) as consumer:
         send("a", "b")
         assert values(poll_some(consumer, 2)) == ["a", "b"]
@@ -98,9 +98,9 @@ def test_units_where_there_were_none(make: Make, send: SendUnits) -> None:
 def test_another_window_over_the_same_store(
     make: Make, send: SendUnits, kafka: MockKafka, tmp_path: Path
 ) -> None:
-    """What was lived is known, and stays.
+    """Records that were lived through are known, and stay so.
 
-    Who has lost it afterwards does not fold what was judged by the other window.
+    Who has lost them afterwards does not fold records judged by the other window.
     """
     live(make, send, units(), store=tmp_path)
     shorter = units(window=Window(days=1))

@@ -27,7 +27,7 @@ def commits_one(make: Make) -> DedupConsumer:
 
 
 def test_a_seek_forward_vouches_for_nothing(make: Make, send: Send) -> None:
-    """What it leaves out is new when it is sent again."""
+    """Messages that it leaves out are new when sent again."""
     send(*"abcdef")
     consumer = make("orders", **VOUCHED)
     poll_some(consumer, 1)
@@ -49,7 +49,7 @@ def test_an_offset_set_at_the_assignment_vouches_for_nothing(make: Make, send: S
 
 
 def test_a_reset_to_the_end_vouches_for_nothing(make: Make, send: Send, kafka: MockKafka) -> None:
-    """What the log had lost, or what is skipped behind it."""
+    """Messages that the log had lost, or that are skipped behind it."""
     send(*"abcdef")
     commits_one(make).close()
     kafka.delete_records("orders", 0, 3)

@@ -55,7 +55,7 @@ def complete_all(consumer: Any, messages: list[Any]) -> None:
 
 
 def test_on_revoke_may_wait_for_threads_that_complete(make: Make, send: Send, kafka: MockKafka) -> None:
-    """A callback that joins the workers sees them end, and what they completed meanwhile is committed."""
+    """A callback that joins the workers sees them end, and their completions of meanwhile are committed."""
     send("a", "b", "c")
     consumer = make(completion="explicit")
     held: list[Any] = []
@@ -95,7 +95,7 @@ def test_a_commit_noted_for_a_partition_that_stays_goes_out_later(
 ) -> None:
     """A callback that is not about the partition ends first.
 
-    Then what was noted is committed, and no more than that.
+    Then noted offsets are committed, and no more than those.
     """
     send("a", "b", "c")
     consumer = make(config={"enable.auto.commit": False})
@@ -145,7 +145,7 @@ def test_on_assign_may_wait_for_threads_that_ask(make: Make, send: Send) -> None
 
 
 def test_what_is_completed_from_on_lost_on_is_stale(make: Make, send: Send, kafka: MockKafka) -> None:
-    """The partition has another owner: its workers end, and what they did is neither written nor committed."""
+    """The partition has another owner: its workers end, and their completions are neither written nor committed."""
     send("a", "b")
     consumer = make(completion="explicit")
     held: list[Any] = []
@@ -204,7 +204,7 @@ def test_a_member_that_leaves_in_a_rebalance_commits_first(
 def test_a_group_that_does_not_settle_is_not_waited_for_long(
     make: Make, send: Send, kafka: MockKafka
 ) -> None:
-    """The revoke deadline bounds it; what was not committed comes again where the disk does not know it."""
+    """The revoke deadline bounds it; uncommitted messages come again where the disk does not know it."""
     send("a", "b", "c")
     consumer = make("orders", revoke_deadline=0.5)
     poll_some(consumer, 3)

@@ -51,5 +51,5 @@ def test_the_newest_timestamp_is_looked_for_further_back(reader: TailReader) -> 
 
 
 def test_without_any_timestamp_there_is_no_newest(reader: TailReader) -> None:
-    """Then everything is folded, instead of what is one window older than nothing."""
+    """Then everything is folded, instead of records one window older than nothing."""
     assert newest(reader, 1) is None

@@ -29,7 +29,7 @@ HISTORIES: dict[str, Callable[[int], str]] = {
     **{name: partial(_live, world) for name, world in WORLDS.items()},
     "last-id": lambda seed: LastIdHistory(seed).run(),
 }
-"""Everything that can be lived through, by name: a seed becomes ``ok`` or what broke."""
+"""Everything that can be lived through, by name: a seed becomes ``ok`` or the broken promise."""
 
 
 def main() -> int:

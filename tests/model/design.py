@@ -36,7 +36,7 @@ class Rules:
 
 
 class Text(NamedTuple):
-    """What stands beside a commit of ``at``.
+    """The text beside a commit of ``at``.
 
     ``done`` is completed above it, and ``witness`` the serial number of its last record.
     """
@@ -97,13 +97,13 @@ class DesignHost:
         self._disk = None
 
     def stop(self, *, killed: bool) -> None:
-        """See `Host`; what was completed is on the disk either way."""
+        """See `Host`; completions are on the disk either way."""
 
     def note_committed(self, offset: int) -> None:
         """See `Host`."""
         self.disk.committed = offset
 
-    # --- what travels with a commit ------------------------------------------------------------------------------
+    # --- the text of a commit ------------------------------------------------------------------------------------
 
     def completed_above(self, offset: int) -> set[int]:
         """See `Host`."""
@@ -115,7 +115,7 @@ class DesignHost:
         """See `Host`."""
         disk = self.disk
         done = self.completed_above(offset)
-        # Nobody believes what ends with a record that cannot be named.
+        # Nobody believes ranges that end with a record that cannot be named.
         while done and max(done) not in disk.serials:
             done.remove(max(done))
         witness = disk.serials[max(done)] if done else None
@@ -223,7 +223,7 @@ class DesignHost:
         disk.done = {offset for offset in disk.done if offset >= at}
 
     def _cut_where_it_is_another(self, disk: _Disk, at: int, end: int) -> None:
-        """Give up what is completed of a log that the broker no longer has."""
+        """Give up the completions of a log that the broker no longer has."""
         if self._rules.a_store_needs_no_witness:
             return
         if disk.high > at and (disk.high > end or self._log[disk.high - 1].serial != disk.witness):
@@ -338,7 +338,7 @@ class DesignHost:
         return [twin]
 
     def _advance(self) -> None:
-        """Move the watermark over what is completed, as far as it was read.
+        """Move the watermark over completed records, as far as they were read.
 
         Until then a record may prove to be another one.
         """

@@ -1,4 +1,4 @@
-"""The real engine as a host: what the Kafka side does with it on assignment, without Kafka."""
+"""The real engine as a host: the Kafka side's work on assignment, without Kafka."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class EngineHost:
         return parse_metadata(text, committed=offset) if isinstance(text, str) else None
 
     def _believed(self, assignment: Assignment) -> CommitMetadata | None:
-        """Return what the commit's text says that is of this rule, and whose witness the log has."""
+        """Return the commit's text if it is of this rule, and the log has its witness."""
         metadata = self._parsed(assignment.commit.text, assignment.commit.offset)
         if metadata is None or metadata.rule != self._rule_digits():
             return None

@@ -21,7 +21,7 @@ _WORLD = World(window=Window(days=1))
 class GroupLife:
     """A cluster of one topic, two disks ("here" and "elsewhere"), and at most one member at a time.
 
-    Every verdict is checked: what is hidden was handled before, or vouched for. ``settings`` are those of every member.
+    Every verdict is checked: a hidden record was handled before, or vouched for. ``settings``: of every member.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -31,7 +31,7 @@ class GroupLife:
         self.handled: dict[int, str] = {}
         """The ID of each record that was handled, by its serial number."""
         self.again: list[int] = []
-        """The offsets of what was handled again."""
+        """The offsets handled again."""
         self.vouched: set[str] = set()
         """IDs that the user says were handled."""
         self.verdicts: dict[int, str] = {}
@@ -58,7 +58,7 @@ class GroupLife:
 
     @property
     def commit(self) -> tuple[int, CommitMetadata | None]:
-        """The committed offset, and what it says beside it."""
+        """The committed offset, and the text beside it."""
         tp = self.broker.committed[GROUP, self.number]
         return tp.offset, parse_metadata(tp.metadata, committed=tp.offset)
 
@@ -88,7 +88,7 @@ class GroupLife:
         )
 
     def handle(self, *, up_to: int | None = None) -> None:
-        """Let the process handle and commit all that there is, or what lies below an offset (without a commit)."""
+        """Let the process handle and commit all that there is, or the records below an offset (without a commit)."""
         for _ in range(_ROUNDS):
             self.member.work()
             if up_to is None:
@@ -111,7 +111,7 @@ class GroupLife:
             self.member.arrive()
 
     def _end(self, below: int) -> None:
-        """Have the handlers of what lies below an offset end."""
+        """Have the handlers of records below an offset end."""
         for message in list(self.member.in_flight):
             serial, offset = int(message.value() or b""), message.offset() or 0
             if offset < below:
@@ -120,7 +120,7 @@ class GroupLife:
                 self.member.end(message, dead=False)
 
     def kill(self) -> None:
-        """End the process without another word; what it asked for and nobody answered is not committed."""
+        """End the process without another word; unanswered commits are not made."""
         self._leave()
         self.member.die()
 

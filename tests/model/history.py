@@ -18,7 +18,7 @@ leaked
 unfounded
     a log was taken for another one, and nobody changed it.
 repeated
-    a host that still has its disk delivered again what it had completed itself.
+    a host that still has its disk delivered again its own completions.
 
 Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`, comparing with the
 last ID in `tests.model.last_id`.
@@ -69,10 +69,10 @@ class History:
         self.commits: list[Commit] = []
         """Those of the group since it was moved last."""
         self.backup: tuple[int, Commit | None] | None = None
-        """Where the log ended, and what was committed, when the broker's disk was copied."""
+        """Where the log ended, and the commit, when the broker's disk was copied."""
         self.restored = False
         self.handed_over: set[int] = set()
-        # What follows goes by serial numbers; ``judged`` are the duplicates, with the ID spec by which they were
+        # The sets below go by serial numbers; ``judged`` are the duplicates, with the ID spec by which they were
         # judged.
         self.handled: list[int] = []
         self.dead: set[int] = set()
@@ -99,7 +99,7 @@ class History:
                 self.poison.add(serial)
 
     def run(self) -> str:
-        """Live through it; return ``ok`` or what went wrong first."""
+        """Live through it; return ``ok`` or the first broken promise."""
         while self.commit is None or self.commit.offset < LOG_LENGTH:
             self._assign()
             for _ in range(self.random.randrange(1, 40)):
@@ -141,7 +141,7 @@ class History:
         self._state(self.commit.offset)
 
     def _state(self, offset: int) -> None:
-        """Commit an offset together with what the host says of it."""
+        """Commit an offset together with the host's text."""
         self.commit = Commit(offset, self.host.text(offset))
         self.commits.append(self.commit)
         self.host.note_committed(offset)
@@ -267,7 +267,7 @@ class History:
             self.commit = None
 
     def _restore(self, end: int, commit: Commit | None) -> None:
-        """Put the broker's disk back to what it was: other records come in place of those that are gone."""
+        """Put the broker's disk back to its backup: other records come in place of those that are gone."""
         if end >= LOG_LENGTH:
             return
         assert self.commit is not None

@@ -1,4 +1,4 @@
-"""What a history asks of a consumer: the design as a model, and the engine, are both one.
+"""The calls of a history on a consumer: the design as a model, and the engine, are both one.
 
 A host has a disk of its own. It is assigned the one partition of the one group, reads, ends records in any order,
 and is killed or stops in order. Offsets are "the next one" where they are watermarks.
@@ -27,7 +27,7 @@ class Row(NamedTuple):
 
 
 class Outcome(Enum):
-    """What a host says of a record."""
+    """A host's verdict on a record."""
 
     FRESH = "delivered"
     DOUBTFUL = "delivered, and marked as in doubt"
@@ -41,7 +41,7 @@ class Outcome(Enum):
 
 
 class Commit(NamedTuple):
-    """What the group's commits say: an offset, and the text that a host wrote beside it (None: there is none)."""
+    """A commit of the group: an offset, and the text that a host wrote beside it (None: there is none)."""
 
     offset: int
     text: object = None
@@ -71,10 +71,10 @@ class Host(Protocol):
         """Everything before it is completed."""
 
     def text(self, offset: int) -> object:
-        """Return what a commit of an offset up to ``high`` says beside it."""
+        """Return the text beside a commit of an offset up to ``high``."""
 
     def completed_above(self, offset: int) -> set[int]:
-        """Return what the group has completed at or above an offset, here or elsewhere."""
+        """Return the offsets that the group completed at or above this one, here or elsewhere."""
 
     def assign(self, assignment: Assignment) -> None:
         """Come up to date."""
@@ -83,16 +83,16 @@ class Host(Protocol):
         """Judge the next record."""
 
     def end(self, offset: int, *, dead: bool) -> list[tuple[int, Outcome]]:
-        """Complete or dead-letter a record; return what was parked and is judged now."""
+        """Complete or dead-letter a record; return parked records that are judged now."""
 
     def release(self, offset: int) -> list[int]:
-        """Hand a record back; return what is offered in its place."""
+        """Hand a record back; return the records offered in its place."""
 
     def jump(self, offset: int) -> None:
         """Go on elsewhere; nothing is in flight."""
 
     def note_committed(self, offset: int) -> None:
-        """Remember what the group has committed."""
+        """Remember the group's commit."""
 
     def stop(self, *, killed: bool) -> None:
         """Let the partition go."""

@@ -39,14 +39,14 @@ class Way:
 
 
 def row_of(way: Way) -> str:
-    """Return the line of the table: what is so where the store is, and what is otherwise elsewhere."""
+    """Return the line of the table: the outcome where the store is, and the differences elsewhere."""
     here, elsewhere = _outcome(way, "here"), _outcome(way, "elsewhere")
     cells = [a if a == b else f"{a}; elsewhere {b}" for a, b in zip(here, elsewhere, strict=True)]
     return f"| {' | '.join([way.name, *cells])} |"
 
 
 def _outcome(way: Way, disk: str) -> list[str]:
-    """Lead a group through it; return what the next commit says, what was handled again, two verdicts, and events.
+    """Lead a group through it; return the next commit's text, the offsets handled again, two verdicts, and events.
 
     The verdicts are those of another record with the ID that was handled at offset 4, and of one with an ID that
     is new.
@@ -83,11 +83,11 @@ def _outcome(way: Way, disk: str) -> list[str]:
     ]
 
 
-# --- what happens ----------------------------------------------------------------------------------------------------
+# --- events ----------------------------------------------------------------------------------------------------------
 
 
 def nothing(life: GroupLife) -> None:
-    """The next start finds what the last one left."""
+    """The next start finds the state that the last one left."""
 
 
 def crash(life: GroupLife) -> None:
@@ -150,7 +150,7 @@ def overtaken(life: GroupLife) -> None:
 
 
 def shortened(life: GroupLife) -> None:
-    """Retention takes what the group has handled up to offset 8."""
+    """Retention takes handled records up to offset 8."""
     life.log.delete_before(8)
 
 

@@ -47,7 +47,7 @@ _LIVES = 60
 
 
 def take_any_snapshot(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot is taken also where its cut lies beyond what the group has committed.
+    """A snapshot is taken also where its cut lies beyond the group's commit.
 
     Up to there it counts as completed.
     """
@@ -91,7 +91,7 @@ def take_an_equal_offset_for_a_sighting(patch: pytest.MonkeyPatch) -> None:
 
 
 def mark_before_completion(patch: pytest.MonkeyPatch) -> None:
-    """What is handed out is written down as completed."""
+    """A record handed out is written down as completed."""
     admit = Partition.admit
 
     def eager(self: Partition, *arguments: Any, **named: Any) -> list[Chunk]:
@@ -148,7 +148,7 @@ def do_not_refresh(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_raise_low(patch: pytest.MonkeyPatch) -> None:
-    """What the group jumped over counts as processed."""
+    """Records jumped over count as processed."""
 
     def planned(stored: Any, *, low: int, **others: Any) -> Any:
         return plan_start(stored, low=low if stored is None else min(low, stored.low), **others)
@@ -166,7 +166,7 @@ def do_without_metadata(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "start_plan", planned)
 
 
-# --- what travels with a commit
+# --- the text of a commit
 # -----------------------------------------------------------------------------------------
 
 
@@ -184,7 +184,7 @@ def believe_texts_anywhere(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_any_rule(patch: pytest.MonkeyPatch) -> None:
-    """What was hidden by another ID spec counts as handled by this one."""
+    """Records hidden by another ID spec count as handled by this one."""
 
     def believed(self: EngineHost, assignment: Any) -> CommitMetadata | None:
         found = self._parsed(assignment.commit.text, assignment.commit.offset)
@@ -194,12 +194,12 @@ def believe_any_rule(patch: pytest.MonkeyPatch) -> None:
 
 
 def say_nothing_above_the_commit(patch: pytest.MonkeyPatch) -> None:
-    """What is completed above the commit does not travel."""
+    """Completions above the commit do not travel."""
     patch.setattr(Partition, "tell_completed", lambda *_: None)
 
 
 def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
-    """What a text tells is hidden when it is read, and not remembered."""
+    """Records told by a text are hidden when read, and not remembered."""
     hide = Partition._hide_reported
 
     def forgetful(self: Partition, chunk: Chunk, rows: list[int]) -> None:
@@ -215,7 +215,7 @@ def leave_no_mark_of_what_is_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def pass_what_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
-    """What a text tells counts as completed before it is read."""
+    """Records told by a text count as completed before they are read."""
     tell = Flight.report_completed
 
     def passing(self: Flight, ranges: Any, *more: Any) -> None:
@@ -245,7 +245,7 @@ _WORLDS: dict[frozenset[str], tuple[str, Callable[[pytest.MonkeyPatch], None]]] 
     frozenset({"low_never_rises"}): ("operators", never_raise_low),
     frozenset({"metadata_is_optional"}): ("operators", do_without_metadata),
 }
-"""The broken rules that worlds show, with the world and what is done to the code.
+"""The broken rules that worlds show, with the world and the change of the code.
 
 Completion is one write in the code, the mark and
 the watermark: that makes a mark before completion harm by itself."""
@@ -289,7 +289,7 @@ def test_snapshots_neither_lose_nor_leak(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rules", _WORLDS, ids="+".join)
 def test_a_broken_rule_harms_a_world(rules: frozenset[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code that breaks it does what the world's oracle names."""
+    """The code that breaks it does the harm that the world's oracle names."""
     name, breaking = _WORLDS[rules]
     breaking(monkeypatch)
     assert any(Life(WORLDS[name], seed).run() != "ok" for seed in range(_LIVES))

@@ -1,4 +1,4 @@
-"""Logs that are cut at the worst moment, and grow again: what came instead is handled."""
+"""Logs that are cut at the worst moment, and grow again: the new records are handled."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def step_until(member: Member, high: int) -> None:
 def test_nothing_of_a_log_that_was_cut_during_a_replay_outlives_it(
     group: Group, folded: int, end: str
 ) -> None:
-    """Whatever ends the replay, its store does not hold what nobody handled for handled."""
+    """Whatever ends the replay, its store does not hold unhandled records for handled."""
     disk = Disk(MemoryStore)
     member = group.member(disk)
     member.take(0)
@@ -146,7 +146,7 @@ def test_a_coordinator_that_does_not_answer_at_first_hides_no_cut(group: Group) 
 
 
 def test_a_log_that_is_short_while_a_partition_recovers_and_grows_then(group: Group) -> None:
-    """An offset that was out of range for a moment is read from with the epoch of what lies before it."""
+    """An offset that was out of range for a moment is read from with the epoch of the record before it."""
     group.broker.logs[0].truncate(CUT_AT)
     member = group.member(group.disk)
     member.take(0)

@@ -21,16 +21,16 @@ _CATCHING = 500
 def test_no_history_breaks_a_promise() -> None:
     """Nothing is lost; nothing is doubled inside the depth, nor doubted without a reason.
 
-    What is rebuilt is what was lived.
+    The rebuilt state is the lived one.
     """
     assert Counter(LastIdHistory(seed).run() for seed in range(FIRST, FIRST + SEEDS)) == {"ok": SEEDS}
 
 
-# --- broken variants: what a host does --------------------------------------------------------------------------------
+# --- broken variants: of a host ---------------------------------------------------------------------------------------
 
 
 class CommitsThePosition(LastIdHost):
-    """What was read is committed, done or not."""
+    """Records read are committed, done or not."""
 
     @property
     def to_commit(self) -> int:
@@ -50,7 +50,7 @@ class MarksAtAccept(LastIdHost):
 
 
 class MarksPastGaps(LastIdHost):
-    """The mark moves with completion, past what is not completed yet."""
+    """The mark moves with completion, past uncompleted records."""
 
     def _complete(self, offset: int, row: Sent | None) -> None:
         if row is not None:
@@ -70,7 +70,7 @@ class ForgetsTheGapSet(LastIdHost):
 
 
 class ForgetsWhatIsAhead(LastIdHost):
-    """Of what is completed above the watermark only the offsets are written down."""
+    """Of records completed above the watermark only the offsets are written down."""
 
     def write(self) -> None:
         """See `LastIdHost`."""
@@ -80,7 +80,7 @@ class ForgetsWhatIsAhead(LastIdHost):
 
 
 class SkipsTheTail(LastIdHost):
-    """What another member completed counts as known."""
+    """Records that another member completed count as known."""
 
     def _replay(self, store: Store, at: int) -> None:
         store.high = at
@@ -94,7 +94,7 @@ class ClaimsWhatIsGone(LastIdHost):
 
 
 class KeepsSourcesWhenSetBack(LastIdHost):
-    """A group that is set back is judged by what it knew."""
+    """A group that is set back is judged by its old sources."""
 
     def assign(self, beginning: Beginning) -> None:
         """See `LastIdHost`."""
@@ -112,7 +112,7 @@ class MixesTheSources(LastIdHost):
         super().assign(replace(beginning, log=mixed))
 
 
-# --- broken variants: what the rule says ------------------------------------------------------------------------------
+# --- broken variants: of the rule -------------------------------------------------------------------------------------
 
 
 class NotNewerIsADuplicate(LastIdRule):
@@ -128,7 +128,7 @@ class NotNewerIsADuplicate(LastIdRule):
 
 
 class UncomparableIsADuplicate(LastIdRule):
-    """What the order does not know is not delivered."""
+    """An ID unknown to the order is not delivered."""
 
     def delivers(self, answer: Answer) -> bool:
         """See `LastIdRule`."""

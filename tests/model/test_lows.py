@@ -44,7 +44,7 @@ def test_the_page_has_rows_of_the_table() -> None:
 
 @pytest.mark.parametrize(("way", "row"), [*zip(WAYS, _ROWS, strict=False)], ids=[way.name for way in WAYS])
 def test_a_way_ends_as_the_table_says(way: Way, row: str) -> None:
-    """Where the history begins, what comes again, what is known, and what is told.
+    """Where the history begins, the records that come again, the marks known, and the text.
 
     And nothing is lost or hidden wrongly.
     """

@@ -55,7 +55,7 @@ class ClaimsEverything(EngineHost):
 
 @pytest.mark.parametrize("host", [SkipsTheTail, ClaimsEverything])
 def test_a_careless_start_is_caught(host: Callable[[int], EngineHost]) -> None:
-    """The same histories see what an engine does wrong that is brought up to date carelessly.
+    """The same histories see the faults of an engine that is brought up to date carelessly.
 
     See `test_broken_code` for other ways.
     """

@@ -50,7 +50,7 @@ def test_no_world_breaks_a_promise(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["crashes", "rings", "full-disk"])
 def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path) -> None:
-    """The store on a disk keeps what the one in memory keeps."""
+    """The store on a disk keeps the same as the one in memory."""
     numbers = itertools.count()
 
     def make_store() -> RocksStore:
@@ -65,7 +65,7 @@ def test_no_world_breaks_a_promise_on_rocksdb(name: str, tmp_path: Path) -> None
 
 
 def commit_the_position(patch: pytest.MonkeyPatch) -> None:
-    """What was handed out is committed, done or not."""
+    """Records handed out are committed, done or not."""
     completed = commits._completed_prefix
 
     def position(assigned: Any) -> Any:
@@ -77,12 +77,12 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
 
 
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
-    """Recovery reads what the consumer never saw."""
+    """Recovery reads records that the consumer never saw."""
     patch.setattr(ModelClient, "uncommitted", property(lambda _: True, lambda *_: None), raising=False)
 
 
 def mix_the_groups(patch: pytest.MonkeyPatch) -> None:
-    """Groups on one disk share what they remember."""
+    """Groups on one disk share their marks."""
     identity = Deduplicator.identity_of
     patch.setattr(
         Deduplicator, "identity_of", lambda self, *arguments: replace(identity(self, *arguments), group="")
@@ -100,7 +100,7 @@ def never_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
-    """A dead letter leaves no mark: what is sent again is handled again."""
+    """A dead letter leaves no mark: a resend is handled again."""
     complete = Partition.complete
 
     def without(self: Partition, offsets: list[int], **more: Any) -> Any:
@@ -116,7 +116,7 @@ def remember_no_dead_letter(patch: pytest.MonkeyPatch) -> None:
 
 
 def owe_nothing(patch: pytest.MonkeyPatch) -> None:
-    """What a full disk refused is forgotten."""
+    """Marks that a full disk refused are forgotten."""
     choke = Writer._note_disk_full
 
     def forgetful(self: Writer, error: Any) -> None:
@@ -156,7 +156,7 @@ def trust_an_old_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_every_log(patch: pytest.MonkeyPatch) -> None:
-    """What was completed of a log is taken for what the log has now."""
+    """Completions of an old log are taken for those of the new one."""
 
     def believe(start: Any, *_: Any, **__: Any) -> Generator[None, None, Any]:
         yield
@@ -187,7 +187,7 @@ def believe_every_log_and_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
-    """What a source remembers moves when a record is handed out."""
+    """The state of a source moves when a record is handed out."""
     judge = LastMemory.judge
 
     def eager(self: LastMemory, chunk: Any, known: Any) -> None:
@@ -198,7 +198,7 @@ def hand_out_and_forget(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """What cannot be compared leaves its source as it was."""
+    """An uncomparable ID leaves its source as it was."""
     completed = LastRule.completed
 
     def keep(self: LastRule, mark: Any, candidate: Any, **named: Any) -> Any:
@@ -217,12 +217,12 @@ def begin_anew_and_know(patch: pytest.MonkeyPatch) -> None:
 
 
 def overlook_what_is_in_flight(patch: pytest.MonkeyPatch) -> None:
-    """A second opinion knows only what the watermark has passed."""
+    """A second opinion knows only IDs below the watermark."""
     patch.setattr(FallbackIds, "begin", lambda *_: None)
 
 
 def drop_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    """What leaves the disk for its age is not told."""
+    """Marks that leave the disk for their age are not told."""
     expire = MemoryPartition.expire
 
     def silent(self: MemoryPartition, before_ms: int | None, up_to_number: int | None = None) -> None:
@@ -232,7 +232,7 @@ def drop_without_a_word(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    """What a full disk refused is given up, and not missed."""
+    """Marks that a full disk refused are given up, and not missed."""
     patch.setattr(LastMemory, "forget_all", lambda _: None)
 
 

@@ -53,7 +53,7 @@ class Assignment(RuleBasedStateMachine):
         self.seen: list[Assigned] = []
         self.handled: set[int] = set()
         self.delivered: list[int] = []
-        """What is in flight, or was in an epoch that is over."""
+        """Records in flight, now or in an epoch that is over."""
         self.moved = False
         self.restart()
 
@@ -190,7 +190,7 @@ class Assignment(RuleBasedStateMachine):
 
     @invariant()
     def states_are_where_they_may_be(self) -> None:
-        """What is not in hand is over; what is in hand is ours; only an active partition delivers."""
+        """Records not in hand are over; those in hand are ours; only an active partition delivers."""
         held = self.assigned if hasattr(self, "session") else None
         for assigned in getattr(self, "seen", ()):
             assert (assigned.state in OURS) == (assigned is held)

@@ -77,7 +77,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        """What is completed is committed."""
+        """Completed records are committed."""
         self.survivor.commit()
 
     @rule(tell_committed=st.booleans())
@@ -92,7 +92,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        """What holds at every moment."""
+        """The invariants hold at every moment."""
         self.survivor.check()
 
     def teardown(self) -> None:

@@ -32,7 +32,7 @@ class NaiveIdCache:
     ids: list[bytes] = field(default_factory=list)
 
     def start(self, size: int, *, persist: bool) -> None:
-        """The broker starts: of what was stored the newest come back, if anything was, and is to be."""
+        """The broker starts: the newest of stored IDs come back, if any were stored, and should be."""
         kept = self.ids if self.persist and persist else []
         self.size, self.persist = size, persist
         self.ids = kept[-size:] if size else []
@@ -95,7 +95,7 @@ def records(batch: list[tuple[str, bytes | None]], ends: dict[str, int]) -> list
 
 
 def delivered(engine: Deduplicator, batch: list[Record]) -> set[tuple[str, int]]:
-    """What the application gets of a batch, which it handles in order, the ones that waited as they come."""
+    """The messages the application gets of a batch, which it handles in order, the ones that waited as they come."""
     ready = [record for record, verdict in zip(batch, engine.admit(batch), strict=True) if verdict.deliver]
     got = set()
     while ready:
@@ -106,9 +106,9 @@ def delivered(engine: Deduplicator, batch: list[Record]) -> set[tuple[str, int]]
 
 
 def lived(store: KeyStore, runs: list[Run]) -> None:
-    """Compare a consumer's lives with the list: what it calls new is delivered, and nothing else is.
+    """Compare a consumer's lives with the list: IDs it calls new are delivered, and no others.
 
-    Where a cache became larger some of that is unverified, because it may have been among what the smaller one forgot.
+    Where a cache became larger some of them are unverified, because the smaller one may have forgotten them.
     """
     caches = {address: NaiveIdCache() for address in ADDRESSES}
     ends = dict.fromkeys(ADDRESSES, 0)

@@ -1,4 +1,4 @@
-"""ID specs against what their words say, written down again in the plainest way."""
+"""ID specs against their meaning, written down again in the plainest way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Records judged as columns, against the same records judged one after the other.
 
-What they are told, and what is saved, is the same.
+Their verdicts, and the saved state, are the same.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Log:
 
     def _next(self, source: str, step: int | None, origin: int, later: int) -> tuple[int, bytes]:
         number = self.last[source] + (step or 0)
-        # What comes late is one record; the source goes on where it was.
+        # A late record is one alone; the source goes on where it was.
         self.last[source] = max(self.last[source], number)
         self.now_ms += 1 if self.calm else later
         id_bytes = self.kind.nth(

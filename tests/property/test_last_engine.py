@@ -1,6 +1,6 @@
 """Engine and store through crashes where IDs are compared.
 
-Nothing is lost, and sources remember what their log says.
+Nothing is lost, and sources agree with their log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def ident_of(sent: Sent) -> str:
 
 
 class Living:
-    """A group's consumer of one partition; the log, and what became of its records, outlive it."""
+    """A group's consumer of one partition; the log, and the fate of its records, outlive it."""
 
     def __init__(self, strategy: LastId, disk: Disk, recent_marks: int) -> None:
         self.strategy = strategy
@@ -51,7 +51,7 @@ class Living:
         self.begin()
 
     def begin(self) -> None:
-        """Open the engine; what is not over comes again."""
+        """Open the engine; records not over come again."""
         self.open.clear()
         self.engine = Deduplicator(self.strategy, keeping(self.recent_marks, self.disk.store()))
         self.admit(self.log)
@@ -76,7 +76,7 @@ class Living:
             if told.kind is VerdictKind.REDELIVERED:
                 assert record.offset in self.ended, f"{record} was never handled"
             elif told.kind is not VerdictKind.PARKED:
-                # What was handled above a gap is handled again.
+                # Records handled above a gap are handled again.
                 self.ended.pop(record.offset, None)
                 self.note(record, told)
             else:
@@ -105,7 +105,7 @@ class Living:
 @pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False], ids=["memory", "rocks"])
 def test_no_life_loses_or_forgets(*, in_memory: bool) -> None:
-    """Through any order of crashes, whatever is dropped was handled, and what is remembered is what the log says."""
+    """Through any order of crashes, whatever is dropped was handled, and the state agrees with the log."""
 
     @settings(max_examples=150 if in_memory else 15, deadline=None)
     @given(
@@ -175,7 +175,7 @@ def _check(living: Living, depth: int, below_floor: str) -> None:
 
 
 def _ask(living: Living, sent: Sent, ident: str) -> Verdict:
-    """Return what is said of a record; nothing of it is to be remembered."""
+    """Return the verdict on a record; nothing of it is to be remembered."""
     living.asked[sent.offset] = ident
     living.log.append(sent)
     living.admit([sent])

@@ -41,7 +41,7 @@ def source_digest(name: str) -> bytes:
 
 @dataclass
 class Driven:
-    """The state of a partition, what its store holds, and what really happened."""
+    """The state of a partition, the marks of its store, and the true history."""
 
     rule: LastRule
     state: PartitionState = field(init=False)
@@ -90,7 +90,7 @@ class Driven:
             self.note(RecordRef(chunk, row))
 
     def note(self, place: RecordRef) -> None:
-        """Keep what a record was told, if it is final."""
+        """Keep the verdict on a record, if it is final."""
         told = place.chunk.verdict(place.row)
         if told.kind is VerdictKind.PARKED:
             return
@@ -99,7 +99,7 @@ class Driven:
             self.ended[place.offset] = "duplicate"
 
     def settle(self, offered: list[RecordRef]) -> None:
-        """Take over what was settled."""
+        """Take over the settled records."""
         for place in [*self.state.flight.settled, *offered]:
             self.note(place)
         self.state.flight.settled = []
@@ -122,14 +122,14 @@ class Driven:
         self.settle(self.state.complete_chunk(place.chunk))
 
     def write(self) -> None:
-        """Make durable what is completed."""
+        """Make completions durable."""
         step = self.state.take_step()
         if step is not None:
             self.steps.append(step.progress)
             self.journal.append(step.marks)
 
     def flush(self) -> None:
-        """Turn the journal into what is looked up."""
+        """Turn the journal into marks to look up."""
         self.write()
         marks = self.state.memory.take_recent(-1, self.find)
         for index in range(marks.count):
@@ -143,7 +143,7 @@ class Driven:
         self.steps, self.journal = [self.state.progress], []
 
     def crash(self) -> list[Sent]:
-        """Open again with what is durable; return what comes again."""
+        """Open again with durable marks; return the records that come again."""
         self.crashed = True
         progress = latest(self.steps) or Progress(low=0, high=0)
         self.state = open_last(
@@ -151,7 +151,7 @@ class Driven:
         )
         again = [sent for sent in self.log if sent.offset >= progress.high]
         for sent in again:
-            # What was handled and not written is handled again.
+            # Records handled and not written are handled again.
             self.ended.pop(sent.offset, None)
             self.told.pop(sent.offset, None)
         return again
@@ -239,7 +239,7 @@ def _check_verdict(driven: Driven, rule: LastIdRule, sent: Sent, expected: Answe
     elif expected is Answer.UNCOVERED:
         assert told == (VerdictKind.UNVERIFIED, "uncovered") or (dropped and before), (sent, told)
     elif expected is Answer.FRESH:
-        # In flight more is known than what a source remembers.
+        # In flight more is known than a source remembers.
         assert told[0] is VerdictKind.FRESH or (dropped and before), (sent, told)
 
 

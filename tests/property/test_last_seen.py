@@ -1,4 +1,4 @@
-"""What a source remembers of its IDs: one by one or at once, in memory or as bytes, it is the same."""
+"""A source's state of its IDs: one by one or at once, in memory or as bytes, it is the same."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_bytes_bring_back_what_is_remembered(
         if other < depth:
             assert after is IdStatus.BELOW
         else:
-            # Bits that reach further know nothing of what lies there, and say so.
+            # Bits that reach further know nothing of IDs there, and say so.
             assert (before, after) == (IdStatus.BELOW, IdStatus.UNSEEN)
             assert again.known is not None
 
@@ -105,7 +105,7 @@ def test_bytes_bring_back_what_is_remembered(
 @settings(deadline=None)
 @given(order=st.sampled_from(ORDERS), depth=st.integers(0, 9), numbers=NUMBERS)
 def test_a_copy_goes_its_own_way(order: Order, depth: int, numbers: list[int]) -> None:
-    """What the one takes the other does not know."""
+    """IDs that the one takes the other does not know."""
     seen = made(order, depth, numbers)
     record = seen.encode()
     seen.copy().take(candidate(order, 2 * 10**18))

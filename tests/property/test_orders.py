@@ -1,4 +1,4 @@
-"""Orders against what an order is, and against readers of others."""
+"""Orders against the laws of an order, and against readers of others."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_order_is_total_within_an_origin(kind: Kind, data: st.DataObject) -> 
 @every_kind
 @given(data=st.data())
 def test_a_batch_is_its_ids_one_by_one(kind: Kind, data: st.DataObject) -> None:
-    """`sort_keys` has what `sort_key` has, for the usual batch and for one with gaps and broken IDs in it."""
+    """`sort_keys` agrees with `sort_key`, for the usual batch and for one with gaps and broken IDs in it."""
     order = kind.order
     ids: list[bytes | None] = list(data.draw(st.lists(kind.ids, max_size=4)))
     assert order.sort_keys(ids) == [order.sort_key(each) for each in ids if each is not None]

@@ -173,7 +173,7 @@ def test_every_row_group_is_dealt_out_once(counts: list[int], parallelism: int) 
 
 
 def options(folder: Path, *columns: str, form: str = "parquet", **more: str) -> ArchiveOptions:
-    """What is said of an archive in a folder."""
+    """The options of an archive in a folder."""
     return ArchiveOptions(
         places=(str(folder),),
         format=form,

@@ -93,7 +93,7 @@ def rows_of(log: Sequence[Record]) -> list[Row]:
 
 
 def only_entry(manifest: Manifest) -> PartitionManifest:
-    """What a manifest says of partition 0."""
+    """A manifest's entry of partition 0."""
     entry = manifest.partition(0)
     assert entry is not None
     return entry
@@ -445,7 +445,7 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
 def test_compared_ids_whose_history_begins_late(comparing: Comparing, data: st.DataObject) -> None:
-    """Where the beginning of the history is gone, the backfill doubts what a replay from there doubts.
+    """Where the beginning of the history is gone, the backfill doubts the same as a replay from there.
 
     It says from when on it knows all.
     """
@@ -472,7 +472,7 @@ MODES = ["all-or-nothing", "members"]
 
 
 def unit_spec(window: Window, mode: Any = "all-or-nothing", repeats: Any = "drop") -> UnitSpec:
-    """What the worlds are given."""
+    """The unit spec of the worlds."""
     return UnitSpec(
         id="header:dedup-id",
         unit="header:dedup-unit",
@@ -496,7 +496,7 @@ def rebuilt_units(
     task_records: int = 7,
     again: Sequence[Entry] = (),
 ) -> PartitionManifest:
-    """Make a snapshot of ``[low, high)``, and return its entry; ``again``: what an archive has a second time."""
+    """Make a snapshot of ``[low, high)``, and return its entry; ``again``: records that an archive has twice."""
     inside = [entry for entry in log if low <= entry.offset < high]
     window = spec.strategy.window_of("t")
     offset_range = OffsetRange(
@@ -522,7 +522,7 @@ def in_world(world: UnitWorld) -> tuple[Memory, Progress]:
 
 
 def told_by_list(events: list[Event], window: Window, **more: Any) -> Memory:
-    """What a list says is remembered."""
+    """The memory by a list of events."""
     told = read_events(events, time_ms=window.time_ms, count=window.count, **more)
     counted = window.count is not None
     marks = {
@@ -631,7 +631,7 @@ def test_units(seed: int, mode: Any) -> None:
         assert (told.alive(is_alive), told.accepted) == lived_through
     # Where a failed unit lies at the cut, the snapshot ends before it, and the rest is replayed.
     assert on.high == again.high == commit.offset
-    # How much is in doubt hangs on how many records are folded at once, and what is late of a failed unit on where
+    # How much is in doubt hangs on how many records are folded at once, and the late records of a failed unit on where
     # one begins.
     if calm and commit.complete and entry.since_ms is None and again.since_ms is None:
         assert (going_on.alive(is_alive), on.accepted) == (replay.alive(is_alive), again.accepted)
@@ -641,7 +641,7 @@ def test_units(seed: int, mode: Any) -> None:
 
 
 def _taken(world: UnitWorld, folder: Path) -> tuple[UnitWorld, str]:
-    """Let the group begin without a store, with a snapshot; return that, and what its log says."""
+    """Let the group begin without a store, with a snapshot; return that, and its log lines."""
     commit = world.commit
     assert commit is not None
     fresh = UnitWorld(world.strategy.window_of("t"), mode=world.strategy.unit_mode)
@@ -664,7 +664,7 @@ def _taken(world: UnitWorld, folder: Path) -> tuple[UnitWorld, str]:
 def test_what_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     """A unit that was left open long before the cut leaves nothing, and hides nothing.
 
-    What hangs on it is in doubt, and the cut stays.
+    IDs that need it are in doubt, and the cut stays.
     """
     log = [Entry(0, 1_000, "a", "lost"), Entry(1, 1_001, "b")]
     log += [Entry(30_000 + at, 2_000 + at, f"c{at}") for at in range(3)]

@@ -112,7 +112,7 @@ def batch_of(records: list[Record]) -> pa.RecordBatch:
 
 
 def offset_ranges_of(world: World, window: Window) -> tuple[OffsetRange, ...]:
-    """What a run would read of partitions where something was completed.
+    """The offsets that a run would read of partitions where something was completed.
 
     Those of the others are added by the re-shard.
     """
@@ -183,7 +183,7 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
 
 
 def lived(world: World, window: Window, folder: Path, seed: int) -> dict[tuple[int, int], Verdict]:
-    """Take the snapshot over, replay what was committed since, and live through the rest.
+    """Take the snapshot over, replay messages committed since, and live through the rest.
 
     The verdict of every record judged.
     """
@@ -218,7 +218,7 @@ def lived(world: World, window: Window, folder: Path, seed: int) -> dict[tuple[i
 
 
 def moved_to(world: World, record: Record) -> list[Record]:
-    """What was completed elsewhere, of the same ID, by a key that goes to this record's partition now."""
+    """Records completed elsewhere, of the same ID, by a key that goes to this record's partition now."""
     ident = digest(record)
     return [
         each
@@ -238,7 +238,7 @@ def test_nothing_is_lost_and_what_was_completed_is_recognised(
 ) -> None:
     """No first sighting is dropped.
 
-    What was last seen inside the window, here or in a partition that its key has left, is recognised.
+    An ID last seen inside the window, here or in a partition that its key has left, is recognised.
     """
     reach_ms = window.time_ms
     assert reach_ms is not None
@@ -262,7 +262,7 @@ def test_nothing_is_lost_and_what_was_completed_is_recognised(
                 assert close_here or close_there
                 assert verdict.seen_offset in {-1, *(each.offset for each in here)}
                 continue
-            # What counts here is the last sighting: one since the cut, else the later of the last one before it
+            # The last sighting counts here: one since the cut, else the later of the last one before it
             # and those elsewhere.
             since_cut = [each for each in here if each.offset >= world.cuts[partition]]
             last = (

@@ -137,7 +137,7 @@ class Sharing(RuleBasedStateMachine):
 
     @rule(which=picks)
     def commit(self, which: int) -> None:
-        """What is completed is committed."""
+        """Completed records are committed."""
         if member := self._member(which):
             for at in sorted(member.assigned.keys() - member.ghosts):
                 member.commit(at)
@@ -190,7 +190,7 @@ class Sharing(RuleBasedStateMachine):
     def stop(
         self, which: int, seconds: float, count: int, amounts: list[int], *, replaced: bool, goes_on: bool
     ) -> None:
-        """A process stands still with what it has; the group may give its partitions to others, who begin with them."""
+        """A process stands still with messages; the group may give its partitions to others, who begin with them."""
         self.poll_all(count, amounts)
         member = self._member(which)
         if member is None:
@@ -225,17 +225,17 @@ class Sharing(RuleBasedStateMachine):
     @precondition(lambda self: not self.calm)
     @rule(saves=st.booleans(), empty=st.booleans())
     def restart_memory(self, *, saves: bool, empty: bool) -> None:
-        """The server saves what it has, or starts again with that, or with nothing."""
+        """The server saves its entries, or starts again with them, or with nothing."""
         if saves:
             self.world.backup = self.world.memory.backup()
         else:
             self.world.restart_memory(empty=empty)
 
-    # --- what has to hold ----------------------------------------------------------------------------------------
+    # --- promises ------------------------------------------------------------------------------------------------
 
     @invariant()
     def holds(self) -> None:
-        """What holds at every moment."""
+        """The invariants hold at every moment."""
         if hasattr(self, "world"):
             self.world.check()
 
@@ -255,7 +255,7 @@ class Troubled(Sharing):
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", [Sharing, Troubled])
 def test_whatever_happens_to_consumers_that_share_a_memory(machine: type[Sharing]) -> None:
-    """Nothing is lost or stuck, what is doubled has a fault to show for it, and nothing stays behind."""
+    """Nothing is lost or stuck, a double has a fault to show for it, and nothing stays behind."""
     run_state_machine_as_test(
         machine,
         settings=settings(

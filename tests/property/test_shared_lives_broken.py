@@ -51,7 +51,7 @@ def give_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_is_owed(patch: pytest.MonkeyPatch) -> None:
-    """What the store did not take is not told again."""
+    """A completion that the store did not take is not told again."""
     pay = Acknowledgements.send_pending
 
     def pay_once(self: Acknowledgements, **how: Any) -> None:
@@ -62,7 +62,7 @@ def forget_what_is_owed(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_every_lease(patch: pytest.MonkeyPatch) -> None:
-    """What is handed out was claimed once."""
+    """A message handed out was claimed once."""
     patch.setattr(Leases, "is_sure", property(lambda _: True))
 
 
@@ -72,7 +72,7 @@ def renew_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_what_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """What the store says of a claim that another consumer has is not noted."""
+    """The store's answer on a claim that another consumer has is not noted."""
     renew = Leases.renew
 
     def renew_and_believe(self: Leases) -> None:
@@ -104,7 +104,7 @@ def compare_no_tokens(patch: pytest.MonkeyPatch) -> None:
 
 
 def claim_what_is_held_here(patch: pytest.MonkeyPatch) -> None:
-    """What this consumer has in another partition is asked for: an owner gets its own claim again."""
+    """IDs that this consumer has in another partition are asked for: an owner gets its own claim again."""
     init = ClaimGatekeeper.__init__
 
     def begin(self: ClaimGatekeeper, *arguments: Any, **named: Any) -> None:
@@ -122,7 +122,7 @@ class Forgetful(set[bytes]):
 
 
 def keep_what_lies_behind(patch: pytest.MonkeyPatch) -> None:
-    """In order, what stands behind a message that waits stays claimed."""
+    """In order, messages behind one that waits stay claimed."""
     patch.setattr(ClaimGatekeeper, "_release_behind_waiting", lambda *_: None)
 
 
@@ -141,7 +141,7 @@ def tell_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_twice(patch: pytest.MonkeyPatch) -> None:
-    """What is taken back stays counted."""
+    """A message taken back stays counted."""
     patch.setattr(VerdictCounter, "uncount", lambda *_: None)
 
 
@@ -182,7 +182,7 @@ def test_a_promise_that_is_broken_on_purpose_is_seen(
 
     for place in (truth, member, watched, world):
         monkeypatch.setattr(place, "BrokenPromiseError", NotedError)
-    # What is broken may hang on the order of a set, so that it is not seen again when it is tried again.
+    # The breach may depend on the order of a set, so that it is not seen again when it is tried again.
     with suppress(BrokenPromiseError, Flaky):
         run_state_machine_as_test(
             machine,

@@ -71,7 +71,7 @@ def test_through_faults_nothing_is_lost_and_nothing_that_is_over_comes_again(
 @given(seed=SEEDS, room=st.sampled_from([0, 2, 5, 12]))
 @settings(max_examples=300, deadline=None)
 def test_units_that_fail_for_want_of_room_lose_nothing(seed: int, room: int) -> None:
-    """Live, where they go by what came, and in a fold, where they go by offsets."""
+    """Live, where they go by arrivals, and in a fold, where they go by offsets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(unit_memory, "MOST_OPEN", room)
         live_through_faults(seed, FAULTS, records=3)
@@ -80,7 +80,7 @@ def test_units_that_fail_for_want_of_room_lose_nothing(seed: int, room: int) -> 
 def _lived(seed: int, *, mode: Any = "all-or-nothing", give_up: bool = False) -> UnitWorld:
     draw = Random(seed)
     world = _world(draw, mode=mode)
-    # In order of time: what comes later than the window reaches is in doubt, which a list is not.
+    # In order of time: a record later than the window reaches is in doubt, which a list is not.
     world.produce(unit_log(draw, count=draw.randrange(1, 40), idents=draw.randrange(1, 20)))
     world.play(_actions(draw, [*CALM, "give_up"] if give_up else CALM))
     return world
@@ -97,7 +97,7 @@ def test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends(
     told = read_events(
         events_of(world.log), time_ms=window.time_ms, count=window.count, members=mode == "members",
     )  # fmt: skip
-    # What waited for longer than the window reaches is in doubt, and delivered.
+    # A record that waited for longer than the window reaches is in doubt, and delivered.
     kinds = {
         offset: "fresh" if verdict.reason == "uncovered" else verdict.kind.value
         for offset, verdict in world.verdicts.items()
@@ -111,7 +111,7 @@ def test_verdicts_are_those_of_a_list_that_is_read_in_the_order_of_ends(
 
 
 def remember_rejected(patch: pytest.MonkeyPatch) -> None:
-    """What was rejected is remembered, all of it."""
+    """Rejected units are remembered, all of them."""
     reject = UnitMemory._reject
 
     def broken(memory: UnitMemory, unit: CompleteUnit, duplicates: Any) -> None:
@@ -124,7 +124,7 @@ def remember_rejected(patch: pytest.MonkeyPatch) -> None:
 
 
 def remember_failed(patch: pytest.MonkeyPatch) -> None:
-    """What of a unit that is not whole was handled is remembered, so that the unit is rejected when it comes again."""
+    """Handled records of a unit that is not whole are remembered, so that the unit is rejected when it comes again."""
     deliver = UnitMemory._deliver_each
 
     def broken(memory: UnitMemory, places: Any, reason: str) -> None:
@@ -158,7 +158,7 @@ def complete_members_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def stop_between_members(patch: pytest.MonkeyPatch) -> None:
-    """The watermark stops anywhere, and what a fold finds open at its end was completed, it says."""
+    """The watermark stops anywhere, and units open at the end of a fold count as completed."""
     patch.setattr(UnitMemory, "_outside_units", lambda _memory, high: high)
 
     def broken(memory: UnitMemory, unit: Any) -> None:
@@ -171,12 +171,12 @@ def stop_between_members(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_the_fold(patch: pytest.MonkeyPatch) -> None:
-    """A fold takes a unit none of whose IDs it knows for accepted, also where it does not know what came before."""
+    """A fold takes a unit none of whose IDs it knows for accepted, also where it does not know earlier records."""
     patch.setattr(Doubt, "is_uncertain", lambda _doubt, _unit, *, covered: False)  # noqa: ARG005
 
 
 def forget_what_tore(patch: pytest.MonkeyPatch) -> None:
-    """Commits do not say from where on the log tells what was judged."""
+    """Commits do not say from where on the log tells the verdicts."""
     patch.setattr(Doubt, "note_inexact_below", lambda _doubt, _offset: None)
 
 

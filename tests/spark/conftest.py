@@ -1,4 +1,4 @@
-"""A Spark session that reads Kafka and tries a failed task again, and what the tests here share."""
+"""A Spark session that reads Kafka and tries a failed task again, and the fixtures of the tests here."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
-        # Half of what Java would take in a run as short as this goes into compiling its code thoroughly.
+        # Half of Java's time in a run as short as this goes into compiling its code thoroughly.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # What Spark stores of its stages is then written as they begin and end only, as it may happen where tasks
+        # Spark's entries on its stages are then written as they begin and end only, as it may happen where tasks
         # end together.
         "spark.ui.liveUpdate.period": "-1",
         "spark.executor.heartbeatInterval": "100s",

@@ -1,4 +1,4 @@
-"""What lies in an archive, however it is called and written there, as records of Kafka."""
+"""The rows of an archive, however they are called and written there, as records of Kafka."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BASE_MS = 1_700_000_000_000
 
 @pytest.fixture
 def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
-    """Opens what lies in ``tmp_path``: ``archive("parquet", "offset=o", spec="key")``."""
+    """Opens the archive in ``tmp_path``: ``archive("parquet", "offset=o", spec="key")``."""
 
     def opened(
         form: str, *columns: str, spec: str = "py:tests.spark.test_archive_ids:of_all@1", **given: Any
@@ -102,7 +102,7 @@ def test_rows_of_the_kafka_source_need_no_mapping(archive: Callable[..., Archive
 
 
 def test_columns_of_any_name_and_type(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """Nested offsets, microseconds, texts for bytes, and a map of headers are read as what they are mapped to."""
+    """Nested offsets, microseconds, texts for bytes, and a map of headers are read as mapped."""
     table(
         tmp_path / "a.parquet",
         meta=[{"part": 0, "at": 3}, {"part": 0, "at": 4}],
@@ -228,7 +228,7 @@ def test_folders_of_a_sink_are_one_sequence_of_files(archive: Callable[..., Arch
 
 
 def test_one_file_alone_says_no_offsets(archive: Callable[..., Archive], tmp_path: Path) -> None:
-    """Where each partition has one file nothing is left, and the line says what to give."""
+    """Where each partition has one file nothing is left, and the line names the option to give."""
     lines(tmp_path / "orders+0+0000000000.json", "a", "b")
     opened = archive("text", "timestamp=-,key=-,headers=-")
     with pytest.raises(
@@ -282,7 +282,7 @@ def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: 
 def test_columns_that_cannot_be_kafkas_are_named(
     archive: Callable[..., Archive], tmp_path: Path, columns: dict[str, Any], map_: str, *, says: str
 ) -> None:
-    """Before anything is read, one line says which column is missing or wrong, and what to write."""
+    """Before anything is read, one line says which column is missing or wrong, and the text to write."""
     table(tmp_path / "a.parquet", **columns)
     with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
         archive("parquet", *([map_] if map_ else []), spec="key")

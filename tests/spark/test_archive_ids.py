@@ -1,4 +1,4 @@
-"""One ID language on every source: what lies in an archive has the IDs that it had in Kafka."""
+"""One ID language on every source: the records of an archive have the IDs that they had in Kafka."""
 
 from __future__ import annotations
 

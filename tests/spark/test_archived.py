@@ -1,4 +1,4 @@
-"""What is taken from the log, what from the archive before it, and which offsets neither has."""
+"""The offsets taken from the log, those from the archive before it, and which offsets neither has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(**given: Any) -> LogPart:
 
 
 def archived(begin: int, end: int, *, first_kept: int | None = None, first_ms: int = 0) -> Archived:
-    """What an archive has of partition 0."""
+    """An archive's part of partition 0."""
     return Archived(0, begin, end, end - begin, first_ms, None, first_kept)
 
 
@@ -119,7 +119,7 @@ def test_a_late_first_record_hides_no_gap() -> None:
 
 
 def test_a_late_first_row_of_an_archive_hides_no_gap() -> None:
-    """What lies before an archive is older than the window only where more than a few of its rows are."""
+    """Records before an archive are older than the window only where more than a few of its rows are."""
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
     late_ms = NOW_MS - 11 * HOUR_MS
     assert plan(log(), archived(20, 60, first_ms=late_ms, first_kept=21), limits=limits).gaps == ((0, 20),)
@@ -134,7 +134,7 @@ def test_a_first_record_without_a_time_does_not_say_that_all_is_known() -> None:
 
 
 def test_reading_begins_one_window_before_the_cut() -> None:
-    """Rows of the archive before the window's horizon are not read, and what is known begins there."""
+    """Rows of the archive before the window's horizon are not read, and knowledge begins there."""
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
     offset_range = plan(log(), archived(0, 60, first_kept=40), limits=limits)
     assert (offset_range.begin, offset_range.in_archive(), offset_range.in_log().begin) == (40, (40, 50), 50)
@@ -159,7 +159,7 @@ def test_a_count_window_is_not_counted_across_a_gap() -> None:
 def test_sources_are_folded_from_where_the_history_begins() -> None:
     """However far the window reaches.
 
-    What it does not reach may be gone, what is gone inside it is a gap, and nothing before one counts.
+    Offsets out of its reach may be gone, missing ones inside it are a gap, and nothing before one counts.
     """
     limits = Horizons(NOW_MS - 11 * HOUR_MS, NOW_MS - 10 * HOUR_MS)
     old = log(start=0, first_kept=90)
@@ -178,7 +178,7 @@ def test_sources_are_folded_from_where_the_history_begins() -> None:
 
 
 def test_gaps_end_the_job_unless_they_are_allowed() -> None:
-    """The error names partitions and offsets and what to do; allowed, the same is told as lines."""
+    """The error names partitions, offsets and remedy; allowed, the same is told as lines."""
     offset_ranges = [plan(log(), archived(0, 30)), plan(log(start=0), None)]
     with pytest.raises(BackfillError, match=r"t\[0\] lacks offsets 30 to 49: .*--source.*--allow-gap"):
         check_gaps("t", offset_ranges, allowed=False)

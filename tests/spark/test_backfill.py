@@ -1,4 +1,4 @@
-"""The whole job on a real Kafka: what is committed, keyed and inside the window is remembered, and nothing else."""
+"""The whole job on a real Kafka: IDs that are committed, keyed and inside the window are remembered, and no others."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_headers_null_empty_and_repeated(
 def test_ids_that_left_the_window_are_left_out(
     run: Callable[..., Snapshot], make_topic: Callable[..., str], produce: Callable[..., int]
 ) -> None:
-    """An ID last seen before the window is gone, one seen again inside it stays; coverage begins after what is gone."""
+    """An ID last seen before the window is gone, one seen again inside it stays; coverage begins after those gone."""
     topic = make_topic(1)
     hour = 3_600_000
     produce(

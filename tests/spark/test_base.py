@@ -1,4 +1,4 @@
-"""Adding to a snapshot, with Spark and a real Kafka: the same as a full rebuild, and only what is new is read."""
+"""Adding to a snapshot, with Spark and a real Kafka: the same as a full rebuild, and only new records are read."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Jobs:
         self.topic, self.produce = make_topic, produce
 
     def run(self, name: str, *more: str, base: str = "") -> tuple[Manifest, Report, list[str]]:
-        """Make the snapshot ``name``, on top of ``base``; return manifest, report and what was said."""
+        """Make the snapshot ``name``, on top of ``base``; return manifest, report and messages."""
         said: list[str] = []
         kafka = [] if "--compact" in more else ["--bootstrap", self.bootstrap]
         given = ["--base", str(self._folder / base)] if base else []
@@ -155,7 +155,7 @@ def test_written_again_as_few_files(jobs: Jobs, tmp_path: Path) -> None:
 def test_an_archive_of_what_is_new_is_enough(spark: SparkSession, tmp_path: Path) -> None:
     """Without a broker.
 
-    What the archive does not have of the base's offsets is not missed, and its other partitions stay.
+    Offsets of the base that the archive lacks are not missed, and its other partitions stay.
     """
 
     def day(name: str, numbers: range, *partitions: int) -> str:

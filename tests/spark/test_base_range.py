@@ -1,4 +1,4 @@
-"""What of a partition is taken from a base, and what is read on top of it."""
+"""The part of a partition taken from a base, and the offsets to read on top of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry(**given: Any) -> PartitionManifest:
 
 
 def above(**given: Any) -> OffsetRange:
-    """What is planned from the base's cut on."""
+    """The plan from the base's cut on."""
     usual: dict[str, Any] = {"partition": 3, "low": 50, "begin": 50, "high": 80, "complete": True}
     return OffsetRange(**{**usual, **given})
 
@@ -87,7 +87,7 @@ def test_old_records_behind_the_cut_do_not_cost_the_base() -> None:
 
 
 def test_an_archive_alone_is_read_from_the_cut_on() -> None:
-    """Also what is too old for the window: an ID's last record may be among it, and its mark in the base be newer."""
+    """Also records too old for the window: an ID's last record may be among it, and its mark in the base be newer."""
     manifest = Manifest(
         cluster="c", topic="t", topic_id="", id_spec="key", digest="d", isolation="read_committed", window="100n",
         group=None, vouched=True, created_ms=0, partitions=(entry(),),
@@ -109,7 +109,7 @@ def test_an_archive_alone_is_read_from_the_cut_on() -> None:
 
 
 def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
-    """What its writer wrote between two records is all there was.
+    """Its writer wrote all records between two of them.
 
     An archive that begins behind the cut may lack some, and says so.
     """
@@ -132,14 +132,14 @@ def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
 
 
 def test_a_base_that_knows_less_than_the_window_reaches_says_so() -> None:
-    """It has no mark of use, and may lack some: what is missing of it is not taken for known."""
+    """It has no mark of use, and may lack some: its missing marks are not taken for known."""
     later = above(begin=60, complete=False, keep_from_ms=5_000, known_from_ms=5_000)
     offset_range = on_base(later, entry(since_ms=5_500), low=10, counted=False)
     assert offset_range.since_ms(first_ms=5_200, forgotten_ms=None) == 5_500
 
 
 def test_behind_a_gap_nothing_is_known_before_the_first_record() -> None:
-    """What the base has stays, but an ID may have come since; a window by count begins anew."""
+    """The base's marks stay, but an ID may have come since; a window by count begins anew."""
     holed = above(begin=60, complete=False, gaps=((50, 60),))
     offset_range = on_base(holed, entry(), low=10, counted=False)
     assert offset_range.base is not None
@@ -167,7 +167,7 @@ def test_offsets_that_do_not_fit_are_refused(given: dict[str, Any], says: str) -
 
 
 def test_a_vouched_history_begins_with_the_base() -> None:
-    """What the log has lost since, the base still has, and whoever vouches does so for that, too."""
+    """The base still has the records that the log has lost since, and whoever vouches does so for that, too."""
     assert resumable(entry(), low=60, high=80, vouched=True, window=COUNT) == entry()
 
 

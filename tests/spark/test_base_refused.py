@@ -53,7 +53,7 @@ def no_session() -> SparkSession:
 
 
 def test_topic_id_and_window_are_those_of_the_base(base: Path) -> None:
-    """What is not given is what the base says."""
+    """Options not given are those of the base."""
     found = options(base)
     assert (found.topic, str(found.id), found.window) == ("orders", "key", Window(days=1))
     assert options(base, "--window", "2d").window == Window(days=2)
@@ -72,7 +72,7 @@ def test_topic_id_and_window_are_those_of_the_base(base: Path) -> None:
     ],
 )
 def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> None:
-    """One line says what differs and what to do, and neither Kafka nor Spark is asked."""
+    """One line has the difference and the remedy, and neither Kafka nor Spark is asked."""
     with pytest.raises(BackfillError, match=says) as caught:
         backfill(options(base, *more), no_session)
     assert "\n" not in str(caught.value)
@@ -82,7 +82,7 @@ def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> Non
 
 @pytest.mark.parametrize("more", [[], ["--compact"]])
 def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
-    """What `LastId` keeps with its marks cannot be added to, and must not get lost.
+    """The payloads of `LastId` cannot be added to, and must not get lost.
 
     Refused, also where nothing is added.
     """
@@ -159,7 +159,7 @@ def test_a_base_whose_id_spec_names_code(
 
 
 def test_a_base_whose_id_spec_is_none(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says so, and what to give."""
+    """One line says so, and names the option to give."""
     write_manifest(base, replace(read_manifest(base), id_spec="headers:dedup-id"))
     with pytest.raises(SystemExit):
         parse_options(["--output", "out", "--base", str(base), "--bootstrap", "b:1", "--group", "g"], print)

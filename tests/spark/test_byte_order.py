@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def test_the_session_sorts_bytes_as_rocksdb_does(spark: SparkSession) -> None:
-    """Spark orders binary columns by unsigned bytes, in UTC: what sorted files of keys stand on."""
+    """Spark orders binary columns by unsigned bytes, in UTC: sorted files of keys stand on it."""
     rows = [(bytes([each]),) for each in (200, 0, 127, 128, 255, 1)]
 
     frame = spark.createDataFrame(rows, "key binary").sort("key")

@@ -1,4 +1,4 @@
-"""Settings of the clients that the job makes itself, and what is never shown of the others."""
+"""Settings of the clients that the job makes itself, and the values never shown of the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_option_of_a_reader_is_a_name_and_a_value() -> None:
 
 
 def test_secrets_are_known_by_their_names() -> None:
-    """Passwords, tokens, keys and what is quoted in a login line are masked wherever they stand.
+    """Passwords, tokens, keys and quoted texts of a login line are masked wherever they stand.
 
     Other values are shown.
     """

@@ -1,4 +1,4 @@
-"""The job on a cluster: a master, two workers that know nothing but what they are sent, and one of them killed."""
+"""The job on a cluster: a master, two workers that know only the archive sent to them, and one of them killed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the workers are sent."""
+    """The archive sent to the workers."""
     made = make_environment_archive(tmp_path_factory.mktemp("archive"))
     yield made
     made.unlink()
@@ -124,7 +124,7 @@ class Submitted:
             *("--conf", f"spark.driver.extraJavaOptions={QUICK_JAVA}"),
             *("--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}"),
             *("--conf", f"spark.local.dir={folder / 'local'}"),
-            # What the killed one had is asked for in vain: three times, but not five seconds apart.
+            # The killed one's blocks are asked for in vain: three times, but not five seconds apart.
             *("--conf", "spark.shuffle.io.retryWait=200ms"),
             *(text for each in conf for text in ("--conf", each)),
             str(ROOT / "tests" / "support" / "held_job.py"), str(self.held), str(first), *arguments,
@@ -146,7 +146,7 @@ class Submitted:
         shutil.rmtree(self.folder / "local", ignore_errors=True)
 
     def told(self) -> dict[str, dict[str, str]]:
-        """What each attempt at a writing task told of itself, by ``task-attempt-process``."""
+        """The facts that each attempt at a writing task told of itself, by ``task-attempt-process``."""
         return {path.stem: json.loads(path.read_text()) for path in self.held.glob("*.json")}
 
     def wait_until_writing(self) -> None:
@@ -201,7 +201,7 @@ def test_what_a_killed_driver_left_is_gone_with_the_next_run(
 ) -> None:
     """The driver, JVM and all, SIGKILLed while tasks write: no snapshot.
 
-    The executors end; the next run takes away what lies there.
+    The executors end; the next run takes away the remains.
     """
     out = tmp_path / "out"
     with Submitted(
@@ -243,7 +243,7 @@ def test_a_killed_worker_changes_nothing(
     assert listed == {".sst", ".filter", ".json"}
     assert sorted(path.name for path in out.iterdir()) == ["local", "snapshot"]
     assert fingerprints(out / "snapshot") == fingerprints(out / "local")
-    # As another attempt, or in another attempt at its stage, where what it was to read was lost too.
+    # As another attempt, or in another attempt at its stage, where its input was lost too.
     assert len([name for name in told if name.startswith("2-")]) > 1, "the lost task was not tried again"
     places = [each["code"] for each in told.values()]
     assert all("/work/app-" in place and "/environment/spark_backfill/" in place for place in places)

@@ -1,4 +1,4 @@
-"""What ``--columns`` says, and what it may not say."""
+"""The meaning of ``--columns``, and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_backfill.column_map import ColumnPlace, parse_columns, place_of
 def test_names_forms_and_lists() -> None:
     """Entries may come in one list or in several.
 
-    A form stands behind the last colon, and what is not named stands where it is.
+    A form stands behind the last colon, and a column not named stands where it is.
     """
     places = parse_columns(["offset=meta.o, timestamp=ts:us", "key=a:b:hex,value=*:json,headers=-"])
     assert places == {
@@ -41,6 +41,6 @@ def test_names_forms_and_lists() -> None:
     ],
 )
 def test_what_is_no_mapping_is_named(text: str, says: str) -> None:
-    """Each mistake is one line with the entry and what to write."""
+    """Each mistake is one line with the entry and the text to write."""
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         parse_columns([text])

@@ -120,7 +120,7 @@ def test_the_launcher_finds_everything_itself(
     monkeypatch.chdir(tmp_path)
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
-    capfd.readouterr()  # what the producer had to say of a broker that has just started
+    capfd.readouterr()  # the producer's lines on a broker that has just started
     assert backfilled(*arguments(broker.bootstrap, topic, Path("snapshot")), "--json") == 0
     out, err = capfd.readouterr()
     (line,) = out.splitlines()
@@ -244,7 +244,7 @@ def test_further_arguments_that_are_none_end_in_one_line(
     capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """An open quote, and a master without its value, are wrong usage; what stands there is not shown."""
+    """An open quote, and a master without its value, are wrong usage; their text is not shown."""
     monkeypatch.setenv("DEDUP_SPARK_ARGS", settings)
     assert backfilled(*arguments("127.0.0.1:1", "orders", tmp_path / "snapshot")) == 2
     (line,) = capfd.readouterr().err.splitlines()

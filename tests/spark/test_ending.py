@@ -73,7 +73,7 @@ class Launched:
         self.family = psutil.Process(self.process.pid).children(recursive=True)
 
     def left(self) -> list[str]:
-        """What lies in the folder that was not there before."""
+        """The new entries of the folder."""
         return sorted({path.name for path in self.place.iterdir()} - {"driver.py", "submit"})
 
     def running(self) -> list[str]:
@@ -110,7 +110,7 @@ def test_a_run_that_is_asked_to_end_ends_with_everything(
 
 
 def test_a_driver_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    """After a time of grace everything is over all the same, and what it left is gone with the next run."""
+    """After a time of grace everything is over all the same, and its remains are gone with the next run."""
     job = Launched(tmp_path, "deaf")
     job.process.send_signal(signal.SIGINT)
     job.process.communicate(timeout=60)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def test_no_line_shows_the_password_of_an_archive() -> None:
-    """Nor does a failure later on: what names the archive names it without credentials."""
+    """Nor does a failure later on: a line that names the archive names it without credentials."""
     place = "s3a://app:hunter2@bucket/x"
     said: list[str] = []
     with pytest.raises(SystemExit):
@@ -67,7 +67,7 @@ class Throwable:
         self._text, self._cause = text, cause
 
     def getCause(self) -> Throwable | None:  # noqa: N802 (Java's name)
-        """Return what this one was caused by."""
+        """Return the cause of this one."""
         return self._cause
 
     def toString(self) -> str:  # noqa: N802 (Java's name)
@@ -233,7 +233,7 @@ def test_where_spark_cannot_look_is_told_with_the_place(spark: SparkSession, pla
 def test_what_spark_calls_no_option_is_told_with_the_options(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], says: str
 ) -> None:
-    """Spark names the value only; the line names the archive, and what to look at."""
+    """Spark names the value only; the line names the archive, and the option to look at."""
     write_parquet(tmp_path, [Record("orders", 0, 0, 1_700_000_000_000, key=b"a")])
     archive = ArchiveOptions(
         places=(str(tmp_path),), format="parquet", read_options=options, isolation="read_committed"

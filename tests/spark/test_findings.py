@@ -1,4 +1,4 @@
-"""What a report is made of travels with the marks: through runs, blocks, the shuffle and the slots' outcomes."""
+"""The data of a report travel with the marks: through runs, blocks, the shuffle and the slots' outcomes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_without_a_report_nothing_travels() -> None:
 
 
 def test_a_reader_of_ids_tells_producers_on_the_way() -> None:
-    """The last header of that name is the producer, an ID is what it was, and an answer of another batch is refused."""
+    """The last header of that name is the producer, an ID stays the same, and an answer of another batch is refused."""
     spec = id_spec("header:dedup-id")
     watched = WatchedSpec(spec, "sent-by")
     headers = [[("sent-by", b"one"), ("dedup-id", b"a"), ("sent-by", b"two")], [("dedup-id", b"b")], None]

@@ -64,7 +64,7 @@ def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome]) -> dict[int, dict[
 
 
 def test_marks_equal_a_loop_over_the_log(frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split into digest ranges, each partition's files hold what a loop over its records remembers."""
+    """Split into digest ranges, each partition's files hold the marks of a loop over its records."""
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
     rows = rows_of([0, 2, 3], 800, names=300)
@@ -210,7 +210,7 @@ class AlwaysFails:
 
 @pytest.mark.slow
 def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
-    """What the first attempt wrote is there, is not taken, and is gone when the snapshot is in its place."""
+    """Files of the first attempt are there, are not taken, and are gone when the snapshot is in its place."""
     rows = rows_of([0, 1], 60, names=40)
     target = tmp_path / "snapshot"
     offset_ranges = [offset_range_of(0, 120), offset_range_of(1, 120)]

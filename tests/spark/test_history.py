@@ -38,7 +38,7 @@ ANOTHER_RULE = (
 
 
 def text(offset: int, **told: Any) -> str:
-    """What a group says beside a committed offset."""
+    """A group's text beside a committed offset."""
     return CommitMetadata(**{"low": 0, "complete": True, "rule": RULE, **told}).text(offset)
 
 
@@ -164,7 +164,7 @@ def test_the_cut_is_what_the_group_committed(past: Past) -> None:
 
 
 def test_what_was_handled_by_another_rule_is_not_folded_by_this_one(past: Past) -> None:
-    """What its consumers hid as duplicates would count as handled, by IDs that nobody has handled.
+    """Records its consumers hid as duplicates would count as handled, by IDs that nobody has handled.
 
     That is so whether somebody vouches or not.
     """
@@ -210,7 +210,7 @@ def test_the_rule_of_a_run_is_that_of_its_consumers(changed: list[str]) -> None:
 
 
 def test_assumed_history_keeps_the_cut(past: Past) -> None:
-    """A user who vouches for what lies before the commits gets all of it, and nothing beyond them."""
+    """A user who vouches for records before the commits gets all of them, and nothing beyond them."""
     topic = past.topic_of(10)
     past.commit(topic, {0: (4, "")})
     (offset_range,) = past.resolve(
@@ -220,7 +220,7 @@ def test_assumed_history_keeps_the_cut(past: Past) -> None:
 
 
 def test_a_late_record_at_the_logs_beginning_hides_no_gap(past: Past) -> None:
-    """What lay before it was written inside the window, as what lies behind it was: the offsets are named."""
+    """Records before it were written inside the window, like those behind it: the offsets are named."""
     topic = past.make_topic(1)
     late = Outgoing(value=b"x", partition=0, timestamp_ms=BASE_MS - 90 * MINUTE_MS)
     past.produce(topic, [*minutes(20), late, *minutes(30)[20:]])

@@ -1,4 +1,4 @@
-"""The history of a run: what is wrong with it is told before anything is read, and how far it reaches."""
+"""The history of a run: its errors are told before anything is read, and how far it reaches."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _OneLog:
 
 
 class _OneArchive:
-    """What lies before the log, and how often it was looked through."""
+    """The records before the log, and how often it was looked through."""
 
     def __init__(self) -> None:
         self.looked = 0

@@ -151,7 +151,7 @@ def test_spark_and_sdk_agree(
 
 @pytest.mark.parametrize("text", ["header:dedup-id", "key", "header:dedup-id+key", "value"])
 def test_both_ways_of_spark_agree(text: str, records: list[Record], kafka_rows: DataFrame) -> None:
-    """What the JVM computes, the Arrow batches compute too, so that a join may change the way but not the ID."""
+    """The JVM and the Arrow batches compute the same, so that a join may change the way but not the ID."""
     spec = id_spec(text)
     jvm = {row["offset"]: row["digest"] for row in id_columns.with_digests(kafka_rows, spec).collect()}
     arrow = {row["offset"]: row["digest"] for row in id_batches.with_digests(kafka_rows, spec).collect()}
@@ -161,7 +161,7 @@ def test_both_ways_of_spark_agree(text: str, records: list[Record], kafka_rows: 
 
 @pytest.fixture(scope="module")
 def redriven() -> list[Record]:
-    """Records with redrive headers: that of the group, of others, several, and what is none."""
+    """Records with redrive headers: that of the group, of others, several, and others."""
     source = random.Random(11)
     values = [
         redrive_value(GROUP, "orders", 0, 7, 1),

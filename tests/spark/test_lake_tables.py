@@ -149,7 +149,7 @@ def test_a_delta_table_is_what_its_log_says(tmp_path: Path) -> None:
     "place", ["table", "table/kept.parquet", "table/*.parquet", "table/partition=0", "hudi"]
 )
 def test_a_table_is_not_read_as_plain_files(place: str, spark: SparkSession, tmp_path: Path) -> None:
-    """What its log has removed would be history again: the line names the format, and nothing is written."""
+    """Records removed by its log would be history again: the line names the format, and nothing is written."""
     table = write_delta(tmp_path / "table", keyed("a"), [Record("orders", 0, 9, BASE_MS, key=b"gone")])
     for folder in (table / "partition=0", tmp_path / "hudi"):
         write_parquet(folder, keyed("a"))

@@ -1,6 +1,6 @@
 """The fold of compared IDs, without Spark: gaps of the history, when a source leaves, memory, rows that are shuffled.
 
-That it leaves what a consumer remembers: `tests/property/test_rebuilt_equals_lived.py`.
+That it leaves a consumer's marks: `tests/property/test_rebuilt_equals_lived.py`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def sources(folder: Path) -> list[int]:
 
 @pytest.mark.parametrize(("last", "known"), [(39, None), (59, 0), (61, 2), (80, None)])
 def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int | None) -> None:
-    """What it remembers is right, and not all.
+    """Its memory is right, and not complete.
 
     Until enough has come that is new, whatever it does not remember is uncovered.
     """
@@ -80,7 +80,7 @@ def test_a_source_across_a_gap_of_the_history_is_in_doubt(last: int, known: int 
 
 
 def test_a_source_of_any_length_takes_no_more_memory() -> None:
-    """All records of a partition may be in one source: its rows stream by, and only what it remembers stays."""
+    """All records of a partition may be in one source: its rows stream by, and only its state stays."""
     spec, count = spec_of(128), 60_000
     rule = spec.strategy.rule
 
@@ -103,7 +103,7 @@ def test_a_source_of_any_length_takes_no_more_memory() -> None:
 def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
     """By the longer of the windows, as in the consumer.
 
-    What is older leaves, and coverage says from when on all is known.
+    Older marks leave, and coverage says from when on all is known.
     """
     spec, folder = spec_of(9, second_ms=10 * WINDOW_MS), tmp_path / "s"
     assert spec.reach.time_ms == 10 * WINDOW_MS
@@ -121,7 +121,7 @@ def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
 
 
 def test_an_id_on_most_records_is_a_row_a_batch() -> None:
-    """Of what is looked up only the last sighting goes through the shuffle, from where a task read it."""
+    """Of looked-up IDs only the last sighting goes through the shuffle, from where a task read it."""
     spec = spec_of(9, second_ms=WINDOW_MS)
     records = [record(at, str(at), 1_000 + at, other="hot" if at % 10 else "cold") for at in range(100)]
     slots = SlotPlan((Slot(0, 0, 1),))

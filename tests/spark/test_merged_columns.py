@@ -1,4 +1,4 @@
-"""Files of an archive that do not have the same columns: what is read has to agree, nothing else."""
+"""Files of an archive that do not have the same columns: the columns read have to agree, no others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_type_that_changed_is_none_of_ours_where_the_column_is_not_read(
 def test_a_type_that_changed_is_told_where_the_column_is_read(
     keys: Callable[..., dict[int, bytes | None]], tmp_path: Path
 ) -> None:
-    """The line names both files and what helps: each kind in a folder of its own is read."""
+    """The line names both files and the remedy: each kind in a folder of its own is read."""
     one = write(tmp_path / "1" / "a.parquet", partition=[0], offset=pa.array([1], pa.int32()), key=["k"])
     other = write(tmp_path / "2" / "b.parquet", partition=[0], offset=pa.array([2], pa.int64()), key=[b"l"])
     both = {"recursiveFileLookup": "true"}

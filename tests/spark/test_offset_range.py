@@ -1,4 +1,4 @@
-"""Which offsets are folded, and what is known afterwards."""
+"""Which offsets are folded, and the knowledge afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_whole_history_needs_no_beginning() -> None:
 
 
 def test_reading_begins_one_window_before_the_cut() -> None:
-    """Offsets before the window are not read, and what is known begins at its horizon."""
+    """Offsets before the window are not read, and knowledge begins at its horizon."""
     offset_range = plan(first_kept=40)
     assert (offset_range.begin, offset_range.offsets, offset_range.since_ms(5_100, None)) == (40, 60, 5_000)
 
@@ -58,13 +58,13 @@ def test_a_group_that_just_began_knows_everything() -> None:
 
 
 def test_what_was_left_out_moves_coverage() -> None:
-    """The newest mark that was left out bounds what is known, also of a complete history."""
+    """The newest mark that was left out bounds the known part, also of a complete history."""
     assert plan().since_ms(1_000, 4_000) == 4_001
     assert plan(first_kept=40).since_ms(5_100, 4_000) == 5_000
 
 
 def test_a_count_window_is_folded_from_low() -> None:
-    """Numbers are ranks from low, so that no window shortens what is read."""
+    """Numbers are ranks from low, so that no window shortens the offsets to read."""
     assert plan(window=Window(count=5, hours=1), first_kept=40).begin == 0
 
 

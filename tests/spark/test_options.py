@@ -31,7 +31,7 @@ KAFKA = KAFKA_SOURCES[0]
 
 
 def parsed(*more: str) -> Options:
-    """The options of a good command line and what is added."""
+    """The options of a good command line and the additions."""
     return parse_options([*GOOD, *more], print)
 
 
@@ -96,7 +96,7 @@ def test_a_second_opinion_has_an_id_and_a_window_of_its_own() -> None:
 
 
 def test_a_unit_says_that_records_belong_together() -> None:
-    """Then ID and unit are read of a record, with what the strategy has where nothing else is said."""
+    """Then ID and unit are read of a record, with the strategy's values where no others are given."""
     usual = parsed(*GROUP, "--unit", "header:dedup-unit")
     assert usual.units is not None
     same = Lookup(id=header("dedup-id"), window=Window(days=7), unit=header("dedup-unit"))
@@ -144,7 +144,7 @@ def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
 def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
     """Its group is the one whose history is folded, unless an option says otherwise.
 
-    What the job does by itself is left out.
+    Settings of the job itself are left out.
     """
     file = tmp_path / "client.properties"
     file.write_text(
@@ -325,14 +325,14 @@ def test_settings_of_clients_that_are_not_there_are_refused() -> None:
     ("before", "window"), [("6d", "7d"), ("7d", "7d"), ("2020-01-01", "7d"), ("30d", "9n")]
 )
 def test_what_expires_earlier_or_on_a_day_is_taken(before: str, window: str) -> None:
-    """A window keeps what is a little late; a date grows older, and a command with it stays right."""
+    """A window keeps records a little late; a date grows older, and a command with it stays right."""
     given = [window if each == "7d" else each for each in GOOD]
     options = parse_options([*given, *WHOLE, "--expire-before", before], print)
     assert options.base.expire_before_ms is not None
 
 
 def test_missing_options_are_named() -> None:
-    """A call without anything names what is required."""
+    """A call without anything names the required options."""
     said: list[str] = []
     with pytest.raises(SystemExit):
         parse_options([], said.append)
@@ -355,7 +355,7 @@ def test_missing_options_are_named() -> None:
     ],
 )
 def test_without_a_broker_its_identity_has_to_be_given(more: list[str], says: str) -> None:
-    """What is asked of a broker has to be said where there is none, and what only a broker knows cannot be had."""
+    """Facts asked of a broker have to be given where there is none, and facts only a broker knows cannot be had."""
     said: list[str] = []
     with pytest.raises(SystemExit):
         parse_options([*GOOD[2:], *more], said.append)

@@ -150,7 +150,7 @@ with Output(target, overwrite=True) as output:
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    """The next run to the same place removes what a killed one left there, and nothing of another place."""
+    """The next run to the same place removes the remains of a killed one there, and nothing of another place."""
     target = tmp_path / "snap[1]"
     other = tmp_path / ".snap1.partial"
     (other / "run-x").mkdir(parents=True)
@@ -239,7 +239,7 @@ def test_runs_that_race_leave_one_whole_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("published_first", [False, True])
 def test_tasks_that_outlive_the_run_leave_nothing(tmp_path: Path, *, published_first: bool) -> None:
-    """An attempt that still makes folders and files when the run ends fails there, and what it made is gone."""
+    """An attempt that still makes folders and files when the run ends fails there, and its files are gone."""
     target = tmp_path / "snapshot"
     writing = threading.Barrier(5)
     failures: list[str] = []
@@ -268,7 +268,7 @@ def test_tasks_that_outlive_the_run_leave_nothing(tmp_path: Path, *, published_f
 
 
 def test_files_that_the_driver_does_not_see_are_named(tmp_path: Path) -> None:
-    """When a worker wrote to a disk of its own, one line says what has to be shared, and nothing is published."""
+    """When a worker wrote to a disk of its own, one line names the folder to share, and nothing is published."""
     plan = SlotPlan((Slot(3, 0, 1),))
     told = SimpleNamespace(slot=0, folder="/elsewhere/3-0-x", file=SimpleNamespace(name="00000"))
     with (

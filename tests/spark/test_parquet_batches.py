@@ -1,4 +1,4 @@
-"""What a task holds of a Parquet file at a time is bounded by bytes.
+"""A task's part of a Parquet file in memory is bounded by bytes.
 
 The values may be of any size, and written in any way.
 """
@@ -49,7 +49,7 @@ def batches(folder: Path, column: str, values: pa.Array, **written: Any) -> list
     ],
 )
 def test_large_values_come_in_small_batches(tmp_path: Path, written: dict[str, Any], bound: int) -> None:
-    """Also where the file has them once: as a dictionary, or as what each shares with the one before."""
+    """Also where the file has them once: as a dictionary, or as the beginning shared with the one before."""
     values = pa.array([b"x" * 50_000 + b"%d" % (row % 3) for row in range(3_000)])
     if "column_encoding" in written:
         written = {**written, "use_dictionary": ["partition"]}
@@ -59,7 +59,7 @@ def test_large_values_come_in_small_batches(tmp_path: Path, written: dict[str, A
 
 
 def test_a_large_row_group_is_not_held_as_a_whole(tmp_path: Path) -> None:
-    """What a task has allocated beside a batch is small, and so is what it reads ahead."""
+    """A task's memory beside a batch is small, and so are the bytes read ahead."""
     values = pa.array([os.urandom(2_000) for _ in range(20_000)])
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"value": values}), path, compression="none", use_dictionary=False)

@@ -66,13 +66,13 @@ def write(path: Path, *offsets: int, without: str = "", **given: Any) -> Path:
 
 
 def reader_of(folder: Path) -> ParquetReader:
-    """A reader of what lies in a folder, as a worker gets it."""
+    """A reader of a folder's files, as a worker gets it."""
     layout = plain_layout(options(folder), ("key",))
     assert layout is not None
     reader = ParquetReader(
         topic="orders", layout=layout, tasks=tuple(deal_out(layout.groups, 1)), names=("key",)
     )
-    copied: ParquetReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 (what was just pickled)
+    copied: ParquetReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 (just pickled)
     return copied
 
 
@@ -93,7 +93,7 @@ def test_files_that_have_not_the_same_columns_are_named(
 
 
 def test_other_columns_other_folders_and_empty_files_may_differ(tmp_path: Path) -> None:
-    """What the ID is not made of may be anywhere, each folder is for itself, and a file without rows says nothing."""
+    """Columns not part of the ID may be anywhere, each folder is for itself, and a file without rows says nothing."""
     write(tmp_path / "a" / "1.parquet", 0, without="value")
     write(tmp_path / "a" / "2.parquet", 1)
     write(tmp_path / "a" / "3.parquet", without="topic")
@@ -151,7 +151,7 @@ def test_a_file_that_changes_before_it_is_read_is_named(
 
 
 def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
-    """What is written over an open file may be read as something else."""
+    """Bytes written over an open file may be read as something else."""
     path = write(tmp_path / "a.parquet", 0, 1, 2, 3, row_group_size=2)
     found = reader_of(tmp_path).read(0)
     assert len(next(found).offsets) == 2
@@ -166,7 +166,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
 
 
 def test_when_a_file_was_changed_says_nothing(tmp_path: Path) -> None:
-    """The clocks of two machines, or of what they have mounted, differ: a file is what is in it."""
+    """The clocks of two machines, or of their mounts, differ: a file is known by its content."""
     path = write(tmp_path / "a.parquet", 0, 1, 2, 3)
     reader = reader_of(tmp_path)
     os.utime(path, ns=(0, 0))
@@ -307,7 +307,7 @@ def test_a_dot_in_a_columns_name_is_quoted(spark: SparkSession, tmp_path: Path) 
 
 @pytest.mark.spark
 def test_nanoseconds_are_numbers_for_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Arrow reads them as timestamps; where Spark has to read, the line says what to give it, and that is enough."""
+    """Arrow reads them as timestamps; where Spark reads, the line names the option to give, and that is enough."""
     table = kafka_table(records(0, 1))
     nanoseconds = table.column("timestamp").cast(pa.timestamp("ns", "UTC"))
     pq.write_table(table.set_column(3, "timestamp", nanoseconds), tmp_path / "a.parquet")

@@ -1,4 +1,4 @@
-"""What one run reads and writes may not lie in each other."""
+"""The folders that one run reads and writes may not lie in each other."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_they_are_refused_before_spark_is_started(
     ],
 )
 def test_stores_and_their_names_are_seen_through(output: str, source: str) -> None:
-    """Hadoop and fsspec call one bucket, and one folder, otherwise; what may be a secret is not shown."""
+    """Hadoop and fsspec call one bucket, and one folder, otherwise; secrets are not shown."""
     with pytest.raises(ConfigurationError, match="lies in") as caught:
         check_places(output, sources=[source])
     assert "secret" not in str(caught.value)
 
 
 def test_a_link_leads_where_it_leads(tmp_path: Path) -> None:
-    """What lies in a folder under another name lies there all the same."""
+    """A path in a folder under another name lies there all the same."""
     (tmp_path / "archive").mkdir()
     (tmp_path / "link").symlink_to("archive")
     with pytest.raises(ConfigurationError, match="lies in --source"):

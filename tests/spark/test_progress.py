@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def seen(meter: Meter, *active: StageCount, at_s: float) -> Progress:
-    """What the meter makes of the active stages."""
+    """The meter's progress for the active stages."""
     found = meter.look(active, at_s)
     assert found is not None
     return found
@@ -36,7 +36,7 @@ def test_reading_and_writing_are_told_apart() -> None:
     assert meter.look([StageCount(1, 8, 0, shuffles=False)], 2) is None
     assert seen(meter, StageCount(1, 8, 2, shuffles=True), at_s=4).step == "reading"
     assert seen(meter, StageCount(3, 6, 0, shuffles=False), at_s=6).step == "writing"
-    # The executor with what was read is lost: it is read again.
+    # The executor with the rows read is lost: they are read again.
     assert seen(meter, StageCount(1, 8, 7, shuffles=True), at_s=8).step == "reading"
 
 

@@ -1,6 +1,6 @@
 """Rebuilt = lived, by the whole job.
 
-What a group remembers that lived through its topic, from Kafka and from archives.
+The marks of a group that lived through its topic, from Kafka and from archives.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 
 def needs(rule: str) -> list[pytest.MarkDecorator]:
-    """What a rule's test needs of the machine."""
+    """The needs of a rule's test from the machine."""
     return [pytest.mark.container] if RULES[rule].shared and not HAS_REDIS else []
 
 
@@ -98,6 +98,6 @@ def test_every_source_gives_what_the_group_remembers(
     before, expected = life.would_be_handed_out()
     again = {position for position in came if position in before}
     assert sorted(position for position in came if position not in again) == sorted(expected)
-    # What lies above the cut comes again on another disk, as ever.
+    # Records above the cut come again on another disk, as ever.
     cuts = {each.partition: each.high for each in rebuilt.partitions}
     assert all(offset >= cuts[partition] for partition, offset in again)

@@ -44,7 +44,7 @@ def options(url: str, *more: str) -> Options:
 def test_a_run_goes_to_a_bucket(
     bucket: s3fs.S3FileSystem, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its manifest names and the report are there, a store is made of it, and this machine keeps nothing."""
+    """The files of its manifest and the report are there, a store is made of it, and this machine keeps nothing."""
     records = [Record("orders", 0, at, BASE_MS + at, key=name.encode()) for at, name in enumerate("abac")]
     write_parquet(tmp_path / "archive", records)
     (tmp_path / "scratch").mkdir()
@@ -67,12 +67,12 @@ def test_a_run_goes_to_a_bucket(
 
 
 def without_attempts(names: list[str]) -> list[str]:
-    """Names of files without what each attempt adds to them."""
+    """Names of files without the addition of each attempt."""
     return sorted(re.sub(r"-[0-9a-f]{16}(?=\.)", "", name) for name in names)
 
 
 def seen_before_manifests(bucket: s3fs.S3FileSystem, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What lies in the bucket right before each manifest goes up, as it comes to pass."""
+    """The contents of the bucket right before each manifest goes up, as it comes to pass."""
     seen: list[list[str]] = []
     finish = UrlTarget.finish
 
@@ -168,7 +168,7 @@ def test_workers_elsewhere_need_a_shared_folder(
     shared: bool,
     refused: bool,
 ) -> None:
-    """On a cluster the driver can only upload what it sees: without a shared folder one line says so."""
+    """On a cluster the driver can only upload files that it sees: without a shared folder one line says so."""
     pytest.importorskip("s3fs")
     spark = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(master=master)))
     chosen = options("s3://name:word@snapshots/x", *(["--scratch", str(tmp_path)] if shared else []))

@@ -110,7 +110,7 @@ def test_the_report_tells_what_is_in_the_topic(
     assert flights in html
     assert "mirror" in html
     assert document.facts["records"] == report.records == 600
-    # What stands beside the snapshot's files does not spoil it.
+    # A file beside the snapshot's files does not spoil it.
     assert verify_snapshot(tmp_path / "snapshot").topic == flights
     assert not (tmp_path / "snapshot" / "report.html").exists()
 

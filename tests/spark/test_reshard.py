@@ -1,4 +1,4 @@
-"""A topic that got more partitions: what was handled in the old ones is recognised in the new ones, on a real Kafka."""
+"""A topic that got more partitions: messages handled in the old ones are recognised in the new, on a real Kafka."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def job(broker: Broker, spark: SparkSession, topic: str, output: Path, *more: st
 
 
 def checked(folder: Path) -> Manifest:
-    """The manifest of a snapshot whose every file is what it says."""
+    """The manifest of a snapshot whose every file agrees with it."""
     (source,), _ = find_snapshots([str(folder)])
     assert [problem for file in check_snapshot(source) for problem in file.problems] == []
     return verify_snapshot(folder)
@@ -90,7 +90,7 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
 ) -> None:
     """Handled in 2 partitions, sent again to 4.
 
-    With the snapshot the group sees only what is new, and without it all that went elsewhere.
+    With the snapshot the group sees only new messages, and without it all that went elsewhere.
     """
     topic = make_topic(2)
     send(broker, topic, [*NAMES, "none"], partitioner=partitioner)
@@ -164,7 +164,7 @@ def test_what_the_group_never_handled_is_hidden_by_nothing_of_another_partition(
 ) -> None:
     """A group that lags in the old partition.
 
-    What comes again to the new one is delivered, unless the group completed it before.
+    Records that come again to the new one are delivered, unless the group completed them before.
     """
     topic = make_topic(1)
     send(broker, topic, NAMES[:20])
@@ -199,7 +199,7 @@ def job_of_archive(spark: SparkSession, folder: Path, output: Path, *more: str) 
         "t",
     ]
     asked = ["--topic", "orders", "--id", "key", "--window", "7d", "--whole-topic", "--output", str(output)]
-    # Without a broker no group is asked, and nobody may re-shard: what is shown is how an archive is read.
+    # Without a broker no group is asked, and nobody may re-shard: this shows how an archive is read.
     options = replace(
         parse_options([*given, *asked, *more], print), reshard=Reshard(partitions=4, partitioner="murmur2")
     )

@@ -1,6 +1,6 @@
 """Consumers that start on a memory that was rebuilt.
 
-What was handled before is hidden, wherever it comes again, and all else is delivered.
+Handled IDs are hidden, wherever they come again, and all else is delivered.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def test_a_consumer_goes_on_where_the_rebuilt_memory_ends(
 ) -> None:
     """Handled IDs that come again in another partition are duplicates there.
 
-    What is new, too old, given up or was not reached is delivered once.
+    IDs that are new, too old, given up or were not reached are delivered once.
     """
     history = shared_history(memory_url)
     history.run()
-    # What came again since then, each in the partition that does not know it.
+    # The IDs that came again since then, each in the partition that does not know it.
     history.send(
         at(b"a", 41, 1), at(b"b", 41, 1), at(b"new", 41, 1), at(b"given-up", 41, 1), at(b"old", 41, 1)
     )

@@ -1,4 +1,4 @@
-"""The options of a shared memory: what is refused, in one line, and what no line shows."""
+"""The options of a shared memory: those refused, in one line, and the values no line shows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_rebuilt_is_refused(more: list[str], told: str) -> None:
 
 
 def test_its_options_need_a_memory() -> None:
-    """What says where in the memory needs to know which one; and without one there has to be an output."""
+    """An option that says where in the memory needs to know which one; and without one there has to be an output."""
     said: list[str] = []
     for option in (
         "--shared-scope=group",

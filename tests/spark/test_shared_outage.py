@@ -1,4 +1,4 @@
-"""A memory whose server goes away while it is rebuilt: it is waited for, and what it forgot is loaded again."""
+"""A memory whose server goes away while it is rebuilt: it is waited for, and the forgotten marks are loaded again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def marks() -> Marks:
 
 
 def loaded_into(store: Interrupted) -> list[ClaimKind]:
-    """Load them, and return what the store says of them."""
+    """Load them, and return the store's answers for them."""
     times: dict[str, int] = {"newest_ms": 1_000, "window_ms": 3_600_000}
     asked: Any = store
     assert load_marks(asked, marks(), b"scope", **times, patience_s=60.0) == COUNT
@@ -90,7 +90,7 @@ def loaded_into(store: Interrupted) -> list[ClaimKind]:
 
 
 def test_a_redis_that_is_away_is_waited_for(redis: RedisServer) -> None:
-    """The batch that it did not take is loaded when it is back. What it forgot meanwhile is another matter."""
+    """The batch that it did not take is loaded when it is back. Marks forgotten meanwhile are another matter."""
     store = Interrupted(RedisStore(redis.url, timeout=30.0), redis.kill, redis.start)
     kinds = loaded_into(store)
     assert set(kinds[BATCH_IDS:]) == {ClaimKind.DUPLICATE}
@@ -119,7 +119,7 @@ def test_who_refuses_is_not_asked_again() -> None:
     """Nor is who was away for as long as one waits."""
     asked: list[bool] = []
 
-    def refuse(passes: bool) -> None:  # noqa: FBT001 (what is raised)
+    def refuse(passes: bool) -> None:  # noqa: FBT001 (as raised)
         asked.append(passes)
         raise SharedStoreError("no", passes=passes)
 
@@ -171,7 +171,7 @@ def test_what_a_server_forgot_in_the_middle_is_loaded_again(
 
 
 def test_a_server_that_is_started_anew_each_time_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one line: nobody knows what it has forgotten."""
+    """In one line: nobody knows which marks it has forgotten."""
     lives, loads = count(), list[int]()
 
     class Server:
@@ -203,7 +203,7 @@ def test_a_server_that_is_started_anew_each_time_ends_the_run(monkeypatch: pytes
 
 
 def test_a_store_of_ones_own_is_waited_for_too() -> None:
-    """What says nothing of itself may pass."""
+    """An error without a word of its kind may pass."""
     away = iter([True, False])
 
     class Away(MemoryClaimStore):

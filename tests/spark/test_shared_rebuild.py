@@ -1,6 +1,6 @@
-"""A memory that consumers share, loaded by the job: into Redis, as often as it is done, and beside what lives there.
+"""A memory that consumers share, loaded by the job: into Redis, as often as it is done, and beside living claims.
 
-That it tells what the group remembers: `tests/spark/test_rebuilt_equals_lived.py`.
+That it loads the group's marks: `tests/spark/test_rebuilt_equals_lived.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Rebuilt:
         self.client.flushall()
 
     def known(self, *names: bytes, **scope: Any) -> dict[bytes, int | None]:
-        """When IDs were seen last, None for those that a consumer would handle, -2 for what is no mark.
+        """When IDs were seen last, None for those that a consumer would handle, -2 for another entry.
 
         Nothing is changed in the memory.
         """
@@ -93,7 +93,7 @@ def rebuilt(shared_history: Callable[[str], SharedHistory], redis: RedisServer) 
 
 
 def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> None:
-    """Last sightings over all partitions; not what is old, given up, or not committed. Beside it lies a snapshot.
+    """Last sightings over all partitions; not IDs that are old, given up, or not committed. Beside it lies a snapshot.
 
     Marks last as if they had been written when their records came; a sixteenth of the window, and the width of a
     batch, are added. Every task of a second run fails after it has loaded everything, and is tried again: that
@@ -134,7 +134,7 @@ def test_what_the_group_handled_is_known_and_nothing_else(rebuilt: Rebuilt) -> N
 def test_what_is_claimed_or_newer_stays(rebuilt: Rebuilt, redis: RedisServer) -> None:
     """A living claim is its owner's, a newer mark keeps its time, an older one gets the rebuilt one's.
 
-    What is foreign stays.
+    Foreign keys stay.
     """
     store = RedisStore(redis.url, timeout=30.0)
     a, b, c, d = rebuilt.keys(b"a", b"b", b"c", b"d")
@@ -187,7 +187,7 @@ def test_a_store_that_is_away_ends_the_run_before_it_reads(rebuilt: Rebuilt) -> 
 
 @pytest.mark.slow
 def test_a_store_that_refuses_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
-    """What a task is told comes out of Spark as a line that says what to do; the snapshot is not put in its place."""
+    """An error of a task comes out of Spark as a line with the remedy; the snapshot is not put in its place."""
     rebuilt.client.execute_command("ACL", "SETUSER", "reader", "on", f">{PASSWORD}", "~*", "+@all", "-set")
     url = rebuilt.url.replace("app:", "reader:")
     output = rebuilt.folder / "snapshot"
@@ -214,7 +214,7 @@ timestamps = (
 def test_any_marks_are_loaded_once_and_again(seen: dict[bytes, int], window_ms: int, newest_ms: int) -> None:
     """Whatever their timestamps are.
 
-    What is left of a window is never more than it, nor nothing for what is not over.
+    The rest of a window is never more than it, nor nothing for an ID that is not over.
     """
     marks = Marks(b"".join(seen), np.arange(len(seen)), np.array(list(seen.values()), np.int64))
     left = left_ms(marks.timestamps, newest_ms=newest_ms, window_ms=window_ms)

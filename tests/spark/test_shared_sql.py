@@ -186,7 +186,7 @@ def test_what_cannot_be_loaded_into_ends_the_run_before_it_reads(rebuilt: Rebuil
 
 @pytest.mark.slow
 def test_a_right_that_is_missing_ends_the_run_in_one_line(rebuilt: Rebuilt) -> None:
-    """What a task is told comes out of Spark as a line that says what to do; it is not asked again and again."""
+    """An error of a task comes out of Spark as a line with the remedy; it is not asked again and again."""
     SharedStore(rebuilt.server).create()
     rebuilt.execute(f"GRANT SELECT ON dedup_shared TO {rebuilt.role}")
     options = parse_options(rebuilt.history.arguments(), print)
@@ -215,7 +215,7 @@ def test_a_table_that_is_gone_meanwhile_ends_the_run_in_one_line(rebuilt: Rebuil
 
 @pytest.mark.slow
 def test_a_run_that_was_ended_in_the_middle_is_run_again(rebuilt: Rebuilt) -> None:
-    """What it had loaded is no harm, and nothing is missing afterwards."""
+    """Its loaded marks are no harm, and nothing is missing afterwards."""
 
     def around(task: Task) -> Task:
         return AlwaysFails(task) if isinstance(task, SharedLoader) else task

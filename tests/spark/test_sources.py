@@ -182,10 +182,10 @@ def commit(broker: Broker, group: str, topic: str, offset: int, *, low: int = 0,
 def test_archive_and_topic_together(
     broker: Broker, run: Callable[..., Any], cut_topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
-    """What the topic lost comes from the archive, the overlap counts once, and the history of the group is complete."""
+    """Records that the topic lost come from the archive, the overlap counts once, and the history is complete."""
     topic = cut_topic("abacadbe", 4)
     commit(broker, group, topic, 7)
-    # In the overlap the archive has what the topic does not have: the topic counts.
+    # In the overlap the archive has records that the topic does not have: the topic counts.
     write_parquet(tmp_path / "archive", [*keyed(topic, *"abac"), *keyed(topic, "f", "f", begin=4)])
     sources = ("--source", KAFKA_SOURCES[0], "--source", str(tmp_path / "archive"), *COMMITTED)
     manifest, marks = run(topic, "--bootstrap", broker.bootstrap, "--group", group, *sources)
@@ -222,7 +222,7 @@ def test_offsets_that_are_nowhere(
 def test_an_archive_alone_goes_up_to_the_group(
     broker: Broker, run: Callable[..., Any], cut_topic: Callable[..., str], group: str, tmp_path: Path
 ) -> None:
-    """Read instead of the topic, an archive is folded up to what the group has committed.
+    """Read instead of the topic, an archive is folded up to the group's commit.
 
     Its own end may come before that.
     """
@@ -321,7 +321,7 @@ def test_an_archive_without_offsets_is_wrong_usage(
 
 
 def test_uncommitted_archives_are_for_uncommitted_groups(run: Callable[..., Any], tmp_path: Path) -> None:
-    """What may have records of aborted transactions says so in the manifest.
+    """An archive that may have records of aborted transactions says so in the manifest.
 
     By that, consumers of committed ones refuse it.
     """

@@ -1,4 +1,4 @@
-"""spark-submit is ended with what started it, wherever that is interrupted: with a program in its place."""
+"""spark-submit is ended with its parent, wherever that is interrupted: with a program in its place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60
 
-# What is dropped in the middle of its making is closed by the collection of garbage.
+# A file dropped in the middle of its making is closed by the collection of garbage.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 # As spark-submit and the JVM: the one becomes the other, which has the driver for a child.
@@ -42,7 +42,7 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def submit(scratch: Path, *line: str, **variables: str) -> str:
-    """Run a program to its end, by default the one in the folder, and return what it said on stdout."""
+    """Run a program to its end, by default the one in the folder, and return its stdout."""
     with (scratch / "stdout").open("w+") as stdout:
         environment = {"PATH": "/usr/bin:/bin", **variables}
         program = line or (str(scratch / "submit"),)
@@ -88,7 +88,7 @@ def test_a_start_that_is_interrupted_between_two_lines_leaves_no_process(
 
 
 def wait_until_none(before: set[psutil.Process]) -> list[str]:
-    """Wait until all is over that was not there before; end what is not, and return its command lines."""
+    """Wait until all is over that was not there before; end the rest, and return its command lines."""
     try:
         wait_for(lambda: running_children() <= before, PATIENCE_S)
     except AssertionError:

@@ -61,7 +61,7 @@ def test_memory_is_bounded_by_distinct_ids(monkeypatch: pytest.MonkeyPatch) -> N
     most = 0
 
     def counted(rows: Marks) -> Marks:
-        """What is kept is folded when it is at its most."""
+        """The marks kept are folded when they are at their most."""
         nonlocal most
         most = max(most, rows.count)
         return newest_per_digest(rows)

@@ -15,7 +15,7 @@ WINDOW = Window(seconds=60)
 
 
 def lived(timestamps: list[int]) -> int | None:
-    """From when the engine knows sightings, which began at offset 5 without knowing what came before."""
+    """From when the engine knows sightings, which began at offset 5 without knowing earlier ones."""
     with Deduplicator(Lookup(id=key(), window=WINDOW), MemoryStore()) as engine:
         engine.open("orders", 0, low=5, committed=5)
         records = [
@@ -55,5 +55,5 @@ def test_the_marks_begin_with_a_real_timestamp(timestamps: list[int]) -> None:
 
 
 def test_no_horizon_is_reckoned_from_it() -> None:
-    """A last record without a timestamp leaves everything in, instead of what is a window older than -1."""
+    """A last record without a timestamp leaves everything in, instead of records a window older than -1."""
     assert horizon_ms(WINDOW, -1, 10**12) is None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Answering(MetadataRequests):
-    """Every leader is there; what it says means nothing."""
+    """Every leader is there; its answers mean nothing."""
 
     def __init__(self) -> None:
         """Without a cluster."""
@@ -30,7 +30,7 @@ class Answering(MetadataRequests):
 
 
 class UndescribedClient(Client):
-    """A client of which nobody asks what topics are."""
+    """A client of which nobody asks for topics."""
 
     def topic_settings(self, topic: str) -> None:
         """See `Client`; nobody is asked."""

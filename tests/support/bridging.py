@@ -1,4 +1,4 @@
-"""What the tests of the bridge have in common: records in, bridges that run, and what lies in the target."""
+"""The common parts of the bridge's tests: records in, bridges that run, and the records of the target."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def bridge(
 
 
 def copy_all(source: str, target: str, *topics: str, **options: Any) -> BridgeCounters:
-    """Copy all that there is, and return what was counted."""
+    """Copy all that there is, and return the counters."""
     made = bridge(source, target, *topics, **options)
     made.run(until_end=True)
     return made.counters

@@ -22,7 +22,7 @@ _DRIVERS = ("chromedriver", "chromium.chromedriver")
 
 
 class NoBrowserError(Exception):
-    """No Chromium, or no driver for it; the text says what to install."""
+    """No Chromium, or no driver for it; the text names the package to install."""
 
 
 class Browser:
@@ -42,11 +42,11 @@ class Browser:
         self._resize(width, int(self.run("return document.documentElement.scrollHeight")))
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Return what a script in the page returns."""
+        """Return the result of a script in the page."""
         return self.driver.execute_script(script, *arguments)
 
     def said(self) -> list[str]:
-        """What the console has got since the last time: errors, warnings, and what else."""
+        """The console's entries since the last time: errors, warnings, and others."""
         return [str(entry["message"]) for entry in self._log("browser")]
 
     def _resize(self, width: int, height: int) -> None:

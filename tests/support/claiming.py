@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 
 
 def claims_of(consumer: DedupConsumer) -> ClaimGatekeeper:
-    """What a consumer has claimed."""
+    """The claims of a consumer."""
     claims = inside.gatekeeper_of(consumer)
     assert isinstance(claims, ClaimGatekeeper)
     return claims
@@ -44,7 +44,7 @@ class ClockedShared(Shared):
 
 
 class Outcome(NamedTuple):
-    """What one of them had: tokens of its claims by ID, and the IDs whose completion was taken."""
+    """The results of one of them: tokens of its claims by ID, and the IDs whose completion was taken."""
 
     claimed: dict[bytes, list[int]]
     completed: list[bytes]
@@ -58,7 +58,7 @@ def shared_ids(count: int) -> list[bytes]:
 def contend(store: ClaimStore, seed: int, *, count: int, lease_ms: int, batch: int = 50) -> Outcome:
     """Claim all IDs in batches of some order, until each is known to be completed.
 
-    Of what it gets it completes the most, releases some, and sleeps over the lease of others, as one that was
+    Of its claims it completes the most, releases some, and sleeps over the lease of others, as one that was
     stopped does.
     """
     chance = random.Random(seed)

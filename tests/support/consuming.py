@@ -1,4 +1,4 @@
-"""What the tests of the consumer have in common: how one is made, and what came out of it."""
+"""The common parts of the consumer's tests: how one is made, and its messages."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def poll_some(consumer: Any, count: int, *, patience_s: float = PATIENCE_S) -> l
 
 
 def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
-    """Poll until a partition is ours, read to its end, and nothing has come for some time; return what came."""
+    """Poll until a partition is ours, read to its end, and nothing has come for some time; return the messages."""
     got: list[Any] = []
     silent_s, until = 0.0, time.monotonic() + PATIENCE_S
     while True:
         began = time.monotonic()
         message = consumer.poll(_LOOK_S)
-        # Of a machine that stood still only what the client could use of it counts.
+        # Of a machine that stood still only the time that the client could use counts.
         silent_s += min(time.monotonic() - began, _LOOK_S)
         if message is not None:
             got.append(message)
@@ -119,7 +119,7 @@ def poll_quiet(consumer: Any, seconds: float = QUIET_S) -> list[Any]:
 
 
 def poll_through(consumer: Any, topic: str) -> list[Any]:
-    """Poll until every record that a topic has now is judged, and what follows from that has come.
+    """Poll until every record that a topic has now is judged, and its messages have come.
 
     Its log has no holes.
     """
@@ -131,7 +131,7 @@ def poll_through(consumer: Any, topic: str) -> list[Any]:
 def run_through(consumer: Any, topic: str, handler: Callable[[Any], Any], **options: Any) -> None:
     """Have a consumer with an ``idle_timeout`` handle all that a topic has now; its log has no holes."""
     ends, judged, until = _ends(consumer, topic), False, time.monotonic() + PATIENCE_S
-    # Once more than was needed: what was judged at the very end of a silence has not been handed out.
+    # Once more than was needed: records judged at the very end of a silence have not been handed out.
     while not judged:
         judged = _judged(consumer) == ends
         consumer.run(handler, **options)
@@ -204,7 +204,7 @@ def _is_read(consumer: Any, status: PartitionStatus) -> bool:
     if end < 0 or max(Consumer.position(consumer, [at])[0].offset, status.position or 0) < end:
         return False
     try:
-        # What was sent after the last answer is not known to the client yet.
+        # The client does not know records sent after the last answer yet.
         _, end = Consumer.get_watermark_offsets(consumer, at, timeout=_ANSWER_S)
     except KafkaException:
         return True
@@ -218,7 +218,7 @@ def run_all(consumer: DedupConsumer, handler: Callable[[Any], object], **setting
 
 
 def iterate_all(consumer: DedupConsumer) -> list[Any]:
-    """Iterate until everything that lies in the consumer's partitions is completed; return what came."""
+    """Iterate until everything that lies in the consumer's partitions is completed; return the messages."""
     with ending_with_the_log(consumer):
         return list(consumer)
 
@@ -258,7 +258,7 @@ def _is_completed(consumer: Any, answer_s: float) -> bool:
 
 
 def wait_for(consumer: Any, condition: Callable[[], bool], what: str) -> list[Any]:
-    """Poll until a condition holds; return what came meanwhile."""
+    """Poll until a condition holds; return the messages that came."""
     got: list[Any] = []
     until = time.monotonic() + PATIENCE_S
     while not condition():
@@ -270,7 +270,7 @@ def wait_for(consumer: Any, condition: Callable[[], bool], what: str) -> list[An
 
 
 def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> TopicPartition:
-    """What a plain client of the group sees committed."""
+    """The commit that a plain client of the group sees."""
     plain = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
         return plain.committed([TopicPartition(topic, partition)], timeout=PATIENCE_S)[0]

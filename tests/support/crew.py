@@ -1,4 +1,4 @@
-"""Several consumers of one group, and what each of them was handed."""
+"""Several consumers of one group, and the messages handed to each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What disks do to files: bytes that change, ends that are missing, files that are gone."""
+"""The faults of disks: bytes that change, ends that are missing, files that are gone."""
 
 from __future__ import annotations
 

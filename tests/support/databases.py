@@ -58,7 +58,7 @@ class PostgreSQL:
         _wait(self.url)
 
     def pause(self) -> None:
-        """Stop it where it is: its machine goes on taking what is sent."""
+        """Stop it where it is: its machine goes on taking bytes."""
         self._container.get_wrapped_container().pause()
 
     def resume(self) -> None:

@@ -1,4 +1,4 @@
-"""Messages whose handler fails for good, and what becomes of them."""
+"""Messages whose handler fails for good, and their dead letters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fail_for(*bad: str) -> Any:
 def dead_letter(
     make: Make, *bad: str, topic: str = "orders", letters: str | None = None, **options: Any
 ) -> None:
-    """Handle what is there; some of it becomes dead letters, in the group's topic for them, or in that one."""
+    """Handle the records; some of it becomes dead letters, in the group's topic for them, or in that one."""
     with make(topic, **options) as consumer:
         run_all(consumer, fail_for(*bad), on_error="dead-letter", dead_letters=letters, attempts=1)
         assert consumer.counters.dead_lettered == len(bad)

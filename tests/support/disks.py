@@ -67,7 +67,7 @@ class FullPartition(MemoryPartition):
 
 
 class SmallDisk:
-    """A file system of its own; what takes its room is in one file."""
+    """A file system of its own; one file takes its room."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

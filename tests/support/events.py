@@ -1,4 +1,4 @@
-"""An observer that keeps what happens to partitions."""
+"""An observer that keeps the events of partitions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dedup_sdk import PartitionEvent, VerdictEvent
 
 
 class Events:
-    """Notes what happens to partitions; verdicts are not looked at."""
+    """Notes the events of partitions; verdicts are not looked at."""
 
     def __init__(self) -> None:
         self.seen: list[PartitionEvent] = []
@@ -20,5 +20,5 @@ class Events:
 
     @property
     def names(self) -> list[str]:
-        """What they are called, in their order."""
+        """Their names, in their order."""
         return [event.name for event in self.seen]

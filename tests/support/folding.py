@@ -33,7 +33,7 @@ def fold_to_files(
 ) -> tuple[SlotPlan, list[SlotOutcome]]:
     """Fold rows ``partition, offset, timestamp_ms, digest`` (null: no ID).
 
-    Return the slots and what was written of each.
+    Return the slots and the outcome of each.
     """
     ordered = window.count is not None
     plan = plan_slots(

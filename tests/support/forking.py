@@ -14,7 +14,7 @@ HANGS_S = 60
 
 
 def in_a_child(work: Callable[[], str]) -> str:
-    """Fork, work in the child, end it, and return what it found."""
+    """Fork, work in the child, end it, and return its result."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -35,7 +35,7 @@ _driver: list[Pipe] = []
 
 
 class Source:
-    """What a consumer has to handle, up to where the log ends now."""
+    """The messages for a consumer, up to the end of the log now."""
 
     def __init__(self, consumer: Any, begun: list[TopicPartition]) -> None:
         self.consumer = consumer
@@ -57,7 +57,7 @@ class Source:
     def _until_the_end(self, take: Callable[[], Any]) -> Iterator[Any]:
         more = True
         while more:
-            # One call more than brings the last: what it brings may have to be asked for again.
+            # One call more than brings the last: its messages may have to be asked for again.
             more = self._is_there_more()
             while got := take():
                 yield got
@@ -74,7 +74,7 @@ def step() -> None:
 
 
 def work(connection: Connection, message: Any) -> None:
-    """What has to be done once."""
+    """The work to do once."""
     step()
     connection.execute(insert(WORK).values(body=message.value().decode()))
     step()
@@ -112,7 +112,7 @@ def dedup(source: Source, engine: Engine, inbox: Inbox) -> None:
 
 
 def offset_first(source: Source, engine: Engine, inbox: Inbox) -> None:
-    """Broken where the inbox keeps no offsets: what was committed in Kafka does not come again."""
+    """Broken where the inbox keeps no offsets: messages committed in Kafka do not come again."""
     for message in source.one_by_one():
         source.consumer.commit(message, asynchronous=False)
         step()
@@ -137,7 +137,7 @@ WAYS: dict[str, Callable[[Source, Engine, Inbox], None]] = {
 
 
 def main(driver: Pipe, way: str, bootstrap: str, url: str, store: str) -> None:
-    """Handle what there is."""
+    """Handle the messages."""
     _driver.append(driver)
     engine = create_engine(url)
     config: dict[str, Any] = {

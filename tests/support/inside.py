@@ -1,7 +1,7 @@
 """The only place where tests reach into a consumer: states that no public call shows, and events that none causes.
 
 Before you use a function of this file, look whether `partition_statuses`, `counters`, an observer, `committed`, a log
-line, or the messages of a second consumer show the same. What a function returns is used by its public names.
+line, or the messages of a second consumer show the same. Returned objects are used by their public names.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def open_partitions(consumer: DedupConsumer) -> Mapping[tuple[str, int], Partiti
 
 
 def recovery_of(consumer: DedupConsumer, topic: str = "orders", partition: int = 0) -> Assigned:
-    """Return the assignment of a partition: where it starts, what its recovery waits for, and what it replayed."""
+    """Return the assignment of a partition: where it starts, why its recovery waits, and the replayed records."""
     return consumer._session.assigned[topic, partition]
 
 
@@ -57,7 +57,7 @@ def ready(consumer: DedupConsumer) -> list[Any]:
 
 
 def gatekeeper_of(consumer: DedupConsumer) -> Gatekeeper | None:
-    """Return what a consumer with a shared memory has claimed; None without one."""
+    """Return the claims of a consumer with a shared memory; None without one."""
     return consumer._engine.gatekeeper
 
 

@@ -16,7 +16,7 @@ _LOOKS = {dis.opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_
 
 
 class Interrupted(BaseException):
-    """What a signal handler raises; like KeyboardInterrupt no Exception."""
+    """The error of a signal handler; like KeyboardInterrupt no Exception."""
 
 
 class InterruptedAt:
@@ -47,7 +47,7 @@ class InterruptedAt:
 
     def _called(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         if frame.f_back is not None and frame.f_code.co_name != "__init__":
-            # What Python code returns to Python code it does without a look.
+            # A return from Python code to Python code is made without a look.
             self._last[id(frame.f_back)] = None
         if not frame.f_code.co_filename.startswith(_HERE):
             return None

@@ -132,7 +132,7 @@ class KafkaContainer(DockerContainer):
         self.get_wrapped_container().unpause()
 
     def logged(self) -> bytes:
-        """Return what the broker has written since the container was made."""
+        """Return the broker's output since the container was made."""
         return bytes(self.get_wrapped_container().logs())
 
     def _runs(self) -> bool:

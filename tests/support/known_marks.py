@@ -1,4 +1,4 @@
-"""Marks as a dictionary, however they are spread over journals and files: what tests compare two memories by."""
+"""Marks as a dictionary, however they are spread over journals and files: tests compare two memories by them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def newest_marks(pages: Iterable[Marks]) -> dict[bytes, Mark]:
 
 
 def read_sorted_file(path: Path) -> dict[bytes, Mark]:
-    """Return what a sorted file holds, in the order of the file, read by RocksDB itself."""
+    """Return the marks of a sorted file, in the order of the file, read by RocksDB itself."""
     from rocksdict import Options, Rdict
 
     folder = path.with_suffix(".db")

@@ -161,7 +161,7 @@ def units(group: str, count: int, *, idents: int = 400, redriven: bool = False) 
 def gtids(count: int, *, calm_from: int) -> list[Record]:
     """Late and repeated IDs of some producers, another server now and then, bad ones, some without an ID or source.
 
-    From offset ``calm_from`` on nothing is so late that it depends on what is in flight whether it is known.
+    From offset ``calm_from`` on nothing is so late that it depends on the records in flight whether it is known.
     """
     source, found = random.Random(3), []
     for partition in PARTITIONS:
@@ -206,7 +206,7 @@ class Rule:
         sources: where the job reads the history.
         base: where the group stood when a snapshot was made from the first source; the last source's is on top of it.
             0: there is none.
-        killed: the consumer completed in disorder, and what outlived it on disk is some moment before its last commit.
+        killed: the consumer completed in disorder, and its disk is as of some moment before its last commit.
         expires: its window forgets something of the log.
         whole_topic: the job is told of no group, and finds by itself where a snapshot may end.
         shared: the last run of the job loads a memory that consumers share, too.
@@ -230,8 +230,8 @@ class Rule:
 
 CLIENT, JVM = KAFKA_SOURCES
 PARQUET, TWICE, LINES = "parquet", "parquet with rows twice", "json lines"
-# Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader; the kinds of ID, and what
-# is left, are spread over the pairs.
+# Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader; the kinds of ID, and the
+# rest, are spread over the pairs.
 RULES = {
     "header": Rule(
         said=looked_up("header:dedup-id", "1h"), log=lambda group: singles(group, 220), early=200,
@@ -277,7 +277,7 @@ RULES = {
 
 
 class Life:
-    """A group that lives by a rule in a topic of its own, and its own snapshot of what it remembers."""
+    """A group that lives by a rule in a topic of its own, and its own snapshot of its marks."""
 
     def __init__(self, name: str, broker: Broker, folder: Path) -> None:
         self.rule, self.broker, self.folder = RULES[name], broker, folder
@@ -346,9 +346,9 @@ class Life:
         return ["--source", str(archive), *ARCHIVE]
 
     def remembered(self, manifest: Manifest, folder: Path) -> list[tuple[Any, ...]]:
-        """What all snapshots of this life agree on, however they were made.
+        """The marks that all snapshots of this life agree on, however they were made.
 
-        Of a window that forgets, what a next record could still meet; numbers that time forgets are left out by
+        Of a window that forgets, those that a next record could still meet; numbers that time forgets are left out by
         the job alone. Of units not the newest time, which may be that of one that is open.
         """
         expires, time_ms = self.rule.expires, self.rule.said.strategy.window_of(self.topic).time_ms
@@ -394,7 +394,7 @@ class Life:
         return dict(zip(seen, told, strict=True)), must
 
     def go_on(self, snapshot: Path) -> list[Position]:
-        """Send the late records to a consumer that begins with a snapshot; return what it hands out."""
+        """Send the late records to a consumer that begins with a snapshot; return its messages."""
         produce(self.broker.bootstrap, self.topic, outgoing(self.late))
         with self.consumer(self.folder / "new", recovery=Recovery(snapshot=snapshot)) as consumer:
             came = poll_through(consumer, self.topic)

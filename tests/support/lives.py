@@ -1,6 +1,6 @@
 """Three ways to the marks of one log.
 
-A consumer's life, a replay of what others completed, and a snapshot of the backfill.
+A consumer's life, a replay of records that others completed, and a snapshot of the backfill.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def lived(
     """Live through a log, ending records in an order that only the seed knows.
 
     Those at offsets in ``poison`` become dead letters. Now and then the process ends and another begins: when
-    nothing is in flight, or ``midway``, whatever is. What is not durable comes again.
+    nothing is in flight, or ``midway``, whatever is. Records that are not durable come again.
     """
     store, random = MemoryStore(), np.random.default_rng(seed)
     engine = engine_over(store, strategy, recent_marks)
@@ -127,7 +127,7 @@ def replayed(
 
 
 def offset_range_of(log: Sequence[Record], window: Window, *, complete: bool = True) -> OffsetRange:
-    """Return what a run of the backfill reads of a log; ``window``: how long anything is remembered."""
+    """Return the offsets that a run of the backfill reads of a log; ``window``: how long anything is remembered."""
     return OffsetRange(
         partition=0,
         low=log[0].offset,

@@ -1,4 +1,4 @@
-"""Logs and what a hostile application does with them, for hypothesis."""
+"""Logs and the acts of a hostile application, for hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer of one partition without a client: it recovers and handles what the log has."""
+"""A consumer of one partition without a client: it recovers and handles the records of the log."""
 
 from __future__ import annotations
 
@@ -98,17 +98,17 @@ class Machine:
             if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
                 if assigned.engine_partition.flight.position <= len(self.cluster.log):
                     return assigned.engine_partition
-                # What the client says of an offset beyond the end of the log.
+                # The client's answer for an offset beyond the end of the log.
                 assert self.session.absorbs(OutOfRange())
         raise AssertionError("it does not come up to date")
 
     def handle_all(self) -> list[tuple[int, VerdictKind]]:
-        """Handle what is to be delivered up to the end of the log; return the offsets and verdicts."""
+        """Handle the records to deliver up to the end of the log; return the offsets and verdicts."""
         held, delivered = self.up_to_date(), []
         start, end = held.flight.position, len(self.cluster.log)
         assigned = self.session.assigned[TOPIC, 0]
         if assigned is not self._read and assigned.start is not None:
-            # The client reads from where the group stands, also below what the store knows.
+            # The client reads from where the group stands, also below the store's offsets.
             self._read, start = assigned, min(start, assigned.start.offset)
         if start < end:
             offsets = list(range(start, end))

@@ -1,6 +1,6 @@
 """Two states of a partition through one life.
 
-One that judges at once what it can, and one that looks at record after record.
+One that judges all records at once where it can, and one that looks at record after record.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def one_by_one(rule: LastRule, keys: SourceKeys, progress: Progress, recent: Mar
 
 
 class Pair:
-    """Both states through one life: what the one says the other says. ``latest_ms``: the time now."""
+    """Both states through one life: both give the same answers. ``latest_ms``: the time now."""
 
     latest_ms = 2**62
 
@@ -75,7 +75,7 @@ class Pair:
         self.begin([Progress(low=0, high=0, since_ms=since_ms)] * 2, [NO_MARKS] * 2)
 
     def begin(self, progresses: list[Progress], recent: list[Marks]) -> None:
-        """Open both, with what is durable."""
+        """Open both, with the durable marks."""
         self.states: list[PartitionState] = [
             made(self.rule, self.keys, progress, marks)
             for made, progress, marks in zip((open_last, one_by_one), progresses, recent, strict=True)
@@ -97,7 +97,7 @@ class Pair:
         return (source.encode().ljust(16, b".") if self.by_source else PARTITION_SOURCE) + id_bytes
 
     def both(self, act: Any) -> None:
-        """Have both do something, and compare what is to be delivered next, and all that is in memory."""
+        """Have both do something, and compare the records to deliver next, and all that is in memory."""
         said = [[place.offset for place in act(state) or ()] for state in self.states]
         assert said[0] == said[1]
         one, other = ([told_of(chunk) for chunk in state.flight.chunks] for state in self.states)
@@ -126,7 +126,7 @@ class Pair:
         assert told_of(chunks[0]) == told_of(chunks[1])
 
     def open(self) -> list[int]:
-        """Return the offsets of what the application has."""
+        """Return the offsets of the records that the application has."""
         return [
             chunk.offsets[row]
             for chunk in self.states[0].flight.chunks
@@ -154,7 +154,7 @@ class Pair:
         self.both(act)
 
     def write(self) -> None:
-        """Compare what is to be stored."""
+        """Compare the steps to store."""
         self.keep([state.take_step() for state in self.states])
 
     def keep(self, steps: list[Any]) -> None:
@@ -165,7 +165,7 @@ class Pair:
                 journal.append(step)
 
     def flush(self, clock_ms: int) -> None:
-        """Turn both journals into what is looked up."""
+        """Turn both journals into marks to look up."""
         self.write()
         taken = [
             state.memory.take_recent(clock_ms, partial(self.find, at)) for at, state in enumerate(self.states)
@@ -176,7 +176,7 @@ class Pair:
         self.steps = [[Step(state.progress, NO_MARKS)] for state in self.states]
 
     def crash(self) -> int:
-        """Open both again with what is durable; return from where records come again."""
+        """Open both again with the durable marks; return from where records come again."""
         found = [
             latest([step.progress for step in journal]) or Progress(low=0, high=0) for journal in self.steps
         ]

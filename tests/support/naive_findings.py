@@ -1,4 +1,4 @@
-"""What a history says about its duplicates, as a loop over a dictionary: what the vectorised fold is compared with."""
+"""The findings of a history about its duplicates, as a loop over a dictionary: to compare with the vectorised fold."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Entry:
 
 
 class Sighting(NamedTuple):
-    """What the log says of an ID: its last completed record, and the rank of its last accepted one."""
+    """The history of an ID in the log: its last completed record, and the rank of its last accepted one."""
 
     offset: int
     timestamp_ms: int
@@ -42,16 +42,16 @@ class Sighting(NamedTuple):
 def in_window(
     timestamp_ms: int, seen: Sighting, accepted: int, *, time_ms: int | None, count: int | None
 ) -> bool:
-    """Whether a record of that time is a duplicate of what was seen before it; ``accepted``: IDs accepted before it."""
+    """Whether a record of that time is a duplicate of the one seen before; ``accepted``: IDs accepted before it."""
     in_time = time_ms is None or timestamp_ms - seen.timestamp_ms <= time_ms
     return in_time and (count is None or accepted - seen.number < count)
 
 
 @dataclass(slots=True)
 class Reading:
-    """What a log says, read from its beginning.
+    """The duplicates and IDs of a log, read from its beginning.
 
-    ``duplicates`` has what every duplicate is a duplicate of, by offset; ``seen`` the last sighting of each ID.
+    ``duplicates`` has the original of every duplicate, by offset; ``seen`` the last sighting of each ID.
     """
 
     duplicates: dict[int, Sighting] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Reading:
 
 
 def read_log(log: Iterable[Entry], time_ms: int | None, count: int | None) -> Reading:
-    """Read a log in offset order; what was delivered in doubt was accepted."""
+    """Read a log in offset order; a record delivered in doubt was accepted."""
     reading = Reading()
     seen = reading.seen
     for entry in sorted(log, key=lambda entry: entry.offset):

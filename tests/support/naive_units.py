@@ -2,7 +2,7 @@
 
 Nothing here is taken from the code under test; whether an ID is known the naive log says. A record without a unit is an
 event of its own, where it lies; a unit is one where its last record lies. An event is rejected if one of its IDs was
-completed before it inside the window; what is accepted is remembered once all of it is handled.
+completed before it inside the window; an accepted one is remembered once all of it is handled.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Event:
-    """What is judged at once: a record, or all records of a unit, at the offset and timestamp of the last."""
+    """Records judged at once: one, or all those of a unit, at the offset and timestamp of the last."""
 
     entries: list[Entry] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ def events_of(log: Iterable[Entry]) -> list[Event]:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a log says: offset -> kind (``fresh``, ``duplicate``, ``unkeyed``), and the last sighting of each ID."""
+    """The results of a log: offset -> kind (``fresh``, ``duplicate``, ``unkeyed``), and each ID's last sighting."""
 
     kinds: dict[int, str] = field(default_factory=dict)
     seen: dict[str, Sighting] = field(default_factory=dict)

@@ -25,11 +25,11 @@ TOPIC = "t"
 
 @dataclass
 class Cluster:
-    """The log (an ID a record, None without one; its timestamp is its offset), and what the group has committed of it.
+    """The log (an ID a record, None without one; its timestamp is its offset), and the group's commits of it.
 
     ``times``: timestamps (ms) of some offsets that are something else. ``writable``: whether the coordinator takes
     commits now. ``first``: where the log begins by now. ``topic_id`` is empty where the broker has none.
-    ``undecided_from``: where an open transaction begins. ``ends``: leader epochs and where what was written up to
+    ``undecided_from``: where an open transaction begins. ``ends``: leader epochs and where the log up to
     them ends; of others it is the log's end.
     """
 
@@ -195,6 +195,6 @@ class ListClient(UndescribedClient):
 
 
 def ids_of(cluster: Cluster, start: int, end: int) -> Ids:
-    """What intake would read of some records."""
+    """The IDs that intake would read of some records."""
     digests = cluster.digests(start, end)
     return Ids(digests, {row: "absent" for row, digest in enumerate(digests) if digest is None})

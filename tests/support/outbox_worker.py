@@ -3,7 +3,7 @@
     python outbox_worker.py BOOTSTRAP FOLDER JOURNAL FIRST BROKEN
 
 Writes a number into the journal when persist() has returned for everything up to it. The audit of the outbox (a
-trigger, see `audit`) has each dedup key in the transaction that persists its message, so that it knows what was on
+trigger, see `audit`) has each dedup key in the transaction that persists its message, so that it knows the messages on
 disk however the process ended.
 """
 
@@ -48,7 +48,7 @@ def audit(folder: Path) -> None:
 
 
 def audited(folder: Path) -> dict[bytes, bytes]:
-    """Return what an outbox ever had: value by dedup key."""
+    """Return the messages an outbox ever had: value by dedup key."""
     with closing(sqlite3.connect(folder / FILE)) as database:
         return dict(database.execute("SELECT dedup_id, value FROM audit").fetchall())
 
@@ -74,7 +74,7 @@ class _Hasty:
         self._put(pipeline, queued)
 
     def stored(self, pipeline: Any, queued: Any, numbers: Any) -> None:
-        """Note the numbers of what was sent before."""
+        """Note the numbers of the messages sent before."""
         with self._lock:
             for each, number in zip(queued, numbers, strict=True):
                 self._numbers[each.message.dedup_id] = number
@@ -103,7 +103,7 @@ class _Hasty:
 
 
 def send_before_persist() -> None:
-    """A message is sent at once, and what was sent is written into the outbox once a second."""
+    """A message is sent at once, and sent messages are written into the outbox once a second."""
     hasty = _Hasty()
     methods: dict[str, Callable[..., None]] = {
         "put": hasty.put,
@@ -116,7 +116,7 @@ def send_before_persist() -> None:
 
 
 def _of_pipelines(method: Callable[..., None]) -> Callable[..., None]:
-    """Return what a class needs of a method of another object: it is given the pipeline first."""
+    """Return a class's own form of a method of another object: it is given the pipeline first."""
 
     def called(pipeline: Any, *given: Any) -> None:
         method(pipeline, *given)

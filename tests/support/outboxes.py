@@ -1,4 +1,4 @@
-"""Outboxes that stop on request, and what lies in them and in the topic."""
+"""Outboxes that stop on request, and the messages in them and in the topic."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _seen(message: Any) -> Seen:
 
 
 def stored(folder: Path, columns: str = "dedup_id") -> list[Any]:
-    """What lies in an outbox that nobody has open: one column as it is, several as tuples."""
+    """The messages of an outbox that nobody has open: one column as it is, several as tuples."""
     with closing(sqlite3.connect(folder / FILE)) as database:
         rows = database.execute(f"SELECT {columns} FROM messages ORDER BY id").fetchall()  # noqa: S608 (a test's own)
     return [row[0] if len(row) == 1 else row for row in rows]

@@ -1,4 +1,4 @@
-"""The documentation's pages: where they are, what is in them, and a stage on which their examples run."""
+"""The documentation's pages: their places, their examples, and a stage on which their examples run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PORT = '("", 8080)'
 """Where an example listens; on the stage it is any free port."""
 
 SENT = ["order-1", "order-2", "order-1", "order-3", "order-2", "last"]
-"""What lies in the topic "orders" when an example begins."""
+"""The messages in the topic "orders" when an example begins."""
 
 _FENCED_SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED_COMMAND = re.compile(r"^    ((?:make|\.venv/bin/python|dedup) .*)$", re.MULTILINE)
@@ -62,7 +62,7 @@ def shell_commands(page: Path) -> Iterator[list[str]]:
 
 
 class Stage:
-    """What an example expects to be there: a broker with orders, a consumer, and a handler called ``charge``.
+    """The surroundings that an example expects: a broker with orders, a consumer, and a handler called ``charge``.
 
     An example that uses ``consumer`` without making one gets a new consumer of a group of its own. ``charge``
     stops it at the topic's last record, because the loops of the pages are those of services, which never end.

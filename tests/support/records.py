@@ -1,4 +1,4 @@
-"""Records for tests: an offset, what they are called, and when."""
+"""Records for tests: an offset, a name, and a time."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class RedisServer(Protocol):
         """Start it again, and wait until it answers."""
 
     def pause(self) -> None:
-        """Stop it where it is: its machine goes on taking what is sent."""
+        """Stop it where it is: its machine goes on taking bytes."""
 
     def resume(self) -> None:
         """Let a paused one go on."""

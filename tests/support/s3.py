@@ -1,4 +1,4 @@
-"""An S3 server in this process, for what reads and writes objects by the real protocol.
+"""An S3 server in this process, for programs that read and write objects by the real protocol.
 
 Its libraries are imported by who uses it.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def s3_server() -> Iterator[tuple[str, dict[str, str]]]:
-    """Run a server on a free port of 127.0.0.1; give its address, and what clients read of it in the environment."""
+    """Run a server on a free port of 127.0.0.1; give its address, and the environment that clients read."""
     import s3fs
     from moto.server import ThreadedMotoServer
 

@@ -27,7 +27,7 @@ class SendUnits(Protocol):
 
 
 def unit_sender(bootstrap: str) -> SendUnits:
-    """Return what sends records as this module writes them."""
+    """Return a function that sends records as this module writes them."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 60_000, "log_level": 0})
 
     def send(*records: str, topic: str = "orders", partition: int = 0) -> None:

@@ -39,7 +39,7 @@ def at(name: bytes | None, hour: int, partition: int) -> Outgoing:
 class SharedHistory:
     """A topic of two partitions with everything that may not be shared.
 
-    What is old (``old``) or not committed (``beyond``).
+    Records that are old (``old``) or not committed (``beyond``).
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SharedHistory:
     def keys(
         self, *names: bytes, partition: int = 0, scope: Scope = "topic", group: str = "", prefix: str = ""
     ) -> list[bytes]:
-        """What a store calls IDs."""
+        """A store's names for IDs."""
         name = scope_name(
             scope,
             id_spec="header:dedup-id",
@@ -105,5 +105,5 @@ class SharedHistory:
 
 
 def expected() -> dict[bytes, int | None]:
-    """What the memory is to know: timestamps of last sightings."""
+    """The marks that the memory is to have: timestamps of last sightings."""
     return {name: BASE_MS + hour * HOUR_MS for name, hour in HANDLED.items()}

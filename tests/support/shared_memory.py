@@ -18,9 +18,9 @@ WINDOW_MS = 7 * 86_400_000
 
 
 class Watched(MemoryClaimStore):
-    """A memory whose clock the test moves, and that counts what it is asked.
+    """A memory whose clock the test moves, and that counts questions.
 
-    ``away``: it does nothing that it is asked. ``deaf``: it takes claims all the same, and the answers are lost.
+    ``away``: it answers nothing. ``deaf``: it takes claims all the same, and the answers are lost.
     """
 
     def __init__(self) -> None:
@@ -69,12 +69,12 @@ class Watched(MemoryClaimStore):
 
 
 def shared_id(name: str) -> list[bytes]:
-    """What an ID is called in the scope ``global``."""
+    """The name of an ID in the scope ``global``."""
     return scoped_ids(scope_name("global", id_spec="header:dedup-id"), [sha256(name.encode()).digest()[:16]])
 
 
 def now_ms() -> int:
-    """What records bear that are sent now."""
+    """The timestamp of records sent now."""
     return round(time.time() * 1000)
 
 
@@ -92,7 +92,7 @@ def claim_as(store: MemoryClaimStore, name: str, owner: str = "another") -> Clai
 
 
 def complete_as(store: MemoryClaimStore, name: str, given: Claim, timestamp_ms: int | None = None) -> bool:
-    """Complete what was claimed so."""
+    """Complete that claim."""
     [taken] = MemoryClaimStore.complete(
         store,
         shared_id(name),
@@ -105,6 +105,6 @@ def complete_as(store: MemoryClaimStore, name: str, given: Claim, timestamp_ms: 
 
 
 def hindrances(consumer: DedupConsumer) -> tuple[str, ...]:
-    """What stands in the way of the only partition."""
+    """The hindrances of the only partition."""
     [status] = consumer.partition_statuses
     return status.hindrances

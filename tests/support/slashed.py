@@ -8,7 +8,7 @@ from dedup_sdk.orders import Order, PartialOrder, SortKey
 
 
 class Slashed(Order):
-    """Compares what is of one origin; remembered as IDs."""
+    """Compares IDs of one origin; remembered as IDs."""
 
     @property
     def name(self) -> str:

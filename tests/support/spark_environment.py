@@ -1,4 +1,4 @@
-"""What a cluster's workers are sent: our packages and all that they need, as one archive."""
+"""The archive for a cluster's workers: our packages and all that they need, as one archive."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-# Half of what would be sent, and imported by nobody here.
+# Half of the bytes to send, and imported by nobody here.
 _UNUSED_FOLDERS = {"..", "__pycache__", "include", "src", "tests"}
 _UNUSED_FILES = "libarrow_flight"
 
 
 def make_environment_archive(folder: Path) -> Path:
-    """Write what ``pip install --target`` makes of ``dedup-sdk[cluster]`` as ``environment.zip``, and return its path.
+    """Write the files of ``pip install --target`` for ``dedup-sdk[cluster]`` as ``environment.zip``; return its path.
 
     The packages of the wheel are those of this checkout, all others the installed ones, without large parts that
     nobody needs.

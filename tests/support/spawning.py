@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def running_children() -> set[psutil.Process]:
-    """Return what descends from this process and is not over."""
+    """Return the descendants of this process that are not over."""
     found = set()
     for each in psutil.Process().children(recursive=True):
         try:

@@ -28,7 +28,7 @@ WORK = Table(
     Column("body", String(200)),
     Column("dedup_id", LargeBinary(200)),
 )
-"""What was done, each row with the dedup key of the message that tells of it.
+"""The work done, each row with the dedup key of the message that tells of it.
 
 Without one where only persist() said so.
 """
@@ -51,7 +51,7 @@ class _AtRemoval(SqlOutbox):
 
 
 class _Hasty(SqlOutbox):
-    """Broken: what is read to be sent is removed, and then sent."""
+    """Broken: messages read to be sent are removed, and then sent."""
 
     driver: Pipe
 

@@ -17,7 +17,7 @@ def finish(steps: Iterable[object]) -> None:
 
 
 def outcome_of(steps: Generator[object, None, tuple[StartPlan, str]]) -> tuple[StartPlan, str]:
-    """What a generator returns when it is over."""
+    """The result of a generator when it is over."""
     while True:
         try:
             next(steps)

@@ -1,4 +1,4 @@
-"""A store with one partition, snapshots made from what a consumer has stored, and what a store holds, for comparing."""
+"""A store with one partition, snapshots made from a consumer's store, and the marks of a store, for comparing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def only_folder(root: Path) -> Path:
 
 
 def stored_marks(disk: Path, partition: int = 0) -> list[tuple[str, int, int]]:
-    """What a machine's store holds of a partition: digest, offset and timestamp of each mark, ascending."""
+    """The marks of a partition in a machine's store: digest, offset and timestamp of each mark, ascending."""
     folder = next(entry.path for entry in list_partitions(disk) if entry.partition == partition)
     with read_partition(folder) as store:
         return [
@@ -55,7 +55,7 @@ def stored_progress(disk: Path, partition: int = 0) -> Progress | None:
 def snapshot_of(disk: Path, target: Path, **changes: Any) -> Path:
     """Write a snapshot of partition 0 as a machine's store has it, up to its watermark; return its folder.
 
-    `changes` replace what the manifest says: ``group``, ``vouched``, ``id_spec``, ..., and ``low`` and ``high`` of the
+    `changes` replace fields of the manifest: ``group``, ``vouched``, ``id_spec``, ..., and ``low`` and ``high`` of the
     partition (marks at or above ``high`` are left out).
     """
     folder = next(entry.path for entry in list_partitions(disk) if entry.partition == 0)

@@ -1,4 +1,4 @@
-"""The switch ``DEDUP_TEST_REQUIRE=1``: what would be skipped fails, so that a green run has run everything."""
+"""The switch ``DEDUP_TEST_REQUIRE=1``: tests that would be skipped fail, so that a green run has run everything."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A consumer, through crashes or without any, with everything that outlives it.
 
-The log, what was committed, what its handler did. The oracle asks, of every verdict, whether a record was lost or
+The log, the commits, the handled records. The oracle asks, of every verdict, whether a record was lost or
 doubled, and at the end whether all of them are those that follow from the whole log.
 """
 
@@ -30,7 +30,7 @@ DELIVERED = {VerdictKind.FRESH, VerdictKind.UNVERIFIED, VerdictKind.UNKEYED}
 
 
 class Disk(Protocol):
-    """What a store is on, and what a crash leaves of it."""
+    """The disk of a store, and its state after a crash."""
 
     def store(self) -> KeyStore:
         """Open the store."""
@@ -121,7 +121,7 @@ class Survivor:
     # --- lives ---------------------------------------------------------------------------------------------------
 
     def begin_life(self, *, tell_committed: bool) -> None:
-        """Open the engine; what is not committed comes again."""
+        """Open the engine; uncommitted records come again."""
         self.lives += 1
         self.in_flight: list[int] = []
         self.parked: set[int] = set()
@@ -145,7 +145,7 @@ class Survivor:
         self.begin_life(tell_committed=tell_committed)
 
     def reopen(self, *, tell_committed: bool) -> None:
-        """End in order, see that the store knows what the log says, and begin again."""
+        """End in order, see that the store agrees with the log, and begin again."""
         self._note_durable()
         self.engine.shut()
         self._check_marks()
@@ -169,7 +169,7 @@ class Survivor:
                 assert self.window.count is None or mark.number == seen.number
 
     def _note_durable(self) -> None:
-        """What is over is in the store; with a count window only what the watermark has passed."""
+        """Records that are over are in the store; with a count window only those below the watermark."""
         below = self.engine.next_offset("t", 0) or 0
         self.durable |= {
             entry.offset
@@ -177,7 +177,7 @@ class Survivor:
             if entry.end is not End.OPEN and (self.window.count is None or entry.offset < below)
         }
 
-    # --- what an application does ---------------------------------------------------------------------------------
+    # --- acts of an application -----------------------------------------------------------------------------------
 
     def produce(self, rows: list[Row]) -> None:
         """Append to the log."""
@@ -227,7 +227,7 @@ class Survivor:
         self.verdicts[entry.offset] = again.verdict
 
     def commit(self) -> None:
-        """Commit what may be committed."""
+        """Commit up to the watermark."""
         next_offset = self.engine.next_offset("t", 0)
         if next_offset is not None:
             self.committed, self.low = next_offset, self.engine.partitions["t", 0].coverage.low
@@ -262,12 +262,12 @@ class Survivor:
         ), "lost: a duplicate of what nobody handled"
 
     def check(self) -> None:
-        """What holds at every moment."""
+        """See that the invariants hold at every moment."""
         next_offset = self.engine.next_offset("t", 0)
         if next_offset is not None:
             over = [entry.end is not End.OPEN for entry in self.log if entry.offset < next_offset]
             assert all(over), "the watermark passed a record that is not over"
-            # What was not read again since the last crash is not known to the engine.
+            # Records not read again since the last crash are not known to the engine.
             limit = min(first_open(self.log), self.position)
             behind = [entry for entry in self.log if next_offset <= entry.offset < limit]
             assert not behind, (
@@ -279,7 +279,7 @@ class Survivor:
             )
 
     def check_verdicts(self) -> None:
-        """End everything, and compare the last verdict of every record with what the whole log says."""
+        """End everything, and compare the last verdict of every record with the truth of the whole log."""
         self.admit(len(self.log))
         while self.in_flight:
             self.end(0)

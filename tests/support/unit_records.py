@@ -13,7 +13,7 @@ DAY = Window(days=1)
 def record(
     offset: int, ident: str = "", unit: str = "", *, topic: str = "t", partition: int = 0, end: bool = False
 ) -> Record:
-    """A record with what is not empty."""
+    """A record with the headers that are not empty."""
     headers: list[tuple[str, bytes | None]] = [("dedup-id", ident.encode())] if ident else []
     headers += [("dedup-unit", unit.encode())] if unit else []
     headers += [("dedup-unit-end", b"")] if end else []

@@ -1,6 +1,6 @@
 """A group that reads units, crashes, moves to other disks and gives messages up.
 
-And an oracle that knows what it handled. Each verdict that hides a record is held against what was really handled;
+And an oracle that knows the handled records. Each verdict that hides a record is held against them;
 at the end nothing may be missing.
 """
 
@@ -30,7 +30,7 @@ Action = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the group has committed, and says beside it."""
+    """The group's commit, and the text beside it."""
 
     offset: int
     low: int
@@ -88,7 +88,7 @@ class UnitWorld:
     # --- lives ---------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Open the engine as a consumer does: with its store, and what that lacks folded from the log."""
+        """Open the engine as a consumer does: with its store, and the missing records folded from the log."""
         self.in_flight: list[int] = []
         self.engine = Deduplicator(
             self.strategy, keeping(self.recent_marks, self.store), clock=lambda: self.now_s
@@ -110,7 +110,7 @@ class UnitWorld:
         self.position = self.commit.offset
 
     def replay(self, held: Partition, start: int, end: int) -> None:
-        """Fold what lies between two offsets, three records at a time."""
+        """Fold the records between two offsets, three records at a time."""
         tail = [entry for entry in self.log if start <= entry.offset < end]
         for at in range(0, len(tail), 3):
             piece = tail[at : at + 3]
@@ -134,7 +134,7 @@ class UnitWorld:
         self.crash()
 
     def commit_offset(self) -> None:
-        """Commit what is over, with what a consumer says beside it."""
+        """Commit the records that are over, with a consumer's text beside it."""
         held = self.engine.partitions["t", 0]
         complete = (self.commit is None or self.commit.complete) and not held.memory.exact_from
         self.commit = Commit(held.flight.high, held.memory.committed_low, complete)
@@ -147,7 +147,7 @@ class UnitWorld:
         ]
         assert not missing, f"committed {offset}, and {missing} are not over"
 
-    # --- what comes ----------------------------------------------------------------------------------------
+    # --- records -------------------------------------------------------------------------------------------
 
     def produce(self, entries: Iterable[Entry]) -> None:
         """Append to the log."""
@@ -238,7 +238,7 @@ class UnitWorld:
         return self.in_flight.pop(which % len(self.in_flight)) if self.in_flight else None
 
     def _note_durable(self) -> None:
-        """What is over is in the store; with a window by count what the watermark has passed."""
+        """Records that are over are in the store; with a window by count those below the watermark."""
         held = self.engine.partitions["t", 0]
         for entry in self.log:
             if (
@@ -251,7 +251,7 @@ class UnitWorld:
     # --- all of it -----------------------------------------------------------------------------------------
 
     def play(self, actions: Sequence[Action]) -> None:
-        """Do what a list says, then come to rest and see that nothing is missing."""
+        """Do the acts of a list, then come to rest and see that nothing is missing."""
         for name, which, count in actions:
             self._act(name, which, count)
         self.rest()
@@ -276,7 +276,7 @@ class UnitWorld:
             self.wait(TIMEOUT_S / 3 * (1 + count))
 
     def rest(self) -> None:
-        """Read everything, handle everything, wait for what does not become whole."""
+        """Read everything, handle everything, wait for units that do not become whole."""
         for _ in range(4 + len(self.log)):
             self.admit(len(self.log) + 1)
             while self.in_flight:

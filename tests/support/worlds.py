@@ -67,7 +67,7 @@ class World:
         """The machine of a member that joins "one".
 
         The mock cluster takes no commit while a group forms anew: there only the store of the same machine tells
-        what was completed.
+        the completed records.
         """
         return "two" if self._mock is None else "one"
 
@@ -133,15 +133,15 @@ class World:
             return consuming.values(consuming.poll_quiet(consumer))
 
     def committed(self, partition: int = 0) -> TopicPartition:
-        """What a plain client sees committed."""
+        """The commit that a plain client sees."""
         return consuming.committed(self.bootstrap, self.group, self.topic, partition)
 
     def metadata(self, partition: int = 0) -> CommitMetadata | None:
-        """What stands beside the committed offset, as ours."""
+        """The text beside the committed offset, as ours."""
         return consuming.committed_metadata(self.bootstrap, self.group, self.topic, partition)
 
     def text_for(self, offset: int, **changed: Any) -> str:
-        """What the group's commit says, as if it were one of another offset."""
+        """The text of the group's commit, as if it were one of another offset."""
         now = self.committed()
         told = parse_metadata(now.metadata, committed=now.offset)
         assert told is not None

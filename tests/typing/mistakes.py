@@ -17,7 +17,7 @@ CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
 
 
 def misspelt(consumer: DedupConsumer) -> None:
-    """Methods of a message, of the consumer, and of what they return."""
+    """Methods of a message, of the consumer, and of returned objects."""
     for message in consumer:
         message.vlaue()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
         with consumer.once(message) as again:
@@ -44,7 +44,7 @@ def wrong_arguments(consumer: DedupConsumer) -> None:
 
 
 def order_id(record: Record) -> bytes | None:
-    """Return what is no ID: text or a number would be one."""
+    """Return a value that is no ID: text or a number would be one."""
     return record.key
 
 

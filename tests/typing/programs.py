@@ -28,7 +28,7 @@ CONFIG = {"bootstrap.servers": "localhost:9092", "group.id": "billing"}
 
 
 def charge(value: bytes) -> None:
-    """Do what is to be done once."""
+    """Do work that is to be done once."""
     raise NotImplementedError(value)
 
 

@@ -24,7 +24,7 @@ name\\ with\\=signs=\\u00e9\\ttab
 
 
 def test_files_are_read_as_java_reads_them(tmp_path: Path) -> None:
-    """Comments, continued lines, the three ways to end a name, and escapes; what is given later counts."""
+    """Comments, continued lines, the three ways to end a name, and escapes; the later value counts."""
     path = tmp_path / "client.properties"
     path.write_text(FILE, encoding="utf-8")
     assert client_settings("--client-config", [str(path), "security.protocol=SSL"]) == {
@@ -103,7 +103,7 @@ def test_the_environment_has_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: str | bytes, says: str) -> None:
-    """One line says what is wrong and where, without showing a value."""
+    """One line says the fault and its place, without showing a value."""
     path = tmp_path / "client.properties"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
@@ -124,7 +124,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, content: str | byte
     ],
 )
 def test_what_is_no_setting_is_not_shown(text: str, says: str) -> None:
-    """A text that is neither a setting nor a file is named, and told what to give, without what may be a password."""
+    """A text that is neither a setting nor a file is named, with the form to give, without possible passwords."""
     with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
         client_settings("--client-config", [text])
     assert "hunter2" not in str(caught.value)

@@ -122,7 +122,7 @@ _times = st.integers(-1, 2**53) | st.sampled_from([-1, 0, 2**63 - 1])
 def test_columns_are_judged_as_single_records_are(
     rows: list[tuple[int, int, int, int]], time_ms: int
 ) -> None:
-    """The rule in columns gives what the rule gives one by one, at the edges of 64 bits too."""
+    """The rule in columns gives the results of the rule one by one, at the edges of 64 bits too."""
     window = Window(milliseconds=time_ms)
     table = np.asarray(rows, np.int64)
     duplicates = decide_marked(table[:, 0], table[:, 1], table[:, 2], table[:, 3], window)
@@ -155,6 +155,6 @@ def test_a_sighting_elsewhere_more_than_a_window_away_says_nothing(newer_ms: int
 
 
 def test_a_sighting_elsewhere_says_nothing_of_records_before_its_cut() -> None:
-    """What comes again after the log was cut, or the group was set back, may be older than what was seen elsewhere."""
+    """A record that comes again after a cut of the log, or a rewind, may be older than a sighting elsewhere."""
     assert verdict(9, high=9, mark=Mark(elsewhere(10), DAY_MS - 1)) is VerdictKind.FRESH
     assert verdict(0, high=0, mark=Mark(elsewhere(0), DAY_MS - 1)) is VerdictKind.DUPLICATE

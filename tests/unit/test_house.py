@@ -1,4 +1,4 @@
-"""How the code is built, read from its source: each rule names what breaks it."""
+"""How the code is built, read from its source: each rule names the lines that break it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_nobody_sets_attributes_of_others_by_name() -> None:
 
 
 def test_the_rule_sees_every_kind_of_change() -> None:
-    """One line each, of a function that changes others; what it does to itself and to its own lists is its business."""
+    """One line each, of a function that changes others; changes of itself and of its own lists are its business."""
     changing = """
 def change(self, other, rows):
     other.a[rows] = 1
@@ -293,7 +293,7 @@ def _is_ours(module: str | None) -> bool:
 
 
 def _foreign_names(tree: ast.AST) -> set[str]:
-    """Return the names that a file imports from others: what hangs on them is not ours."""
+    """Return the names that a file imports from others: their attributes are not ours."""
     foreign = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -354,7 +354,7 @@ def test_tests_speak_through_public_names() -> None:
 
 
 def test_the_rule_sees_every_way_inside() -> None:
-    """One line each; what a file defines itself, and what belongs to a library, is its business."""
+    """One line each; names that a file defines itself, and those of a library, are its business."""
     reaching = """
 from confluent_kafka import KafkaError
 import os

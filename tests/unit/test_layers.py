@@ -20,7 +20,7 @@ VALUES = (
 CORE = (*VALUES, "dedup_sdk._core", "dedup_sdk._strategy")
 KEYS = ("dedup_sdk._units.keys", "dedup_sdk._units.unit")
 GATES = ("dedup_sdk._engine.gates", "dedup_sdk._engine.partition")
-"""What a gate is made of, and what it belongs to."""
+"""The module of gates, and the one they belong to."""
 OUTSIDE = (
     "confluent_kafka",
     "defusedxml",
@@ -50,9 +50,9 @@ PUBLIC = (
 
 
 class Layer(NamedTuple):
-    """Modules below one of ``names`` (paths), and the prefixes of what they may import of `OURS` and `OUTSIDE`.
+    """Modules below one of ``names`` (paths), and the prefixes of modules they may import of `OURS` and `OUTSIDE`.
 
-    ``exactly``: modules that may be imported from, but not what lies below them.
+    ``exactly``: modules that may be imported from, but not the modules below them.
     """
 
     names: tuple[str, ...]
@@ -124,7 +124,7 @@ LAYERS = {
                       exactly=PUBLIC),
     "backfill": Layer(
         ("spark_backfill",),
-        # What units leave is replayed as a consumer would.
+        # The marks of units are replayed as by a consumer.
         (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.error_text",
          "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client",
          "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk.shared", "dedup_sdk._store",
@@ -223,7 +223,7 @@ def test_the_core_has_no_clock() -> None:
 
 
 def test_every_file_is_in_a_layer() -> None:
-    """A new folder has to say what it may import."""
+    """A new folder has to list its allowed imports."""
     layered = {file for layer in LAYERS.values() for file in sources(layer)}
     doors = {ROOT / "dedup_sdk" / "__init__.py"}
     everything = {

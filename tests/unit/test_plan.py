@@ -1,4 +1,4 @@
-"""How a partition starts: every beginning, and what is believed in each."""
+"""How a partition starts: every beginning, and the marks believed in each."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_a_store_that_holds_nothing_is_none(known: int | None, *, complete: bool
 
 @pytest.mark.parametrize("committed", [40, 45, 50])
 def test_a_store_ahead_of_the_commit_goes_on_as_it_is(committed: int) -> None:
-    """What it knows to be completed stays so; nothing is replayed."""
+    """Its completed records stay so; nothing is replayed."""
     plan = plan_start(STORED, committed=committed, low=10)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("resumed", True, 50, 50)
     assert plan.progress == replace(STORED, committed=committed)
 
 
 def test_a_store_behind_the_commit_is_brought_up_to_date() -> None:
-    """What another member completed is folded on top."""
+    """Records that another member completed are folded on top."""
     plan = plan_start(STORED, committed=70, low=10)
     assert (plan.beginning, plan.keep, plan.whole) == ("behind", True, False)
     assert (plan.replay_from, plan.replay_to) == (50, 70)
@@ -82,7 +82,7 @@ def test_a_commit_below_the_last_known_one_is_a_rewind() -> None:
 
 @pytest.mark.parametrize("committed", [10, 15, 39])
 def test_a_commit_of_the_same_era_that_came_late_is_no_rewind(committed: int) -> None:
-    """Nobody set the group back: what the store has completed since stays completed, and is committed again."""
+    """Nobody set the group back: records that the store has completed since stay so, and are committed again."""
     plan = plan_start(STORED, committed=committed, low=10, vouched=True)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("resumed", True, 50, 50)
     assert plan.progress == replace(STORED, committed=committed)
@@ -116,9 +116,9 @@ def test_a_history_that_begins_earlier_is_folded_anew() -> None:
 
 
 def test_low_rises_inside_the_stretch() -> None:
-    """What lies before the new ``low`` is no longer taken for completed.
+    """Records before the new ``low`` are no longer taken for completed.
 
-    Marks stay, and so does what is known after.
+    Marks stay, and so does the knowledge after.
     """
     plan = plan_start(STORED, committed=45, low=45)
     assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("jumped", True, 50, 50)

@@ -8,7 +8,7 @@ from dedup_sdk._marks import Progress, latest
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Progress], set[int], int]:
-    """Steps as a partition writes them, some of them whole; what is completed after the last one, and its watermark."""
+    """Steps as a partition writes them, some of them whole; the offsets completed after the last, and its watermark."""
     completed: set[int] = set()
     high = 0
     steps = [Progress(low=0, high=0)]

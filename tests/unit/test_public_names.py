@@ -165,7 +165,7 @@ OPTIONAL = (
     "dedup_sdk.testing",
     "spark_backfill",
 )
-"""What a consumer does not need."""
+"""Modules that a consumer does not need."""
 MOST_MODULES_OF_A_CONSUMER = 80
 """A limit that only falls: lower it when there are fewer."""
 
@@ -195,7 +195,7 @@ def modules() -> list[str]:
 
 
 def test_the_public_names_are_these() -> None:
-    """What users may import is decided, and there; at the top are few names, sorted."""
+    """The names that users may import are decided, and there; at the top are few names, sorted."""
     for package, names in PUBLIC.items():
         assert import_module(package).__all__ == names
         assert all(hasattr(import_module(package), name) for name in names)
@@ -206,7 +206,7 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_a_private_module_is_private_by_name() -> None:
-    """As in most libraries: an import of what may change between versions shows an underscore."""
+    """As in most libraries: an import of names that may change between versions shows an underscore."""
     named = {
         name
         for name in modules()
@@ -283,7 +283,7 @@ def test_the_package_lists_its_names_before_they_are_loaded(package: str) -> Non
     module = import_module(package)
     assert set(PUBLIC[package]) <= set(dir(module))
     everything: dict[str, object] = {}
-    exec(f"from {package} import *", everything)  # noqa: S102 - it is what is tested
+    exec(f"from {package} import *", everything)  # noqa: S102 - it is under test
     assert set(PUBLIC[package]) <= set(everything)
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Nonsense'"):
         getattr(module, "Nonsense")  # noqa: B009 - a type checker would refuse it

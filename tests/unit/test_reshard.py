@@ -1,4 +1,4 @@
-"""Marks that come from other partitions: which counts, from when on all are known, and what becomes of them."""
+"""Marks that come from other partitions: which counts, from when on all are known, and their fate."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_later_sighting_counts_and_the_one_here_where_both_are_as_late() -> 
 
 
 def test_marks_from_elsewhere_leave_at_the_horizon_of_where_they_are() -> None:
-    """What is older is left out, and told."""
+    """Older marks are left out, and told."""
     fold = ReshardFold(80)
     fold.add(A + B, int64s(elsewhere(0), 1), int64s(79, 80))
     folded = fold.finish()

@@ -1,4 +1,4 @@
-"""What a strategy is made of, and what is refused."""
+"""The parts of a strategy, and those refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_texts_are_taken() -> None:
 
 
 def test_another_version_of_a_function_is_another_rule() -> None:
-    """What the old code compared is not what the new one would have: stores and commits of it count for nothing."""
+    """The old code's comparisons are not those of the new one: stores and commits of it count for nothing."""
 
     def compare(last: bytes, new: bytes) -> int:
         return (new > last) - (new < last)
@@ -72,7 +72,7 @@ def test_equal_strategies_are_equal() -> None:
     ],
 )
 def test_nonsense_is_refused_in_one_line(settings: dict[str, Any], says: str) -> None:
-    """What happened, the value, and what to do."""
+    """The error, the value, and the remedy."""
     with pytest.raises(ConfigurationError) as refused:
         LastId(**{"id": "header:seq", "order": orders.integer(), **settings})
     assert says in str(refused.value)

@@ -43,7 +43,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Py
 
 
 def test_a_skip_is_a_skip_without_the_switch(run: pytest.Pytester) -> None:
-    """On a developer's machine what is missing is skipped."""
+    """On a developer's machine tests of missing parts are skipped."""
     result = run.runpytest_inprocess()
 
     result.assert_outcomes(passed=1, skipped=4, xfailed=1)

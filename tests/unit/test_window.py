@@ -48,7 +48,7 @@ def test_units_add_up() -> None:
     ],
 )
 def test_a_window_of_nothing_is_refused(given_: dict[str, object]) -> None:
-    """Zero, negative, endless and what is not a number end in one line that says what to write."""
+    """Zero, negative, endless and not a number end in one line with the text to write."""
     with pytest.raises(ConfigurationError, match=r"give e\.g\. Window\(") as caught:
         Window(**given_)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
@@ -89,7 +89,7 @@ def test_a_window_of_nothing_is_refused(given_: dict[str, object]) -> None:
     ],
 )
 def test_a_text_that_is_no_window_is_refused(text: str) -> None:
-    """The error names the text, or what is wrong with its number."""
+    """The error names the text, or the fault of its number."""
     with pytest.raises(ConfigurationError, match="window"):
         Window.parse(text)
 
@@ -118,7 +118,7 @@ def test_a_text_that_is_no_window_is_refused(text: str) -> None:
     ],
 )
 def test_texts_are_read(text: str, window: Window) -> None:
-    """Each documented form means what it says."""
+    """Each documented form has its meaning."""
     assert Window.parse(text) == window
 
 
@@ -185,7 +185,7 @@ def test_the_text_of_a_window_is_read_back(time_ms: int, count: int | None) -> N
 
 @given(st.integers(-(10**6), 10**6), st.integers(0, 10), st.integers(1, 10**6), st.integers(1, 10))
 def test_both_hold_is_each_holds(age_ms: int, after: int, time_ms: int, count: int) -> None:
-    """A window by time and by count remembers what both remember."""
+    """A window by time and by count remembers the IDs that both remember."""
     by_time, by_count = Window(milliseconds=time_ms), Window(count=count)
     both = Window(milliseconds=time_ms, count=count)
     assert both.holds(age_ms, after) == (by_time.holds(age_ms, after) and by_count.holds(age_ms, after))

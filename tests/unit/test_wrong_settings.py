@@ -1,6 +1,6 @@
 """Settings of the wrong type, out of range or not a number.
 
-Each is refused in one line with its name, its value, and what to do.
+Each is refused in one line with its name, its value, and the remedy.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def cases(settings: dict[str, list[Any]]) -> list[Any]:
 
 
 def assert_refused(make: Callable[..., object], name: str, value: Any) -> None:
-    """It is refused in one line, which names the setting or what it is about, and shows the value."""
+    """It is refused in one line, which names the setting or its subject, and shows the value."""
     with pytest.raises(ConfigurationError) as caught:
         make(**{name: value})
     said = str(caught.value)

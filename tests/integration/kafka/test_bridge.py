@@ -1,4 +1,4 @@
-"""A bridge on a real broker: batches and offsets in one transaction, and what becomes of one that was overtaken."""
+"""A bridge on a real broker: batches and offsets in one transaction, and the fate of one that was overtaken."""
 
 from __future__ import annotations
 

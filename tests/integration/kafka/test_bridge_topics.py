@@ -29,7 +29,7 @@ def nameless(*told: str) -> list[Outgoing]:
 
 
 def seen(broker: Broker, topic: str, count: int) -> list[str]:
-    """What a `DedupConsumer` of the target hands out, that many."""
+    """So many messages that a `DedupConsumer` of the target hands out."""
     with make_consumer(broker.bootstrap, f"{topic}-reader", MemoryStore()) as consumer:
         consumer.subscribe([topic])
         return sorted(values(poll_some(consumer, count)))

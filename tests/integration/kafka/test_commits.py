@@ -49,9 +49,9 @@ def test_the_lag_goes_down_over_duplicates_behind_a_manual_commit(world: World) 
 
 @pytest.mark.slow
 def test_a_broker_takes_a_text_as_long_as_it_may_be(world: World) -> None:
-    """What is completed above the offset fills the 4,095 characters that a client can send.
+    """Completions above the offset fill the 4,095 characters that a client can send.
 
-    The commit counts, and only the unfinished and what did not fit come again.
+    The commit counts, and only the unfinished and those without room come again.
     """
     count = 30_000
     ids = numbers(0, count)
@@ -78,7 +78,7 @@ def test_a_broker_takes_a_text_as_long_as_it_may_be(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_broker_that_takes_only_short_texts_gets_one(tmp_path: Path, *, asynchronous: bool) -> None:
-    """Its ``offset.metadata.max.bytes`` has no room for what is completed above the offset.
+    """Its ``offset.metadata.max.bytes`` has no room for completions above the offset.
 
     The commit counts without, and that is counted.
     """

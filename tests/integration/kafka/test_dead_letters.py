@@ -26,7 +26,7 @@ def dead_letter_topic(world: World, broker: Broker) -> str:
 
 
 def run(world: World, disk: str, *, failing: tuple[str, ...] = (), **options: Any) -> list[str]:
-    """Run a handler over what is there; return what it handled. What it fails for becomes dead letters."""
+    """Run a handler over the messages; return those it handled. Those it fails for become dead letters."""
     handled: list[str] = []
 
     def handle(message: Any) -> None:
@@ -40,7 +40,7 @@ def run(world: World, disk: str, *, failing: tuple[str, ...] = (), **options: An
 
 
 def test_a_rebuilt_store_is_the_one_that_lived(world: World, dead_letter_topic: str) -> None:
-    """Replaying the topic gives the marks of the store that was there, with dead letters and what was sent back."""
+    """Replaying the topic gives the marks of the store that was there, with dead letters and those sent back."""
     world.send(*"abcdefgh", *"aceg")
     run(world, "one", failing=("c", "f"))
     forward(world.bootstrap, dead_letters(world.bootstrap, dead_letter_topic), world.topic)

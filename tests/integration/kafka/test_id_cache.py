@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def test_a_ring_outlives_a_kill(world: World, system: ModuleType, disk: str, commits: str) -> None:
     """On the same disk it is as the broker's would be, in order.
 
-    Without a disk it is folded from what was committed, and all else comes again. By hand, with a ring of three: a
+    Without a disk it is folded from committed messages, and all else comes again. By hand, with a ring of three: a
     b c fill it, a and c are found, d takes the slot of a. Killed there, the ring is b c d: a is new and takes the
     slot of b, c is found, b is new and takes the slot of c, d is found, c is new and takes the slot of d.
     """

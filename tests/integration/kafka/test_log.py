@@ -52,7 +52,7 @@ def transactional(world: World) -> Producer:
 def test_a_group_set_into_an_open_transaction_goes_on_there(world: World, disk: str) -> None:
     """A reset tool sets it to the log's very end.
 
-    Nothing comes again, and what comes later is handled when that is decided.
+    Nothing comes again, and later messages are handled when that is decided.
     """
     producer = transactional(world)
     send_in_transaction(producer, world, "a", commit=True)
@@ -80,7 +80,7 @@ def test_a_group_set_into_an_open_transaction_goes_on_there(world: World, disk: 
 
 
 def test_an_aborted_record_is_no_sighting(world: World) -> None:
-    """What a producer took back and sends again is handled, also on a machine that reads the tail again."""
+    """A record that a producer took back and sends again is handled, also on a machine that reads the tail again."""
     producer = transactional(world)
     send_in_transaction(producer, world, "a", "b", commit=False)
     send_in_transaction(producer, world, "a", commit=True)
@@ -107,7 +107,7 @@ def test_markers_at_the_end_of_a_replay_do_not_hold_it(world: World) -> None:
 
 
 def test_a_replay_of_a_log_that_was_cut_ends_where_the_log_does(world: World) -> None:
-    """It waits neither for what nobody will write, nor at an offset that the log does not have."""
+    """It waits neither for records nobody will write, nor at an offset that the log does not have."""
     producer = transactional(world)
     send_in_transaction(producer, world, "a", "b", commit=True)
     send_in_transaction(producer, world, "x", commit=False)
@@ -122,7 +122,7 @@ def test_a_replay_of_a_log_that_was_cut_ends_where_the_log_does(world: World) ->
 
 
 def test_at_read_uncommitted_aborted_records_are_messages(world: World) -> None:
-    """The reader of a recovery sees what the consumer sees: at this level an aborted record was handled."""
+    """The reader of a recovery sees the consumer's messages: at this level an aborted record was handled."""
     producer = transactional(world)
     send_in_transaction(producer, world, "a", commit=False)
     config = {"isolation.level": "read_uncommitted"}
@@ -133,7 +133,7 @@ def test_at_read_uncommitted_aborted_records_are_messages(world: World) -> None:
 
 
 def test_what_was_aborted_before_the_group_read_such_records_was_not_handled(world: World) -> None:
-    """The isolation level belongs to the rule: where it changes, nothing vouches for what was.
+    """The isolation level belongs to the rule: where it changes, nothing vouches for the past.
 
     A resend of an aborted record is delivered.
     """
@@ -175,7 +175,7 @@ def test_a_transaction_below_the_committed_offset_is_waited_for(world: World) ->
 
 
 def test_history_that_is_gone_is_doubted(world: World) -> None:
-    """Where the tail cannot be read any more, what hangs on it is delivered and counted as unverified."""
+    """Where the tail cannot be read any more, messages that need it are delivered and counted as unverified."""
     world.send("a", "b", "c", "d")
     world.handle(4, "one")
     world.delete_before(3)
@@ -204,7 +204,7 @@ def test_a_new_group_begins_where_the_policy_says(world: World) -> None:
 
 
 def test_a_new_group_without_a_policy_is_an_error_in_one_line(world: World) -> None:
-    """auto.offset.reset=error and nothing committed: the partition is named, and what to do."""
+    """auto.offset.reset=error and nothing committed: the partition is named, and the remedy."""
     consumer = world.consumer(config={"auto.offset.reset": "error"})
 
     with pytest.raises(RecoveryError, match=r"\[0\] has no valid committed offset") as caught:
@@ -215,7 +215,7 @@ def test_a_new_group_without_a_policy_is_an_error_in_one_line(world: World) -> N
 def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
     """Same name, same offsets, other records.
 
-    The old store is kept apart, and nothing of what it never saw is hidden.
+    The old store is kept apart, and no record that it never saw is hidden.
     """
     world.send("a", "b", "c")
     world.handle(3)
@@ -231,7 +231,7 @@ def test_a_topic_made_anew_is_not_the_old_one(world: World) -> None:
 
 
 def test_a_topic_made_anew_under_a_consumer_is_read_from_its_beginning(world: World) -> None:
-    """Its leader epochs are those of the old one. By them the broker takes its first records for what was completed."""
+    """Its leader epochs are those of the old one. By them the broker takes its first records for completed."""
     world.send("a", "b", "c")
     consumer = world.consumer()
     assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
@@ -248,7 +248,7 @@ def test_a_topic_made_anew_under_a_consumer_is_read_from_its_beginning(world: Wo
 def test_a_topic_made_anew_and_longer_already_is_read_from_its_beginning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client reads on where it stood; the topic's ID tells that what lies before was never read."""
+    """The client reads on where it stood; the topic's ID tells that records before were never read."""
     monkeypatch.setattr(topic_watch, "LOOK_EVERY_S", 0.5)
     world.send("a", "b", "c")
     consumer = world.consumer()
@@ -306,7 +306,7 @@ def test_a_missing_topic_is_the_clients_event(world: World) -> None:
 
 @pytest.mark.slow
 def test_a_missing_topic_taken_by_hand_is_an_error_in_one_line(world: World) -> None:
-    """The name is in it, and what to look at."""
+    """The name is in it, and the thing to look at."""
     consumer = world.idle_consumer()
     consumer.assign([TopicPartition("no-such-" + world.topic, 0)])
 

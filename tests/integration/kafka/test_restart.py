@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_a_restart_on_the_same_disk_goes_on(world: World) -> None:
-    """What was handled is neither handed out again nor replayed; duplicates of it are recognised."""
+    """Handled messages are neither handed out again nor replayed; their duplicates are recognised."""
     world.send("a", "b", "c")
     assert world.handle(2) == ["a", "b"]
     world.send("a", "b", "d", "c")
@@ -42,7 +42,7 @@ def test_the_commits_say_where_the_history_begins(world: World) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("completion", ["explicit", "on-next-call"])
 def test_a_kill_right_after_complete_forgets_nothing(world: World, completion: str) -> None:
-    """What complete() was told is in the store when it returns: SIGKILL, and the next process does not see it again."""
+    """A completed message is in the store when complete() returns: after SIGKILL the next process does not see it."""
     world.send(*"abcdefgh")
     dedup = "Lookup(id=header('dedup-id'), window=Window(days=7))"
     assert completed_before_a_kill(world, dedup, 5, completion=completion) == [*"abcde"]
@@ -70,7 +70,7 @@ def test_a_store_in_use_is_waited_for(world: World) -> None:
 def test_another_id_spec_on_the_same_disk_begins_anew(world: World) -> None:
     """Marks by one ID say nothing of another.
 
-    The store is set aside, and what the old one would have hidden is delivered in doubt.
+    The store is set aside, and messages that the old one would have hidden are delivered in doubt.
     """
     world.send("a", "b")
     world.handle(2)

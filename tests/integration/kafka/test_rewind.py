@@ -33,7 +33,7 @@ def past(world: World) -> World:
 def test_what_was_rewound_is_handled_again_as_the_first_time(past: World, disk: str) -> None:
     """On the machine with the store and on one without.
 
-    The same messages, duplicates hidden, what lies before known.
+    The same messages, duplicates hidden, earlier ones known.
     """
     assert rewind(past, "--to-offset", "2", "--execute") == 0
     assert past.rest(disk) == ["c", "d"]
@@ -92,7 +92,7 @@ def test_a_moment_is_an_offset(world: World) -> None:
 def test_what_cannot_be_done_is_one_line(
     past: World, capfd: pytest.CaptureFixture[str], arguments: list[Any], status: int
 ) -> None:
-    """Wrong usage ends with 2, what the cluster does not have with 1; no traceback, no secret."""
+    """Wrong usage ends with 2, names unknown to the cluster with 1; no traceback, no secret."""
     began = time.monotonic()
     capfd.readouterr()
     assert rewind(past, *arguments) == status

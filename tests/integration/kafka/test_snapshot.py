@@ -27,7 +27,7 @@ def past(world: World) -> World:
 
 
 def test_a_snapshot_stands_for_the_past(past: World, tmp_path: Path) -> None:
-    """Where the store is missing it is taken over, and only what lies behind its cut is read again."""
+    """Where the store is missing it is taken over, and only records behind its cut are read again."""
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot", high=4)
 
     with past.consumer("two", recovery=Recovery(snapshot=snapshot)) as consumer:
@@ -61,7 +61,7 @@ def test_a_store_that_is_there_is_not_replaced(past: World, tmp_path: Path) -> N
 def test_a_snapshot_of_another_history_is_not_taken(
     past: World, tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, str], why: str
 ) -> None:
-    """The log says what differs; the topic's own tail is read instead, so that nothing is lost or doubled."""
+    """The log names the difference; the topic's own tail is read instead, so that nothing is lost or doubled."""
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot", **changes)
 
     with (
@@ -89,7 +89,7 @@ def test_a_snapshot_beyond_the_committed_offset_is_not_taken(
 def test_a_snapshot_from_before_the_groups_history_is_not_taken(
     world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the group skipped it has not handled, whoever says so without being asked to vouch."""
+    """Messages the group skipped it has not handled, whoever says so without being asked to vouch."""
     world.send("a", "b", "c", "d")
     world.handle(4)
     snapshot = snapshot_of(world.disk(), tmp_path / "snapshot", high=2)
@@ -117,7 +117,7 @@ def test_a_vouched_snapshot_stands_for_a_plain_groups_past(world: World, tmp_pat
 
 
 def test_a_snapshot_that_cannot_be_read_is_an_error_in_one_line(past: World, tmp_path: Path) -> None:
-    """Nothing is delivered from a wrong place: the folder is named, and what to do."""
+    """Nothing is delivered from a wrong place: the folder is named, and the remedy."""
     consumer = past.consumer("two", recovery=Recovery(snapshot=tmp_path / "nowhere"))
 
     with pytest.raises(SnapshotError, match="nowhere") as caught:
@@ -126,7 +126,7 @@ def test_a_snapshot_that_cannot_be_read_is_an_error_in_one_line(past: World, tmp
 
 
 def test_a_damaged_snapshot_is_an_error(past: World, tmp_path: Path) -> None:
-    """Files that are not what the manifest says are never taken over."""
+    """Files that differ from the manifest are never taken over."""
     snapshot = snapshot_of(past.disk(), tmp_path / "snapshot")
     file = next(snapshot.rglob("*.sst"))
     content = bytearray(file.read_bytes())

@@ -24,10 +24,10 @@ def rgmid(message_id: int, spooler_id: int = BROKER) -> str:
 
 @pytest.mark.parametrize(("disk", "commits"), [("same", "no"), ("lost", "no"), ("lost", "yes")])
 def test_the_last_id_outlives_a_kill(world: World, disk: str, commits: str) -> None:
-    """What was completed before it is not processed again.
+    """Messages completed before it are not processed again.
 
-    A message that came late is, and one of another origin begins anew. Without its disk the group replays what it
-    had committed; where that is nothing but its beginning it handles everything again, and each message once.
+    A message that came late is, and one of another origin begins anew. Without its disk the group replays the
+    committed part; where that is nothing but its beginning it handles everything again, and each message once.
     """
     world.send(*map(rgmid, [1, 2, 1, 4]))
     before = [rgmid(1), rgmid(2), rgmid(4)]

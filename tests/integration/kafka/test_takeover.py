@@ -45,7 +45,7 @@ def test_a_machine_that_comes_back_reads_what_it_missed(world: World) -> None:
 def test_only_a_window_is_read_again(world: World) -> None:
     """Without a store the replay begins one window before the committed offset.
 
-    What lies before is out of every window.
+    Records before are out of every window.
     """
     now_ms = round(time.time() * 1000)
     aged = [(f"old-{number}", 100.0) for number in range(50)]
@@ -64,7 +64,7 @@ def test_only_a_window_is_read_again(world: World) -> None:
 
 
 def test_the_first_commit_of_a_plain_group_is_the_beginning(world: World) -> None:
-    """A group that committed without us has processed something, but we do not know what: nothing of it is believed."""
+    """A group that committed without us has processed records, but nobody knows which: nothing of it is believed."""
     world.send("a", "b", "c")
     world.commit_plainly(2)
     world.send("a", "c", "c")
@@ -78,7 +78,7 @@ def test_the_first_commit_of_a_plain_group_is_the_beginning(world: World) -> Non
 
 
 def test_the_user_may_vouch_for_a_plain_group(world: World) -> None:
-    """history="assume-processed": what lies before the committed offset counts as handled."""
+    """history="assume-processed": records before the committed offset count as handled."""
     world.send("a", "b", "c")
     world.commit_plainly(2)
     world.send("a", "c", "d")

@@ -36,7 +36,7 @@ def send(world: World, *records: tuple[str, str, str]) -> None:
     ],
 )
 def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, again: list[str]) -> None:
-    """What was over stays so, also what is rejected, on another disk what the last commit told of.
+    """Messages that are over stay so, also rejected ones, on another disk those told by the last commit.
 
     The unit comes again, whole.
     """
@@ -72,7 +72,7 @@ def test_a_kill_in_the_middle_of_a_unit(world: World, disk: str, commits: str, a
 def test_a_unit_is_late_beside_a_partition_that_never_falls_silent(
     pair_world: World, monkeypatch: pytest.MonkeyPatch, *, open_behind: bool
 ) -> None:
-    """Though behind it lies what is never handed over.
+    """Though behind it lie records never handed over.
 
     The marker of its transaction, and a transaction that is open.
     """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONTAINER = pytest.param("container", marks=pytest.mark.container)
 VALKEY = ["valkey"] if HAS_VALKEY else []
 ANY_REDIS = ["installed" if HAS_REDIS else CONTAINER, *VALKEY]
-"""A Redis, where it makes no difference of what kind, and Valkey."""
+"""A Redis, where its kind makes no difference, and Valkey."""
 STORES = [
     "memory",
     pytest.param("redis in a container", marks=pytest.mark.container),

@@ -1,4 +1,4 @@
-"""What every shared memory has to do."""
+"""The promises of every shared memory."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_what_is_released_is_free_at_once(store: ClaimStore) -> None:
 
 
 def test_an_owner_gets_its_own_claim_again(store: ClaimStore) -> None:
-    """Under a higher token: its earlier answer may have been lost, and what bears the old one is over."""
+    """Under a higher token: its earlier answer may have been lost, and claims with the old one are over."""
     [first] = claim(store, "x")
     [again] = claim(store, "x")
     assert again.kind is ClaimKind.FRESH
@@ -129,7 +129,7 @@ def test_an_owner_gets_its_own_claim_again(store: ClaimStore) -> None:
 
 
 def test_a_dead_owners_claim_ends_with_its_lease(store: ClaimStore) -> None:
-    """And what it says later is refused, as soon as another owner has claimed."""
+    """And its later calls are refused, as soon as another owner has claimed."""
     [dead] = claim(store, "x", lease_ms=20)
     heir = until_fresh(store, "x", owner="b")
     assert heir.token > dead.token
@@ -143,7 +143,7 @@ def test_a_dead_owners_claim_ends_with_its_lease(store: ClaimStore) -> None:
 
 
 def test_a_lease_that_is_over_alone_is_no_reason_to_refuse(store: ClaimStore) -> None:
-    """Where nobody claimed since, what was handled is completed; and a claim can be renewed."""
+    """Where nobody claimed since, handled IDs are completed; and a claim can be renewed."""
     claims = claim(store, "x", "y", lease_ms=1)
     until = time.monotonic() + 60
     while (
@@ -266,7 +266,7 @@ def test_timestamps_of_any_size_come_back(store: ClaimStore, at_ms: int) -> None
 
 
 def test_a_rebuild_adds_what_is_completed(store: ClaimStore) -> None:
-    """In any order, as often as wanted; the newest record counts, and what is claimed stays its owner's."""
+    """In any order, as often as wanted; the newest record counts, and claimed IDs stay their owner's."""
     [held] = claim(store, "held")
     for timestamps_ms in ([NOW_MS, NOW_MS], [NOW_MS - 9, NOW_MS - 9], [NOW_MS, NOW_MS]):
         store.load(ids("x", "held"), timestamps_ms=timestamps_ms, window_ms=WINDOW_MS)
@@ -279,7 +279,7 @@ def test_a_rebuild_adds_what_is_completed(store: ClaimStore) -> None:
 
 
 def test_all_connections_have_one_memory(connect: Callable[[], ClaimStore]) -> None:
-    """What one is told the others know, also when it has closed."""
+    """Marks told to one the others know, also when it has closed."""
     one, other = connect(), connect()
     [given] = claim(one, "x", owner="one")
     assert claim(other, "x", owner="other")[0].kind is ClaimKind.IN_FLIGHT

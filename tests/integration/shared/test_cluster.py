@@ -1,6 +1,6 @@
 """A cluster of Redis.
 
-Each script is in one slot, whichever node has it; and what is told of a server that is no cluster, or one of
+Each script is in one slot, whichever node has it; and the errors for a server that is no cluster, or one of
 several.
 """
 
@@ -68,7 +68,7 @@ def test_a_client_that_was_given_is_used(
 
 @installed
 def test_a_node_that_is_away_is_an_outage_and_is_found_again(kind: str, tmp_path: Path, prefix: str) -> None:
-    """Also by a store that is made meanwhile; and what it was is not what it is when it comes back."""
+    """Also by a store that is made meanwhile; and its identity is another one when it comes back."""
     assert kind
     with redis_cluster(tmp_path) as own:
         store = RedisStore(own.url, prefix=prefix, buckets=16, timeout=5.0)
@@ -90,7 +90,7 @@ def test_a_node_that_is_away_is_an_outage_and_is_found_again(kind: str, tmp_path
             except SharedStoreError:
                 assert time.monotonic() < until
                 time.sleep(0.05)
-        # What the node had it has forgotten; the others have not.
+        # The node has forgotten its entries; the others have not.
         assert {answer.kind for answer in answers} == {ClaimKind.FRESH, ClaimKind.IN_FLIGHT}
         assert len(set(before.split()) & set(late.incarnation().split())) == 2
         own.kill()

@@ -167,7 +167,7 @@ def test_a_client_that_decodes_does_as_well(any_redis: RedisServer, prefix: str)
 def test_a_restart_without_persistence_forgets_and_refuses_no_one(
     own_redis: RedisServer, prefix: str
 ) -> None:
-    """What was completed is new again; the tokens of before are older than those of after."""
+    """Completed IDs are new again; the tokens of before are older than those of after."""
     store = RedisStore(own_redis.url, prefix=prefix, timeout=30.0)
     [before] = claim(store)
     own_redis.kill()
@@ -231,7 +231,7 @@ def test_careless_settings_are_refused(settings: dict[str, Any]) -> None:
 def test_a_forgetful_server_is_told_of(
     own_redis: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once: what a restart forgets, and what it drops where it is full."""
+    """Once: that a restart forgets, and that it drops keys where it is full."""
     with Redis.from_url(own_redis.url) as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.config_set("save", "")
@@ -249,7 +249,7 @@ def test_a_forgetful_server_is_told_of(
 def test_a_server_that_keeps_what_it_is_told_is_no_news(
     kind: str, tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And it does: after a kill what was completed is known."""
+    """And it does: after a kill completed IDs are known."""
     with redis_server(kind, tmp_path, "--appendonly", "yes", "--appendfsync", "always") as server:
         store = RedisStore(server.url, prefix=prefix, timeout=30.0)
         [given] = claim(store)
@@ -321,7 +321,7 @@ def test_a_cluster_takes_each_script_in_one_slot(kind: str, tmp_path: Path, pref
             lost = RedisStore(cluster, prefix=prefix)
             server.kill()
             for _ in range(2):
-                # Where no node answers the client raises what is no error of Redis.
+                # Where no node answers the client raises an error that is not Redis'.
                 with pytest.raises(SharedStoreError, match=r"the shared store .+ failed: "):
                     claim(lost, 1)
 
@@ -336,7 +336,7 @@ def test_a_client_that_waits_for_ever_is_warned_of(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.container
 def test_a_table_that_is_missing_or_another_one_is_an_error(postgresql_server: str) -> None:
-    """In one line that says what to do; and what `ddl` returns makes the right one."""
+    """In one line with the remedy; and the output of `ddl` makes the right one."""
     engine = create_engine(postgresql_server)
     with pytest.raises(ConfigurationError, match="there is no table nowhere: call create") as caught:
         claim(SharedStore(engine, table="nowhere"))

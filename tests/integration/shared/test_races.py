@@ -1,4 +1,4 @@
-"""Several at one time: of all who want an ID one gets it, and what is completed is completed once."""
+"""Several at one time: of all who want an ID one gets it, and each is completed once."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], 
         start.wait(60)
         for _ in range(40):
             asked = chance.sample(shared_ids(COUNT), 60)
-            # Two windows apart: what is known of the time before does not count, so that there is always something
+            # Two windows apart: marks of the time before do not count, so that there is always something
             # to claim.
             times: dict[str, Any] = {"timestamps_ms": [chance.choice([0, 10**6])] * 60, "window_ms": 10**5}
             answers = store.claim(asked, str(seed), 600_000, **times)
@@ -126,7 +126,7 @@ def test_rebuilds_beside_consumers_take_nothing_from_them(connect: Callable[[], 
             stop.set()
         assert all(each.result(60) for each in rebuilds)
     assert all(seen[ClaimKind.FRESH] and seen[ClaimKind.DUPLICATE] for seen in lives)
-    # What is loaded shortens nothing that was completed: all of it is known.
+    # Loaded marks shorten no completed one: all of it is known.
     stores[-1].load(shared_ids(COUNT), timestamps_ms=[0] * COUNT, window_ms=600_000)
     stores[-1].load(shared_ids(COUNT), timestamps_ms=[0] * COUNT, window_ms=1)
     known = stores[0].claim(

@@ -72,7 +72,7 @@ def table(postgresql_server: str) -> str:
 
 @pytest.mark.parametrize("kind", ["url", "engine"])
 def test_a_server_that_stands_still_is_an_outage(database_server: PostgreSQL, table: str, kind: str) -> None:
-    """It keeps its connections and says nothing. When it goes on, what it was asked may be asked again."""
+    """It keeps its connections and says nothing. When it goes on, the same may be asked again."""
     engine: Any = create_engine(database_server.url) if kind == "engine" else database_server.url
     store = SharedStore(engine, table=table, answer_timeout=_ANSWER_S)
     token = patiently(lambda: claim(store)).token
@@ -125,7 +125,7 @@ def test_a_server_that_stands_still_from_its_first_word_on_is_an_outage(
 def test_a_consumer_that_stands_still_in_a_question_keeps_nobody_waiting(
     postgresql_server: str, table: str
 ) -> None:
-    """What it has locked comes free. When it goes on, it asks again, and learns that another one has the ID."""
+    """Its locks come free. When it goes on, it asks again, and learns that another one has the ID."""
     engine = create_engine(postgresql_server)
     stopped, go_on = Event(), Event()
 

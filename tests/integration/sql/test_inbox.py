@@ -1,4 +1,4 @@
-"""What an inbox promises, on each database."""
+"""The promises of an inbox, on each database."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_exception_that_is_swallowed_leaves_no_id_without_its_work(engine: En
 def test_a_batch_is_one_statement(engine: Engine, inbox: Inbox) -> None:
     """Which messages of a batch are first is asked once, twins in it included.
 
-    On MariaDB the time is asked before that, and what was stored behind it.
+    On MariaDB the time is asked before that, and the stored IDs behind it.
     """
     handle(engine, inbox, message(b"3"))
     batch = [message(b"%d" % (n % 8), n) for n in range(16)] + [message(None, 16)]
@@ -218,7 +218,7 @@ def test_groups_whose_names_look_alike_are_apart(engine: Engine, inbox: Inbox) -
 
 @pytest.mark.parametrize("name", ["billing ", " billing", "billing\0", "billing\t", "bil\ud800ling"])
 def test_a_group_name_that_a_database_could_change_is_refused(engine: Engine, name: str) -> None:
-    """Blanks around it, a null character, and what has no UTF-8."""
+    """Blanks around it, a null character, and a text without UTF-8."""
     with pytest.raises(ConfigurationError, match="group=") as raised:
         Inbox(engine, group=name)
     assert "\n" not in str(raised.value)
@@ -313,7 +313,7 @@ def test_a_host_whose_clock_runs_ahead_forgets_nothing(
 
 
 def test_an_id_is_first_again_when_its_window_is_over(engine: Engine, inbox: Inbox) -> None:
-    """Exactly so, whether it was deleted or not; what is deleted is of this group and over."""
+    """Exactly so, whether it was deleted or not; deleted rows are of this group and over."""
     short = Inbox(engine, group="billing", window="1h")
     handle(engine, short, message(b"old"), message(b"older"))
     handle(engine, Inbox(engine, group="other"), message(b"old"))
@@ -382,7 +382,7 @@ def wait_until_somebody_waits(engine: Engine) -> None:
 
 
 def test_a_table_that_is_another_one_is_told_in_a_line(engine: Engine) -> None:
-    """With the columns that are there and those that are wanted; a missing one says what to call."""
+    """With the columns that are there and those that are wanted; a missing one names the method to call."""
     fresh = Inbox(engine, group="billing")
     with (
         pytest.raises(InboxError, match=r"there is no table dedup_inbox: call inbox\.create\(\)") as raised,
@@ -439,7 +439,7 @@ def handle_without_work(engine: Engine, inbox: Inbox) -> list[bool]:
 
 
 def test_a_connection_that_commits_by_itself_is_refused(url: str, engine: Engine, inbox: Inbox) -> None:
-    """Else the ID would be kept without its work; and so is one without a transaction, and what is no connection."""
+    """Else the ID would be kept without its work; and so is one without a transaction, and another object."""
     careless = create_engine(url, isolation_level="AUTOCOMMIT")
     for connection in (careless.connect(), engine.connect().execution_options(isolation_level="AUTOCOMMIT")):
         with (
@@ -464,7 +464,7 @@ def test_a_connection_that_commits_by_itself_is_refused(url: str, engine: Engine
 
 @pytest.mark.parametrize("server", SERVERS, indirect=True)
 def test_savepoints_keep_the_rest_of_a_transaction(engine: Engine, inbox: Inbox) -> None:
-    """What fails inside a savepoint is rolled back to it, with its ID; what was handled before it stays."""
+    """Work that fails inside a savepoint is rolled back to it, with its ID; earlier work stays."""
     with engine.begin() as connection:
         for each in (b"a", b"b", b"c"):
             try:

@@ -39,7 +39,7 @@ def bootstrap() -> Iterator[str]:
 
 
 def send(bootstrap: str, *, keyed: bool) -> set[str]:
-    """Send messages, with IDs and some of them twice, or without; return what has to be done once."""
+    """Send messages, with IDs and some of them twice, or without; return the work to do once."""
     numbers = [*range(MESSAGES), *range(0, MESSAGES, 3)] if keyed else range(MESSAGES)
     records = [
         Outgoing(

@@ -1,4 +1,4 @@
-"""Offsets in the database: where a partition begins, and what moves them."""
+"""Offsets in the database: where a partition begins, and the calls that move them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def move(engine: Engine, bootstrap: str, offset: int) -> None:
 
 @pytest.mark.parametrize("server", ["sqlite"], indirect=True)
 def test_a_group_is_set_back(engine: Engine, bootstrap: str) -> None:
-    """By `move`: what has no ID is handled again. A running reader is told to begin again."""
+    """By `move`: messages without an ID are handled again. A running reader is told to begin again."""
     inbox, consumer = keeping(engine, bootstrap), plain(bootstrap)
     consumer.assign(inbox.offsets.begin(consumer, ONE_PARTITION))
     assert handle(engine, inbox, consumer, 3) == ["0", "1", "2"]
@@ -285,7 +285,7 @@ def test_a_subscription_begins_there_too(engine: Engine, bootstrap: str, *, drop
 
 @pytest.mark.parametrize("server", ["sqlite"], indirect=True)
 def test_a_known_duplicate_costs_no_query(engine: Engine, bootstrap: str) -> None:
-    """What the drop-in consumer's own store knows never comes to the inbox."""
+    """IDs in the drop-in consumer's own store never come to the inbox."""
     produce(bootstrap, "orders", with_ids("a", "b", "a", "b", "a", "end"))
     inbox = Inbox(engine, group="g")
     inbox.create()

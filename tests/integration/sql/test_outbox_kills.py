@@ -1,6 +1,6 @@
 """SIGKILL of who writes into the transactional outbox and of who sends from it.
 
-What was committed arrives, and nothing else.
+Committed messages arrive, and nothing else.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def live(kind: str, bootstrap: str, engine: Engine, first: int, delay_s: float =
 
 
 def done(engine: Engine) -> dict[bytes, bytes | None]:
-    """What was committed: dedup key by message."""
+    """The committed work: dedup key by message."""
     with engine.connect() as connection:
         rows = connection.execute(select(WORK.c.body, WORK.c.dedup_id)).all()
     return {body.encode(): key and bytes(key) for body, key in rows}
 
 
 def finished(bootstrap: str, engine: Engine) -> list[Seen]:
-    """Send what is left; return all that the topic has."""
+    """Send the rest; return all that the topic has."""
     outbox = SqlOutbox(engine)
     with make_producer(bootstrap, outbox, lock_wait=PATIENCE_S) as producer:
         poll_until(producer, lambda: outbox.count() == 0, "the delivery of what was left")
@@ -78,7 +78,7 @@ def test_what_was_committed_is_handled_once_under_sigkill(
 ) -> None:
     """Killed anywhere, and between the confirmation and the removal.
 
-    What is sent again bears the key of the first time.
+    Messages sent again bear the key of the first time.
     """
     SqlOutbox(engine).create()
     WORK.metadata.create_all(engine)

@@ -118,7 +118,7 @@ def test_the_lock_is_taken_before_the_statement_that_looks(
 ) -> None:
     """A transaction that has it holds a new partition up though it has not touched the table yet.
 
-    What its next statement sees is decided.
+    The view of its next statement is decided.
     """
     handle(engine, inbox, "a")
     clock.now_ms += HOUR_MS
@@ -141,7 +141,7 @@ def test_the_lock_is_taken_before_the_statement_that_looks(
 
 
 def test_other_levels_of_isolation_are_refused(engine: Engine, inbox: Inbox) -> None:
-    """A transaction that sees the past does not see what was stored in an older partition since."""
+    """A transaction that sees the past does not see IDs stored in an older partition since."""
     with (
         engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection,
         connection.begin(),
@@ -152,7 +152,7 @@ def test_other_levels_of_isolation_are_refused(engine: Engine, inbox: Inbox) -> 
 
 
 def test_groups_that_share_it_have_one_window(engine: Engine, inbox: Inbox) -> None:
-    """A shorter one would drop what others know; tables of the other kind are told, too."""
+    """A shorter one would drop IDs of others; tables of the other kind are told, too."""
     assert handle(engine, Inbox(engine, group="shipping", window="8h", partitioned=True), "a") == [True]
     assert handle(engine, inbox, "a") == [True]
     for other, what in (

@@ -40,7 +40,7 @@ def outbox(engine: Engine) -> SqlOutbox:
 
 
 def left(engine: Engine, outbox: SqlOutbox) -> list[tuple[Any, ...]]:
-    """What lies in the table: keys and reasons."""
+    """The rows of the table: keys and reasons."""
     columns = outbox.table.c
     with engine.connect() as connection:
         rows = connection.execute(select(columns.dedup_id, columns.refused).order_by(columns.id)).all()
@@ -85,7 +85,7 @@ def test_the_producers_own_messages_go_through_the_table_too(
 ) -> None:
     """The same interface.
 
-    Its persist() returns when they are committed, and what close() leaves is sent by the next one, with the same
+    Its persist() returns when they are committed, and the next one sends messages that close() leaves, with the same
     keys.
     """
     kafka.set_broker_down()
@@ -135,7 +135,7 @@ def test_what_is_refused_stays_with_its_reason_until_the_next_start(
     kafka: MockKafka, engine: Engine, outbox: SqlOutbox
 ) -> None:
     """In this life it is not tried again."""
-    # Of another topic: the client may refuse what is for this one by itself, until it has asked again.
+    # Of another topic: the client may refuse messages for this one by itself, until it has asked again.
     kafka.create_topic("others")
     kafka.push_errors("Produce", KafkaError.TOPIC_AUTHORIZATION_FAILED, 1)
     with engine.begin() as connection:

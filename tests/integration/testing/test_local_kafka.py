@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> Path:
-    """Kafka's jars; what needs them is skipped where they cannot be had."""
+    """Kafka's jars; tests that need them are skipped where they cannot be had."""
     try:
         find_java()
         return kafka_jars()
@@ -105,7 +105,7 @@ def test_a_missing_topic_is_missing(kafka: LocalKafka) -> None:
 
 
 def test_the_proxy_makes_real_duplicates() -> None:
-    """An application that sends again what was cut off doubles records, and none is missing."""
+    """An application that sends again records that were cut off doubles them, and none is missing."""
     port = free_port()
     with (
         LocalKafka(extra_listeners={"PROXIED": port}) as kafka,

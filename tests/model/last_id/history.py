@@ -2,8 +2,8 @@
 
 Logs are in disorder inside the reorder depth or beyond it, of one origin or of several. Records are completed in
 any order, released and given up; processes die between completion, write and commit, commits lag or are made
-unheard, disks are lost, the partition goes to another host, which replays the tail; retention takes what is
-committed, and operators set offsets.
+unheard, disks are lost, the partition goes to another host, which replays the tail; retention takes committed
+records, and operators set offsets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LastIdHistory:
         return self.random.random() < share
 
     def run(self) -> str:
-        """Live through it; return ``ok`` or what went wrong first."""
+        """Live through it; return ``ok`` or the first broken promise."""
         try:
             while self.commit is None or self.commit.offset < LOG_LENGTH:
                 self._assign()

@@ -1,6 +1,6 @@
 """A consumer with a disk that follows the rule of compare-with-the-last-one.
 
-What breaks it is a host that overrides a step.
+A host that overrides a step breaks it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Sources = dict[str, SourceState]
 
 @dataclass(slots=True)
 class Store:
-    """What one write to the disk holds, and what a process works on.
+    """The contents of one write to the disk, and of a process' memory.
 
     Every offset in ``[low, high)`` is completed and folded into ``sources``; ``ahead`` are those completed above
     it, with their records (None: given up). ``whole``: the sources know the group's history from its beginning.
@@ -33,7 +33,7 @@ class Store:
 
 
 class Commit(NamedTuple):
-    """What the group's commits say; ``low`` None: nothing but the offset."""
+    """A commit of the group; ``low`` None: nothing but the offset."""
 
     offset: int
     low: int | None = None
@@ -51,7 +51,7 @@ class Beginning:
 
 
 class Said(NamedTuple):
-    """What was said of a record, and what the watermark had passed and lay completed above it then."""
+    """The verdict on a record, and the records that the watermark had passed and those completed above it then."""
 
     offset: int
     answer: Answer
@@ -106,7 +106,7 @@ class LastIdHost:
         store.high = at
 
     def _move(self, store: Store, offset: int) -> None:
-        """Let the watermark pass what nobody folds: whatever was completed there is missing."""
+        """Let the watermark pass records that nobody folds: whatever was completed there is missing."""
         store.high, store.whole = offset, False
         store.sources = {name: self.rule.doubt(state) for name, state in store.sources.items()}
 
@@ -116,7 +116,7 @@ class LastIdHost:
     def jump(self, offset: int) -> None:
         """Go on further ahead; nothing is in flight.
 
-        The watermark never moves back on what is kept: without offsets nobody could take out again what lies behind it.
+        The watermark never moves back on the kept IDs: without offsets nobody could take out again those behind it.
         """
         self.live.low, self.complete = offset, False
         if offset > self.live.high:
@@ -146,7 +146,7 @@ class LastIdHost:
         return said
 
     def answer(self, offset: int) -> Answer:
-        """Return what the rule says."""
+        """Return the answer of the rule."""
         row, store = self._log[offset], self.live
         ahead = [
             other.ident
@@ -164,7 +164,7 @@ class LastIdHost:
     # --- completion ----------------------------------------------------------------------------------------------
 
     def end(self, offset: int) -> list[Said]:
-        """Complete a record; return what is said of the twins that waited for it."""
+        """Complete a record; return the verdicts on the twins that waited for it."""
         row = self._in_flight.pop(offset)
         self._complete(offset, row)
         waiting, self._parked = sorted(self._parked), []
@@ -196,12 +196,12 @@ class LastIdHost:
 
     @property
     def to_commit(self) -> int:
-        """What may be committed: the watermark that is on the disk."""
+        """The offset to commit: the watermark that is on the disk."""
         assert self.disk is not None
         return self.disk.high
 
     def note_committed(self, offset: int) -> None:
-        """Remember what the group has committed."""
+        """Remember the group's commit."""
         self.live.committed = offset
         if self.disk is not None:
             self.disk.committed = offset

@@ -41,7 +41,7 @@ class _Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manners:
-    """What a log may contain; ``wild``: what is sent again may lie anywhere, not only inside the depth."""
+    """The contents of a log; ``wild``: resends may lie anywhere, not only inside the depth."""
 
     depth: int
     sources: int = 2

@@ -1,4 +1,4 @@
-"""What must hold for compare-with-the-last-one, told from the whole log and from what the handlers did.
+"""The promises of compare-with-the-last-one, told from the whole log and from the handlers' work.
 
 It judges lives from outside, where `tests.model.last_id.rule` predicts the answers: so it also judges a broken rule.
 
@@ -8,11 +8,11 @@ lost
 doubled
     a record is delivered as fresh, although the group had completed its ID before.
 doubted
-    a record is delivered in doubt, although what makes it doubtful is not in the log.
+    a record is delivered in doubt, although no reason for doubt is in the log.
 repeated
     a record is delivered again by a disk that knew of its completion.
 rebuilt otherwise
-    what was lived through and what is folded anew from the same log are not the same.
+    the lived state and the one folded anew from the same log are not the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.broken_promise import BrokenPromiseError
 
 
 class Oracle:
-    """What became of every record.
+    """The fate of every record.
 
     ``exact``: nobody meddled with offsets and nothing left the log, so that doubts have to be in it. ``orderly``:
     the log keeps to the depth, so that also a source of which not all is known doubles nothing unseen.
@@ -44,7 +44,7 @@ class Oracle:
             raise BrokenPromiseError("lost", f"nobody completed {offset}, {self._log[offset]}")
 
     def answered(self, said: Said, *, on_disk: bool) -> None:
-        """Judge what is said of a record; ``on_disk``: this host's disk knows that it is completed."""
+        """Judge the verdict on a record; ``on_disk``: this host's disk knows that it is completed."""
         offset, answer = said.offset, said.answer
         if answer is Answer.DUPLICATE:
             # Where the late are discarded, one that comes again after that is one more of them.
@@ -79,7 +79,7 @@ class Oracle:
             raise BrokenPromiseError("lost", f"the commit of {offset} passes {min(missing)}")
 
     def kept(self, store: Store) -> None:
-        """Judge what a store keeps."""
+        """Judge the state of a store."""
         if not self.exact:
             return
         sources: Sources = {}
@@ -93,7 +93,7 @@ class Oracle:
                 "rebuilt otherwise", f"{sources} before {store.high}, lived {store.sources}"
             )
 
-    # --- what the log says ------------------------------------------------------------------------------------------
+    # --- facts of the log -------------------------------------------------------------------------------------------
 
     def _earlier(self, offset: int) -> list[int]:
         row = self._log[offset]
@@ -117,7 +117,7 @@ class Oracle:
         if self.meddled or not (whole or self._orderly):
             return
         before = [each for each in self._earlier(offset) if each in self.handled]
-        # What another member completed, and has not committed, this one cannot know.
+        # Records that another member completed, and has not committed, this one cannot know.
         known = [each for each in before if each < said.high or each in said.ahead]
         if known:
             raise BrokenPromiseError("doubled", f"{offset}, {self._log[offset]}, was completed at {known[0]}")
@@ -130,7 +130,7 @@ class Oracle:
         if answer is Answer.BELOW_FLOOR:
             return self._is_late(offset)
         if not self.exact:
-            return True  # what it hangs on may have left the log
+            return True  # its reason may have left the log
         passed = [
             other.ident
             for other in self._log[: said.high]

@@ -8,11 +8,11 @@ completed records of a source its newest IDs are kept: the newest is the mark, t
 They are the newest ``reorder_depth + 1`` IDs or, where the order is ``dense``, those that are at most
 ``reorder_depth`` below the mark.
 
-Completed records are folded in the order of their offsets, as the watermark passes them. What is completed above the
-watermark is known by its ID alone (``ahead``) until the watermark passes it. So what is kept follows from the completed
+Completed records are folded in the order of their offsets, as the watermark passes them. A record completed above the
+watermark is known by its ID alone (``ahead``) until the watermark passes it. So the kept IDs follow from the completed
 prefix of the log, in whatever order its records were completed.
 
-What may be said of a record holds as long as the log keeps to the depth: a source's new IDs overtake at most
+The answers hold as long as the log keeps to the depth: a source's new IDs overtake at most
 ``reorder_depth`` others and are overtaken by at most as many, and one that comes again has at most as many newer ones
 before it. Beyond that a record may be delivered again, and is lost only with ``below_floor="discard"``.
 """
@@ -51,7 +51,7 @@ class Order(Enum):
 
 
 def compare(one: Ident, other: Ident) -> Order:
-    """Compare what comes of the same origin."""
+    """Compare IDs of the same origin."""
     if one.origin != other.origin or one.number is None or other.number is None:
         return Order.UNCOMPARABLE
     if one.number == other.number:
@@ -60,7 +60,7 @@ def compare(one: Ident, other: Ident) -> Order:
 
 
 class Answer(Enum):
-    """What is said of a record that this group did not complete before; `UNCOMPARABLE` to `UNCOVERED` are doubts."""
+    """The answer for a record that this group did not complete before; `UNCOMPARABLE` to `UNCOVERED` are doubts."""
 
     FRESH = "fresh"
     DUPLICATE = "duplicate"
@@ -71,7 +71,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """What is kept of a source that has completed records.
+    """The state of a source that has completed records.
 
     ``kept``: its newest IDs, of one origin, the mark last. ``forgot``: it may have had older ones. ``known``: None
     where ``kept`` are the newest of all that the group completed; else how many were taken in since less was known, by
@@ -97,7 +97,7 @@ class LastIdRule:
     def enough(self) -> int:
         """How many IDs a source has to take in until nothing that it does not know can matter.
 
-        What was completed before has overtaken at most as many new IDs as the depth says, and as many that came
+        A record completed before has overtaken at most as many new IDs as the depth says, and as many that came
         again: with so many known it lies below the ``reorder_depth + 1`` that are kept.
         """
         return 3 * self.reorder_depth + 1
@@ -111,9 +111,9 @@ class LastIdRule:
         whole: bool = True,
         timestamp_ms: int = 0,
     ) -> Answer:
-        """Return what to say of a record.
+        """Return the answer for a record.
 
-        ``state`` is what the watermark has passed (None: nothing of that source), ``ahead`` the IDs that were
+        ``state`` is of records below the watermark (None: nothing of that source), ``ahead`` the IDs that were
         completed above it at smaller offsets; ``whole`` says that the store knows the group's history from its
         beginning.
         """
@@ -141,7 +141,7 @@ class LastIdRule:
     def fold(
         self, state: SourceState | None, ident: Ident, *, whole: bool = True, timestamp_ms: int = 0
     ) -> SourceState | None:
-        """Return what is kept once the watermark passes a completed record; see `judge`."""
+        """Return the state once the watermark passes a completed record; see `judge`."""
         if not self.is_well_formed(ident):
             return state
         if state is None or self.is_over(state, timestamp_ms):
@@ -164,13 +164,13 @@ class LastIdRule:
     def restart(self, ident: Ident, timestamp_ms: int) -> SourceState:
         """Begin a source anew with an ID that its order does not know.
 
-        What is kept of the order before says nothing of this one, and this one may have been here before: nothing
+        The IDs of the order before say nothing of this one, and this one may have been here before: nothing
         is known.
         """
         return self._begin(ident, timestamp_ms, whole=False)
 
     def doubt(self, state: SourceState) -> SourceState:
-        """Return what is kept where some of what was completed is missing: the IDs are right, but not all of them."""
+        """Return the state where some completed records are missing: the IDs are right, but not all of them."""
         return replace(state, known=0)
 
     def is_well_formed(self, ident: Ident) -> bool:
@@ -204,7 +204,7 @@ class LastIdRule:
 
 
 def fold_all(rule: LastIdRule, completed: Iterable[Sent]) -> SourceState | None:
-    """Return what the completed records of one source, in offset order, leave behind."""
+    """Return the state that the completed records of one source, in offset order, leave behind."""
     state: SourceState | None = None
     for sent in completed:
         state = rule.fold(state, sent.ident, timestamp_ms=sent.timestamp_ms)

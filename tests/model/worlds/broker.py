@@ -20,7 +20,7 @@ Held = tuple[str, int]
 
 
 class Entry(NamedTuple):
-    """A record: where it lies, what it is called, when (ms), and in which leader epoch.
+    """A record: its offset, name and time (ms), and in which leader epoch.
 
     ``aborted``: its transaction was.
     """
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     aborted: bool = False
 
     def message(self, partition: int) -> Message:
-        """What a client makes of it."""
+        """The client's message of it."""
         return Message(
             topic=TOPIC, partition=partition, offset=self.offset, key=self.ident.encode(), value=b"%d" % self.serial,
             headers=headers_of(self.ident), timestamp=(1, self.timestamp_ms), leader_epoch=self.epoch,
@@ -57,11 +57,11 @@ class Log:
         return [entry for entry in self.entries[at:] if aborted or not entry.aborted][:count]
 
     def end_of(self, epoch: int) -> int:
-        """Return the offset where what was written up to this leader epoch ends."""
+        """Return the offset where records up to this leader epoch end."""
         return min((begin for later, begin in self.begins if later > epoch), default=self.end)
 
     def truncate(self, offset: int) -> None:
-        """Cut the log back, as the election of a replica that lags does: what comes now is of another epoch."""
+        """Cut the log back, as the election of a replica that lags does: new records are of another epoch."""
         del self.entries[bisect_left(self.entries, offset, key=lambda entry: entry.offset) :]
         self.end, self.epoch = offset, self.epoch + 1
         self.begins = [(epoch, begin) for epoch, begin in self.begins if begin < offset or epoch == 0]
@@ -73,17 +73,17 @@ class Log:
         del self.entries[: bisect_left(self.entries, self.start, key=lambda entry: entry.offset)]
 
     def copy(self) -> Log:
-        """Return what a backup of the disk keeps of it."""
+        """Return a backup of it."""
         return replace(self, entries=[*self.entries], begins=[*self.begins])
 
     def become(self, other: Log) -> None:
-        """Be what a backup has kept; the leader epoch is the one it had then."""
+        """Become the log of a backup; the leader epoch is the one it had then."""
         self.entries, self.begins = [*other.entries], [*other.begins]
         self.start, self.end, self.epoch = other.start, other.end, other.epoch
 
 
 class Backup(NamedTuple):
-    """What was on the disk: the logs, and the groups' offsets."""
+    """The contents of the disk: the logs, and the groups' offsets."""
 
     logs: list[Log]
     committed: dict[Held, TopicPartition]
@@ -131,9 +131,9 @@ class Broker:
         return Backup([log.copy() for log in self.logs], dict(self.committed))
 
     def restore(self, backup: Backup, *, logs_alone: bool) -> None:
-        """Put the disk back to what it was; who had a partition is not known any more.
+        """Put the disk back to the backup; who had a partition is not known any more.
 
-        ``logs_alone``: the groups' offsets were on another broker. What they have of what is gone is not kept even so.
+        ``logs_alone``: the groups' offsets were on another broker. Offsets of lost records are not kept even so.
         """
         for log, kept in zip(self.logs, backup.logs, strict=True):
             log.become(kept)

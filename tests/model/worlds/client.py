@@ -52,12 +52,12 @@ class OutOfRange:
 
 
 def digests_of(entries: Iterable[Entry], keys: ReadsKeys) -> list[bytes | None]:
-    """What travels in the place of the IDs of records."""
+    """The digests that travel in the place of the IDs of records."""
     return keys.digests(MessageFields([entry.message(0) for entry in entries])).digests
 
 
 class ModelReader(TailReader):
-    """Reads a log, without what was aborted unless ``uncommitted``."""
+    """Reads a log, without aborted records unless ``uncommitted``."""
 
     def __init__(self, broker: Broker, partition: int, *, uncommitted: bool) -> None:
         self._log, self._uncommitted = broker.logs[partition], uncommitted

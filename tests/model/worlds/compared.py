@@ -1,4 +1,4 @@
-"""Records whose IDs are compared, in a world: what they bear, and what the log says of them.
+"""Records whose IDs are compared, in a world: their IDs, and the facts that the log has of them.
 
 An ident of such a world is ``source|id|other``: the source, the ID that is compared (``A/17``: an origin and a
 number, ``?``: nothing that the order reads), and the ID that a second opinion looks up.
@@ -31,8 +31,8 @@ class Compared:
 
     ``sources`` in a partition, ``origins`` of a source, ``reorder_depth``, ``below_floor`` as in `LastId`.
     ``second`` is the window of a second opinion. ``malformed`` and ``restamped`` are chances of a record: that
-    nobody can read its ID, or that it comes again under a new one. ``reach``: how far back what is sent again
-    lies, in records.
+    nobody can read its ID, or that it comes again under a new one. ``reach``: how far back resends
+    lie, in records.
     """
 
     kind: Literal["dense", "sparse"] = "dense"
@@ -46,7 +46,7 @@ class Compared:
     reach: int = 12
 
     def strategy(self, window: Window) -> LastId:
-        """What a consumer is given."""
+        """The strategy of a consumer."""
         return LastId(
             id=header("id"), source=header("source"), order=_ORDERS[self.kind], reorder_depth=self.reorder_depth,
             below_floor=self.below_floor, window=window,
@@ -66,7 +66,7 @@ def headers_of(ident: str) -> list[tuple[str, str | bytes | None]]:
 class Source:
     """Draws idents.
 
-    Each source counts up with some disorder, repeats what was sent, and changes its origin now and then.
+    Each source counts up with some disorder, repeats earlier IDs, and changes its origin now and then.
     """
 
     def __init__(self, compared: Compared, chooser: random.Random) -> None:
@@ -101,7 +101,7 @@ class Source:
 
 
 class Fact(NamedTuple):
-    """What the log says of a record; ``looked_up``: by the second opinion, None without one."""
+    """The log's facts on a record; ``looked_up``: by the second opinion, None without one."""
 
     compared: Answer
     looked_up: Answer | None
@@ -124,7 +124,7 @@ class LogRow(NamedTuple):
 def read_compared(
     log: Iterable[LogRow], compared: Compared, window: Window, now_ms: int
 ) -> Iterator[tuple[int, Fact]]:
-    """Yield what the log says of each record, by offset, read from its beginning in offset order.
+    """Yield the log's facts on each record, by offset, read from its beginning in offset order.
 
     After ``now_ms`` is the future.
     """

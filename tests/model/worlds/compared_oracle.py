@@ -1,6 +1,6 @@
-"""What must hold where IDs are compared, told from what the handlers did and from the whole log.
+"""The promises where IDs are compared, told from the handlers' work and from the whole log.
 
-Beside what `Oracle` says:
+Beside those of `Oracle`:
 
 doubted
     a record was delivered in doubt, although nothing in the log makes it doubtful.
@@ -37,7 +37,7 @@ class ComparedOracle(Oracle):
         return self._world.compared
 
     def may_be_duplicate(self, group: str, partition: int, entry: Entry) -> bool:
-        """See `Oracle`: what is late may be discarded."""
+        """See `Oracle`: a late record may be discarded."""
         return self._compared.below_floor == "discard" or super().may_be_duplicate(group, partition, entry)
 
     def judge_verdicts(self, group: str, entries: dict[int, Entry], gone: set[int]) -> None:
@@ -55,13 +55,13 @@ class ComparedOracle(Oracle):
             known |= self.names(entry)
 
     def _is_duplicate(self, entry: Entry, fact: Fact, known: set[str]) -> bool:
-        """Whether it is one by the log; in flight more is known than what a source remembers."""
+        """Whether it is one by the log; in flight more is known than a source remembers."""
         discarded = fact.compared is Answer.BELOW_FLOOR and self._compared.below_floor == "discard"
         return fact.expected is Answer.DUPLICATE or discarded or not known.isdisjoint(self.names(entry))
 
     def _judge_delivered(self, entry: Entry, fact: Fact, last: VerdictKind | None, *, again: bool) -> None:
         # A source begins anew where its origin changes, and where a wild time ends its window. An older ID is then
-        # fresh by what is completed, and below the floor by the log only because of what was in flight when it was
+        # fresh by completed records, and below the floor by the log only because of those in flight when it was
         # judged.
         begins_anew = len(set(self._compared.origins)) > 1 or self._world.times == "wild"
         began_anew = begins_anew and self._compared.reorder_depth > 0
@@ -72,7 +72,7 @@ class ComparedOracle(Oracle):
         asked = may_doubt and fact.looked_up is Answer.FRESH
         if last is VerdictKind.FRESH and again and not (trusted or asked):
             raise BrokenPromiseError("doubled", f"{entry} is a duplicate: {fact}")
-        # What was forgotten for its age is in doubt when its source goes on, and wild times age everything.
+        # An ID forgotten for its age is in doubt when its source goes on, and wild times age everything.
         remembers = self._world.times != "wild" and (self._world.window.time_ms or 0) >= (LONG.time_ms or 0)
         certain = (
             remembers and self._world.knows_everything and fact.expected in (Answer.FRESH, Answer.DUPLICATE)

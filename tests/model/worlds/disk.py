@@ -17,7 +17,7 @@ class CrashError(BaseException):
 
 
 class Disk:
-    """What outlives a process.
+    """The data that outlive a process.
 
     ``fuse``: so many edges of durable steps (before and after each) until the process dies.
     """

@@ -1,4 +1,4 @@
-"""What a partition still has in memory of records when all of them are over: nothing."""
+"""A partition has nothing in memory of records when all of them are over."""
 
 from __future__ import annotations
 

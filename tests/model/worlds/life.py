@@ -36,7 +36,7 @@ Seat = tuple[str, int]
 
 
 class Life:
-    """A cluster, its groups, and what happens to them; ``make_store`` makes the store of one host."""
+    """A cluster, its groups, and their events; ``make_store`` makes the store of one host."""
 
     def __init__(self, world: World, seed: int, make_store: Callable[[], KeyStore] = MemoryStore) -> None:
         self.world, self.random = world, random.Random(seed)
@@ -95,14 +95,14 @@ class Life:
         return self.clock_ms - self.random.choice(back)
 
     def spoil(self) -> None:
-        """Do to a log what elections and retention do."""
+        """Change a log like elections and retention."""
         log = self.random.choice(self.broker.logs)
         if self.chance(self.world.truncations) and log.end > log.start:
             log.truncate(max(log.start, log.end - self.random.randrange(1, 12)))
         if self.chance(self.world.retention) and log.end > log.start:
             number = self.broker.logs.index(log)
             held = (self.broker.committed.get((group, number)) for group in self.world.groups)
-            # What nobody has read yet would be lost by the broker, not by us.
+            # Records that nobody has read yet would be lost by the broker, not by us.
             safe = min((0 if tp is None else tp.offset for tp in held), default=0)
             log.delete_before(self.random.randrange(log.start, safe + 1) if safe >= log.start else log.start)
 
@@ -148,7 +148,7 @@ class Life:
             self._note_durable(seat, member)
 
     def _note_durable(self, seat: Seat, member: Member) -> None:
-        """Note what the disk knows by now of what was ended: what the engine holds nothing back of."""
+        """Note the ended records that the disk knows by now: the engine holds nothing back of them."""
         for number in range(self.world.partitions):
             held = member.held(number)
             if held is None or held.writer.disk_full or held.flight.unwritten or held.writer.unwritten_steps:
@@ -196,10 +196,10 @@ class Life:
         self._forget(seat, number)
 
     def _forget(self, seat: Seat, number: int) -> None:
-        """An epoch is over: what it ended and did not write is not known to the disk."""
+        """An epoch is over: ended records that it did not write are not known to the disk."""
         self.ended[seat] -= self.oracle.entries[number].keys()
 
-    # --- what a member does ------------------------------------------------------------------------------------------
+    # --- acts of a member --------------------------------------------------------------------------------------------
 
     def arrive(self, member: Member, *, heard: bool = True) -> None:
         """Have a commit arrive."""
@@ -316,7 +316,7 @@ class Life:
             self.act()
 
     def _operate(self) -> None:
-        """Set a group's offset, or have a member seek: forward what lies between is nobody's business any more."""
+        """Set a group's offset, or have a member seek: forward the records between are nobody's business any more."""
         held = self.random.choice(self.world.groups), self.random.randrange(self.world.partitions)
         group, number = held
         log, owner = self.broker.logs[number], self.owners.get(held)

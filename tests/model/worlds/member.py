@@ -1,6 +1,6 @@
 """One process of a group: the real session, engine and judging, over a `Broker` and a `Disk`.
 
-A life decides what it does.
+A life decides its acts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Told(NamedTuple):
-    """What a member says of a record."""
+    """A member's verdict on a record."""
 
     partition: int
     serial: int
@@ -120,7 +120,7 @@ class Member:
     # --- a poll ------------------------------------------------------------------------------------------------------
 
     def work(self) -> None:
-        """Do what a poll does beside reading."""
+        """Do the work of a poll beside reading."""
         for assigned in self.session.assigned.values():
             assigned.ask_at = 0.0
         self.session.write_again_at = 0.0
@@ -146,7 +146,7 @@ class Member:
                     self._say(message, held.partition, chunk.verdict(row))
             self.in_flight += judged.messages
             for held in {held.partition: held for held, _ in judged.chunks}.values():
-                # What waited for a record that the group had completed elsewhere.
+                # Records that waited for one that the group had completed elsewhere.
                 due = held.take_due()
                 for place in due:
                     self._say(place.chunk.items[place.row], held.partition, place.chunk.verdict(place.row))
@@ -165,7 +165,7 @@ class Member:
         self.tell(self, Told(partition, int(value), verdict))
 
     def persist(self) -> None:
-        """Write what is completed."""
+        """Write the completions."""
         for assigned in self.session.assigned.values():
             if assigned.state is State.ACTIVE and assigned.engine_partition is not None:
                 assigned.engine_partition.persist()
@@ -203,7 +203,7 @@ class Member:
     # --- commits -----------------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Ask for what is completed to be committed."""
+        """Ask for completions to be committed."""
         self.session.commits.completed(self.session.assigned.values(), asynchronous=True)
 
     def arrive(self, *, heard: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""What must hold in every world, told from what the handlers did and not from what the code says.
+"""The promises in every world, told from the handlers' work and not from the code's verdicts.
 
 The verdicts that follow from a log it takes from the naive log.
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Oracle:
-    """What became of every record, for each group, by its serial number."""
+    """The fate of every record, for each group, by its serial number."""
 
     def __init__(self, world: World, broker: Broker) -> None:
         self._world, self._broker = world, broker
@@ -54,7 +54,7 @@ class Oracle:
         self._idents[group, partition] |= self.names(self.entries[partition][serial])
 
     def names(self, entry: Entry) -> set[str]:
-        """By what a record is known to be the same message as another."""
+        """The names by which a record is known to be the same message as another."""
         return {entry.ident}
 
     def is_known(self, group: str, partition: int, entry: Entry) -> bool:
@@ -135,7 +135,7 @@ class Oracle:
             self.judge_verdicts(group, entries, gone)
 
     def judge_verdicts(self, group: str, entries: dict[int, Entry], gone: set[int]) -> None:
-        """Compare what was said last of the records of a log with what follows from it."""
+        """Compare the last verdicts on the records of a log with those that follow from it."""
         log = [
             LogEntry(
                 entry.offset, entry.ident, entry.timestamp_ms,
@@ -146,7 +146,7 @@ class Oracle:
         ]  # fmt: skip
         window = self._world.window
         duplicates = read_log(log, window.time_ms, window.count).duplicates
-        # What was delivered in doubt takes a number, so that ranks depend on what a store happened to know.
+        # A record delivered in doubt takes a number, so that ranks depend on the marks a store happened to have.
         certain = window.count is None or not any(s in entries for g, s in self.doubted if g == group)
         for serial, entry in entries.items():
             last = self.last.get((group, serial))

@@ -1,4 +1,4 @@
-"""What may happen in a world; everything that is not switched on does not."""
+"""The events of a world; everything that is not switched on does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dedup_sdk._window import Window
 from tests.model.worlds.compared import Compared
 
 WALL_CLOCK_MS = 10_000_000
-"""What every clock says; timestamps beyond it lie in the future."""
+"""The time of every clock; timestamps beyond it lie in the future."""
 FAR_FUTURE_MS = 10**15
 BRIEFLY = Window(milliseconds=40)
 LONG = Window(seconds=100)
@@ -55,7 +55,7 @@ class World:
 
     @property
     def follows_the_watermark(self) -> bool:
-        """Whether a store knows of what is completed only when the watermark passes it."""
+        """Whether a store knows completed records only when the watermark passes them."""
         return self.window.count is not None or self.compared is not None
 
     @property
@@ -65,7 +65,7 @@ class World:
 
     @property
     def exact(self) -> bool:
-        """Whether every verdict follows from the log alone, so that the oracle can say what it has to be."""
+        """Whether every verdict follows from the log alone, so that the oracle can predict it."""
         return not (self.truncations or self.backups or self.operators)
 
 

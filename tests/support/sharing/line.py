@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 LOST = float("-inf")
-"""When the lease ended of what another consumer has."""
+"""When the lease of another consumer's claim ended."""
 
 
 class Memory(MemoryClaimStore):
     """The server. ``clock``: the world's seconds."""
 
     def backup(self) -> dict[bytes, object]:
-        """What a server has on its disk by now."""
+        """The server's entries on its disk by now."""
         return dict(self._entries)
 
     def restart(self, kept: dict[bytes, object]) -> tuple[set[bytes], set[bytes]]:
-        """Start again with what was on the disk.
+        """Start again with the entries on the disk.
 
         Return the claims, and the marks, that it no longer knows as it did.
         """
@@ -44,7 +44,7 @@ class Memory(MemoryClaimStore):
 
 
 class State(Enum):
-    """What becomes of a question."""
+    """The fate of a question."""
 
     UP = "answered"
     AWAY = "not carried out"
@@ -53,7 +53,7 @@ class State(Enum):
 
 
 class Line:
-    """`ClaimStore` of one consumer, which notes what reached the server."""
+    """`ClaimStore` of one consumer, which notes the calls that reached the server."""
 
     def __init__(self, memory: Memory, clock: Callable[[], float]) -> None:
         self._memory = memory

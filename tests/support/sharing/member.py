@@ -41,7 +41,7 @@ WALL_S = 10**6
 class Life:
     """How a consumer is used.
 
-    Whether it completes by asking for more, and whether what is completed waits for the next commit.
+    Whether it completes by asking for more, and whether its completions wait for the next commit.
     """
 
     implicit: bool
@@ -111,7 +111,7 @@ class Member(Watched):
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def take(self, at: Where) -> None:
-        """Take a partition over: with what the own disk knows of it, and what the log says since."""
+        """Take a partition over: with the own disk's marks of it, and the log since."""
         where, log = self._where(at), self.world.log[at]
         committed = self.world.commits.get(where)
         held = self.engine.attach(*at)
@@ -136,7 +136,7 @@ class Member(Watched):
         self.commit(at)
 
     def commit(self, at: Where) -> None:
-        """Commit what is completed, where the group still takes it."""
+        """Commit the completions, where the group still takes it."""
         held = self.engine.partitions[at]
         held.persist()
         where = self._where(at)
@@ -183,7 +183,7 @@ class Member(Watched):
         self.claims.close()
         self.note_told()
         forgotten = self.engine.counters.shared.get("forgotten", 0)
-        # What is told twice, because the answer was lost, is told all the same.
+        # A completion told twice, because the answer was lost, is told all the same.
         if len(self.untold) > forgotten:
             raise BrokenPromiseError(
                 "counters", f"{forgotten} forgotten, {len(self.untold)} untold: {self.untold}"
@@ -193,7 +193,7 @@ class Member(Watched):
     # --- asking for messages -------------------------------------------------------------------------------------
 
     def poll(self, count: int, amounts: list[int], *, prefetched: bool = False) -> None:
-        """Ask for messages, at most so many, of what the client has fetched by then.
+        """Ask for messages, at most so many, of those that the client has fetched by then.
 
         It has so many of each partition, in turns.
         """
@@ -230,7 +230,7 @@ class Member(Watched):
         return batch
 
     def settle(self) -> None:
-        """Renew, and ask again for what waits."""
+        """Renew, and ask again for waiting messages."""
         self.claims.keep(self.hand.take_back)
         self.claims.retry(list(self.engine.partitions.values()))
         self._offer_due()
@@ -277,7 +277,7 @@ class Member(Watched):
         held = self._partition_of(message.topic(), message.partition())
         return None if held is None else held.flight.place(message.offset())
 
-    # --- what becomes of them ------------------------------------------------------------------------------------
+    # --- how messages end ----------------------------------------------------------------------------------------
 
     def _handle(self, given: Given) -> None:
         at = given.message.topic(), given.message.partition()
@@ -320,7 +320,7 @@ class Member(Watched):
         self.hand.offer(offered)
 
     def holds(self, given: Given) -> bool:
-        """Ask whether a message is still ours, as a worker does before it begins; it lets go of what is not."""
+        """Ask whether a message is still ours, as a worker does before it begins; it lets go of one that is not."""
         place = self._place(given.message)
         held = self.engine.partitions[given.message.topic(), given.message.partition()]
         assert place is not None

@@ -1,4 +1,4 @@
-"""What handlers did, and what follows from it: which records may be hidden, and which may be handled again.
+"""The work of handlers, and its consequences: which records may be hidden, and which may be handled again.
 
 It knows the promises of `docs/shared-store.md` and nothing of how they are kept. It predicts no verdict, as the naive
 log does: which of two consumers handles a message depends on their order in time.
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Ident(NamedTuple):
-    """What names one message: an ID, and the scope in which it does."""
+    """The name of one message: an ID, and the scope in which it does."""
 
     scope: tuple[str, ...]
     name: str
@@ -56,7 +56,7 @@ class End(Enum):
 
 @dataclass
 class Known:
-    """What happened to the records of one message."""
+    """The history of the records of one message."""
 
     timestamps_ms: set[int] = field(default_factory=set)
     """When it was sent, of all its records."""
@@ -94,7 +94,7 @@ class Truth:
         if ident is not None:
             self.credits[ident] += 1
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def handle(self, where: Coordinates, entry: Entry, ident: Ident | None, now_s: float) -> None:
         """Note that a handler did its work, or that its dead letter arrived: one end is like the other."""
@@ -121,7 +121,7 @@ class Truth:
         known = self.known[ident]
         known.touched_at = max(known.touched_at, at_s)
 
-    # --- what has to hold ----------------------------------------------------------------------------------------
+    # --- promises ------------------------------------------------------------------------------------------------
 
     def look(self, log: dict[tuple[str, int], list[Entry]]) -> None:
         """See that all that was hidden may be: each by one that is completed, none by each other."""
@@ -173,5 +173,5 @@ class Truth:
         return abs(one_ms - other_ms) <= self.window_ms
 
     def _is_used_again(self, known: Known) -> bool:
-        """Whether an ID names several messages, one after the other: what is remembered of it is the last of them."""
+        """Whether an ID names several messages, one after the other: only the last of them is remembered."""
         return max(known.timestamps_ms) - min(known.timestamps_ms) > self.window_ms

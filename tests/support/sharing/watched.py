@@ -1,4 +1,4 @@
-"""What has to hold of a consumer that shares a memory, and which faults excuse what it does."""
+"""The invariants of a consumer that shares a memory, and which faults excuse a breach."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Given:
 class Watched:
     """The half of a consumer that is looked at.
 
-    ``has``: what its application has in hand. ``untold``: what it handled and the server was not told of;
-    ``excused``: of these what may be handled elsewhere. ``rows``: records that were judged, and whose partitions
+    ``has``: messages in the application's hand. ``untold``: handled ones that the server was not told of;
+    ``excused``: those of them that may be handled elsewhere. ``rows``: records that were judged, and whose partitions
     did not go while they were parked.
     """
 
@@ -56,7 +56,7 @@ class Watched:
     rows: int
 
     def note_told(self) -> None:
-        """Take note of what reached the server."""
+        """Take note of the calls that reached the server."""
         for key_ in self.line.told:
             self.untold.pop(key_, None)
         self.line.told.clear()
@@ -76,7 +76,7 @@ class Watched:
             )
 
     def note_lapses(self) -> None:
-        """Excuse what the application has, or was not told of, whose lease is over."""
+        """Excuse messages that the application has, or was not told of, whose lease is over."""
         now_s = self.world.now_s
         for given in self.has.values():
             if given.ident is not None and not given.excused and self._lapsed(given.ident):
@@ -102,7 +102,7 @@ class Watched:
         return sum(chunk.states.count(PARKED) for chunk in held.flight.chunks)
 
     def check(self) -> None:
-        """What the counters have to say at every moment."""
+        """See that the counters agree at every moment."""
         counters = self.engine.counters
         assert not counters.observer_errors
         totals = {**counters.verdicts, **counters.reasons, **counters.shared}
@@ -119,7 +119,7 @@ class Watched:
                 raise BrokenPromiseError("counters", f"{counters.reasons} of {counters.verdicts}")
 
     def check_idle(self) -> None:
-        """What is left where everything is over."""
+        """See that nothing is left where everything is over."""
         for at, held in self.engine.partitions.items():
             own = held.gate(ClaimGate)
             assert own is not None
@@ -132,7 +132,7 @@ class Watched:
             )
 
     def sure(self) -> set[bytes]:
-        """What it has claimed, by leases that are not over, and that the server did not forget."""
+        """The claims with leases that are not over, and that the server did not forget."""
         held = (each for own in self.claims.leases.gates for each in own.owned.values())
         return {
             each.key
@@ -143,6 +143,6 @@ class Watched:
         }
 
     def books(self) -> set[bytes]:
-        """What it knows to be claimed for it, or to be told."""
+        """The keys that it knows to be claimed for it, or to be told."""
         held = (each.key for own in self.claims.leases.gates for each in own.owned.values())
         return {*held, *self.claims.acks.pending}

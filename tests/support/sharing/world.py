@@ -26,7 +26,7 @@ WINDOW_MS = 600_000
 STEP_S = 4.0
 """A lease is renewed three times while it lasts, so that whoever lives gets his turn in time."""
 DRAINING_ROUNDS = 300
-"""Rounds of a second after which what does not come is not coming: some leases, and what is asked for once a second."""
+"""Rounds of a second after which a message is not coming any more: some leases, and questions asked once a second."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class World:
     # --- IDs -----------------------------------------------------------------------------------------------------
 
     def ident(self, group: str, at: Where, entry: Entry) -> Ident | None:
-        """What names the message of a record, for a group."""
+        """The name of a record's message, for a group."""
         if entry.name is None:
             return None
         topic = self.plan.origins.get(at[0], at[0])
@@ -91,10 +91,10 @@ class World:
         return ident
 
     def key(self, ident: Ident) -> bytes:
-        """What a message is called in the memory."""
+        """The key of a message in the memory."""
         return self._keys[ident]
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def send(self, at: Where, name: str | None, timestamp_ms: int) -> None:
         """Append a record to the log."""
@@ -133,13 +133,13 @@ class World:
         to.take(at)
 
     def give_free(self, to: Member) -> None:
-        """Give what nobody has to one of its group."""
+        """Give a partition that nobody has to one of its group."""
         for where in self.names():
             if where.group == to.group and where not in self.owners:
                 self.give(where, to)
 
     def kill(self, member: Member, handling: Given | None = None) -> None:
-        """End a consumer without a word; ``handling``: what its handler had done by then."""
+        """End a consumer without a word; ``handling``: the message that its handler was done with."""
         member.line.state = State.DEAD
         if handling is not None:
             member.die_handling(handling)
@@ -157,7 +157,7 @@ class World:
         self.owners = {where: owner for where, owner in self.owners.items() if owner is not member}
 
     def restart_memory(self, *, empty: bool) -> None:
-        """The server starts again, with nothing or with what it had when it was saved last."""
+        """The server starts again, with nothing or with the entries of its last backup."""
         claims, marks = self.memory.restart({} if empty else self.backup)
         for key in marks:
             self.truth.excuse(self.idents[key], "the server forgot it")
@@ -236,7 +236,7 @@ class World:
 
     def end(self) -> None:
         """See that nobody holds anything, and close all of them."""
-        # What was given back, and did not arrive, ends with its lease.
+        # A claim given back that did not arrive ends with its lease.
         waits_s = 0.0 if self.truth.calm else LEASE_S + STEP_S
         self.pass_time(waits_s, asking=True)
         for member in self.members:

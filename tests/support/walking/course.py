@@ -1,6 +1,6 @@
-"""What a walk goes over: a topic, the consumers of a group, their stores.
+"""The course of a walk: a topic, the consumers of a group, their stores.
 
-And the plain run that tells what is left in the end.
+And the plain run that reads the rest in the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.walking.walk import Walk
 
 DRAINED_S = 20.0
-"""Seconds after which what does not come is not coming."""
+"""Seconds after which a message is not coming any more."""
 _FLUSH_S = 30.0
 _RUNS = 5
 _NUMBERS = itertools.count()
@@ -86,7 +86,7 @@ class Course:
             member.subscribe()
 
     def finish(self) -> None:
-        """Close what is open, and see what a plain run finds."""
+        """Close the open consumers, and see the findings of a plain run."""
         self.member.place = 0
         self._end(self.member)
         self._clear_errors()
@@ -132,7 +132,7 @@ class Course:
             stuck = [n for n, log in self.oracle.log.items() if self.oracle.committed.get(n, -1) < len(log)]
             if not stuck:
                 break
-            # What the walk had refused may have been this run's commits.
+            # The refusals of the walk may have met this run's commits.
             self.kafka.clear_errors("OffsetCommit")
         for number, log in self.oracle.log.items():
             if missing := self.oracle.missing(number, len(log)):
@@ -142,7 +142,7 @@ class Course:
 
     def _read_to_the_end(self, member: Member) -> None:
         until = time.monotonic() + DRAINED_S
-        # What is parked comes when what it waits for has ended.
+        # A waiting message comes when the one before it has ended.
         while not member.is_idle or member.poll(0.02) or not member.is_idle:
             member.poll(0.02)
             if time.monotonic() > until:
@@ -173,7 +173,7 @@ class Course:
         self.old += member.history
 
     def _die(self, member: Member) -> None:
-        """What is not written is gone, as a killed process leaves it."""
+        """Lose unwritten marks, as a killed process leaves it."""
         member.place, member.wary = 0, True
         inside.lose_all(member.consumer)
         member.consumer.close()

@@ -36,15 +36,15 @@ QUICK = {
 
 
 class BoomError(Exception):
-    """What the application raises."""
+    """The error of the application."""
 
 
 EXPECTED = (KafkaException, DedupError, BoomError)
-"""What a call may raise where its arguments are of the right type."""
+"""The errors that a call may raise where its arguments are of the right type."""
 
 
 class Member:
-    """One consumer, and what its application does with it."""
+    """One consumer, and the acts of its application."""
 
     def __init__(
         self, walk: Walk, oracle: Oracle, where: tuple[str, str, str], store: MemoryStore | Path, owner: int
@@ -101,7 +101,7 @@ class Member:
         return "ok", result
 
     def call_loop(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[str, Any]:
-        """Call what goes on until nothing comes any more, and have it stopped where the group never lets it begin."""
+        """Call a loop that ends when nothing comes, and have it stopped where the group never lets it begin."""
         alarm = threading.Timer(STOP_S, self.consumer.stop)
         alarm.start()
         try:
@@ -111,13 +111,13 @@ class Member:
             alarm.join()
 
     def asked(self) -> None:
-        """Asking for more completes what was handed out."""
+        """Asking for more completes the messages handed out."""
         if self.implicit:
             self.oracle.end_given(self.owner, None)
         self.calls += 1
 
     def take(self, messages: list[Any]) -> list[Any]:
-        """Take what a call returned."""
+        """Take the messages that a call returned."""
         got = [m for m in messages if m is not None and m.error() is None]
         for message in got:
             self.oracle.hand(self.owner, message, self.calls)
@@ -149,7 +149,7 @@ class Member:
         how, messages = self.call(self.consumer.consume, count, 0.15)
         return self.take(messages) if how == "ok" else []
 
-    # --- what is in hand -----------------------------------------------------------------------------------------
+    # --- messages in hand ----------------------------------------------------------------------------------------
 
     @property
     def in_hand(self) -> list[Any]:
@@ -219,7 +219,7 @@ class Member:
                 self.oracle.check_committed(tp.partition, tp.offset)
 
     def store_offsets(self, message: Any = None, below: dict[int, int] | None = None) -> None:
-        """Say by an offset what is done."""
+        """Say by an offset which messages are done."""
         named = {"message": message} if below is None else {"offsets": self.at(below)}
         if below is None:
             below = {message.partition(): message.offset() + 1}

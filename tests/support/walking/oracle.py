@@ -1,7 +1,7 @@
-"""What must be true of a walk through the consumer's calls, told from the log and from what the application did.
+"""The promises for a walk through the consumer's calls, told from the log and from the application's acts.
 
 Deliberately naive: it keeps everything, and knows nothing of states, marks or watermarks. It predicts no verdict, as
-the naive log does, because a walk does not say what the consumer has stored: it bounds which records may be hidden,
+the naive log does, because a walk does not know the consumer's store: it bounds which records may be hidden,
 and which must be.
 """
 
@@ -45,10 +45,10 @@ class Oracle:
 
     Attributes:
         log: each partition's records, by offset.
-        ended: what the application completed, or may have (an interruption leaves that open).
-        sure: what it completed since the last fault, so that it must not come again.
-        skipped: what the application jumped over, by its own choice.
-        given: what is in the application's hands.
+        ended: records the application completed, or may have (an interruption leaves that open).
+        sure: those it completed since the last fault, so that it must not come again.
+        skipped: records the application jumped over, by its own choice.
+        given: records in the application's hands.
         rewound: partitions that the application set back, whose committed offset may fall.
     """
 
@@ -75,7 +75,7 @@ class Oracle:
                 each[number] = set()
             self.given[number] = {}
 
-    # --- what happens --------------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def hand(self, owner: int, message: Any, call: int) -> None:
         """A message reached the application."""
@@ -105,9 +105,9 @@ class Oracle:
     def end_given(
         self, owner: int, below: dict[int, int] | None, *, before_call: int | None = None, surely: bool = True
     ) -> None:
-        """A call completed what an application has, below these offsets, or all of it.
+        """A call completed the application's messages, below these offsets, or all of it.
 
-        ``before_call``: but for what came last.
+        ``before_call``: but for the last ones.
         """
         for number, held in self.given.items():
             end = len(self.log[number]) if below is None else below.get(number, 0)
@@ -125,7 +125,7 @@ class Oracle:
             self.given[number][offset].released = True
 
     def forget(self, owner: int, numbers: Iterable[int]) -> None:
-        """Partitions went, or are read from elsewhere: what is in hand of them comes again."""
+        """Partitions went, or are read from elsewhere: their messages in hand come again."""
         for number in numbers:
             self.given[number] = {o: g for o, g in self.given[number].items() if g.owner != owner}
             if self.skipped[number] or (self.by_user and number in self.rewound):
@@ -137,7 +137,7 @@ class Oracle:
                 self.sure[number] = {o for o in self.sure[number] if not whole or o < whole[0]}
 
     def jump(self, number: int, target: int, *, surely: bool = True) -> None:
-        """The application set a partition elsewhere: what lies before and is not completed is its own choice."""
+        """The application set a partition elsewhere: skipping uncompleted records before it is its own choice."""
         if self.missing(number, target) or self.skipped[number] & set(range(target)) or not surely:
             # Behind a gap in its history the store knows less, as it does where it goes back before that without a
             # commit.
@@ -148,20 +148,20 @@ class Oracle:
         self.rewound.add(number)
 
     def doubt(self, owner: int) -> None:
-        """What an application has may come again."""
+        """Messages of an application may come again."""
         for given in self.given.values():
             for each in given.values():
                 each.doubtful |= each.owner == owner
 
     def fault(self, numbers: Iterable[int] | None = None) -> None:
-        """A kill, a lost disk, an interruption: what was completed before may come again."""
+        """A kill, a lost disk, an interruption: messages completed before may come again."""
         self.shaken = True
         for number in self.log if numbers is None else numbers:
             self.sure[number].clear()
             for each in self.given[number].values():
                 each.doubtful = True
 
-    # --- what must hold ------------------------------------------------------------------------------------------
+    # --- promises ------------------------------------------------------------------------------------------------
 
     def check_committed(self, number: int, offset: int) -> None:
         """No committed offset passes a record that is not over; none goes back by itself."""

@@ -1,4 +1,4 @@
-"""What each step of a walk does."""
+"""The acts of each step of a walk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Player(Course):
     """Does the steps of a walk."""
 
     def play(self, steps: Sequence[Step]) -> None:
-        """Do the steps, then look at what is left; raises `BrokenPromiseError`, or what no call may raise."""
+        """Do the steps, then look at the rest; raises `BrokenPromiseError`, or an error that no call may raise."""
         try:
             for step in steps:
                 getattr(self, "_" + step.name.replace(" ", "_"))(step.a, step.b)

@@ -1,4 +1,4 @@
-"""What is left of a list of steps when all that is not needed for a failure is taken away."""
+"""The steps of a list that are left when all that is not needed for a failure is taken away."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ MOST = 1_000
 
 
 class Step(NamedTuple):
-    """One step: what is done, and two numbers that choose with what. Both have a meaning after any other steps."""
+    """One step: its act, and two numbers that choose its objects. Both have a meaning after any other steps."""
 
     name: str
     a: int = 0
@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """A topic, a consumer's settings, and what is done with it."""
+    """A topic, a consumer's settings, and its steps."""
 
     log: tuple[tuple[Entry, ...], ...]
     window: Window

@@ -114,7 +114,7 @@ def test_what_a_file_does_not_say_is_as_the_broker_has_it(
 
 
 def test_the_setting_with_a_size_counts_before_a_closer_one_without(tmp_path: Path) -> None:
-    """Settings are laid over each other: what the closer one does not say is as the next one has it."""
+    """Settings are laid over each other: a value missing in the closer one is that of the next one."""
     settings = (
         '<address-setting match="#"><id-cache-size>9</id-cache-size></address-setting><address-setting '
         'match="a.#"/>'

@@ -1,4 +1,4 @@
-"""The arithmetic of Tencent CMQ's guide, and what the adapter presets."""
+"""The arithmetic of Tencent CMQ's guide, and the adapter's presets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY_MS, HOUR_MS, MINUTE_MS = 86_400_000, 3_600_000, 60_000
 
 
 def test_the_window_is_the_three_times_one_after_the_other() -> None:
-    """Given as text or as timedelta; what does not apply is zero."""
+    """Given as text or as timedelta; a value that does not apply is zero."""
     assert required_window(max_retention="4d", max_retry=timedelta(hours=1), max_network="1m") == Window(
         milliseconds=4 * DAY_MS + HOUR_MS + MINUTE_MS
     )

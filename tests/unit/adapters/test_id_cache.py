@@ -1,4 +1,4 @@
-"""What a circular cache of n says, worked out by hand from the words of Artemis' and HornetQ's pages."""
+"""The answers of a circular cache of n, worked out by hand from the words of Artemis' and HornetQ's pages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VECTORS = [
 
 
 def answers(dedup: Lookup, header: str, ids: str) -> str:
-    """What is said of messages with these IDs: (n)ew or (d)uplicate."""
+    """The verdicts on messages with these IDs: (n)ew or (d)uplicate."""
     engine, said = Deduplicator(dedup), []
     for offset, text in enumerate(ids.split()):
         bytes_ = b"" if text == "''" else text.encode()

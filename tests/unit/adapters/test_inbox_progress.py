@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """The next offset of a partition, as transactions leave it, and what was handled for good."""
+    """The next offset of a partition, as transactions leave it, and the messages handled for good."""
 
     def __init__(self, begin: int) -> None:
         self.kept = begin
@@ -29,7 +29,7 @@ def transact(
     commits: bool,
     told: bool = True,
 ) -> list[int]:
-    """Handle batches in one transaction, as `KeptOffsets` does; return what was new.
+    """Handle batches in one transaction, as `KeptOffsets` does; return the new ones.
 
     A transaction that is not told seems to have failed.
     """
@@ -69,7 +69,7 @@ def test_what_was_rolled_back_comes_first() -> None:
 
 
 def test_a_commit_that_seemed_to_fail_is_recognised() -> None:
-    """What comes again of it was handled, though nobody was told."""
+    """Its messages that come again were handled, though nobody was told."""
     database, progress = Database(0), Progress("orders", 0, "", 0)
     transact(database, progress, [[0, 1]], commits=True, told=False)
     assert transact(database, progress, [[0, 1, 2]], commits=True) == [2]
@@ -87,7 +87,7 @@ def test_what_another_owner_handled_is_handled() -> None:
 
 
 def test_a_message_below_is_refused() -> None:
-    """What was passed over by a later one would be lost by a restart; so it is said while it is not."""
+    """Messages passed over by a later one would be lost by a restart; so it is said while it is not."""
     database, progress = Database(0), Progress("orders", 0, "", 0)
     transact(database, progress, [[1]], commits=True)
     with pytest.raises(OutOfOrderError, match="offset 0 came after all messages below 2 were handled"):

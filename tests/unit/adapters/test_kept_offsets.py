@@ -61,7 +61,7 @@ def begins_at(database: Path, topic_id: Uuid) -> int:
 def test_brokers_that_begin_to_tell_ids_have_made_no_topic_anew(tmp_path: Path) -> None:
     """The client shows an ID of zeros for none.
 
-    Another topic's offset is of no use, and a policy would pass over what is unread.
+    Another topic's offset is of no use, and a policy would pass over unread messages.
     """
     told = [Uuid(0, 0), Uuid(1, 2), Uuid(0, 0), Uuid(1, 2)]
     assert [begins_at(tmp_path / "db", each) for each in told] == [3, 3, 3, 3]

@@ -76,7 +76,7 @@ def test_what_is_overdue_stays_so(ends: Ends) -> None:
 
 
 def test_a_question_of_another_thread_has_its_own_connections(ends: Ends) -> None:
-    """What a thread makes outside its questions is nobody's to cut."""
+    """Connections a thread makes outside its questions are nobody's to cut."""
     timeout = QueryTimeout(_FOREVER_S)
     timeout.watch(ends.driver)
     with timeout.query() as query:
@@ -122,7 +122,7 @@ def test_a_driver_without_a_socket_is_left_alone() -> None:
 def test_the_thread_lives_as_long_as_who_asks() -> None:
     """It ends when that is closed, and begins anew with the next question.
 
-    What nobody closes it does not keep alive.
+    It does not keep alive a connection that nobody closes.
     """
     before = watchers()
     timeout = QueryTimeout(_FOREVER_S)

@@ -60,7 +60,7 @@ def test_ids_of_one_origin_compare_as_numbers() -> None:
 
 
 def test_ids_of_two_origins_do_not_compare() -> None:
-    """The error names both, and what to do."""
+    """The error names both, and the remedy."""
     with pytest.raises(NotComparable, match=r"rmid1:3b202.*rmid1:24c78.*as new"):
         parse(ONE).compare(parse(OTHER_BROKER))
 
@@ -113,7 +113,7 @@ def test_what_are_no_parts(spooler_id: Any, message_id: Any) -> None:
 
 @given(ids, ids)
 def test_the_order_is_the_comparison(last: ReplicationGroupMessageId, new: ReplicationGroupMessageId) -> None:
-    """`order` says of texts what `compare` says of IDs; what raises there is uncomparable here."""
+    """`order` answers for texts as `compare` for IDs; an error there is uncomparable here."""
     told = solace.order().compare(str(last).encode(), str(new).upper().replace("RMID", "rmid").encode())
     try:
         sign = new.compare(last)

@@ -1,6 +1,6 @@
 """Transactions as Artemis and HornetQ define them, as vectors.
 
-They say what is rejected, what is remembered, and which slots are taken.
+They list the rejected IDs, the remembered ones, and the slots taken.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Ends:
     ("source", "target", "told"),
     [
         (["1"], ["1"], None), (["1"], ["2"], "t"), (["1"], [NONE], "t"), ([NONE], ["2"], "t"), ([NONE], [NONE], None),
-        # What may not be seen, and what has no ID, tells nothing.
+        # A topic that may not be seen, or has no ID, tells nothing.
         ([FORBIDDEN], ["1"], None), ([str(Uuid(0, 0))], ["1"], None), ([str(Uuid(0, 0))], [NONE], None),
         ([None], ["1"], None),
         # A broker that had not heard of it.
@@ -59,7 +59,7 @@ class Ends:
 def test_a_topic_tells_two_clusters_apart(
     monkeypatch: pytest.MonkeyPatch, source: list[Any], target: list[Any], told: str | None
 ) -> None:
-    """Where two looks agree that it is another one there, or not there; what both have alike tells nothing."""
+    """Where two looks agree that it is another one there, or not there; an ID that both have alike tells nothing."""
     ends = Ends(source={"same": ["9"], "t": [*source]}, target={"same": ["9"], "t": [*target]})
     monkeypatch.setattr(source_log, "MetadataRequests", ends)
     monkeypatch.setattr(source_log, "PAUSE_S", 0.0)

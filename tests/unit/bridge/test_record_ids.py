@@ -94,7 +94,7 @@ def test_an_id_as_a_key(
 
 @pytest.mark.parametrize("spec", ["key", "json:/id", "header:a+header:b", "cloudevents"])
 def test_what_cannot_be_added_is_refused(spec: str) -> None:
-    """With what to give instead."""
+    """With the value to give instead."""
     with pytest.raises(ConfigurationError, match=r"give header:NAME, or use_duplicate_detection=False"):
         RecordIds(id_spec(spec), adds=True)
     assert RecordIds(id_spec(spec), adds=False).header is None

@@ -1,4 +1,4 @@
-"""What a bridge refuses where it is made, and what it sets."""
+"""The settings that a bridge refuses where it is made, and those it sets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_options_that_say_nothing_are_refused(options: dict[str, Any], said: str
 
 
 def test_what_is_set_by_us() -> None:
-    """And what the user says goes before it."""
+    """And the user's values go before it."""
     client = source_settings({"bootstrap.servers": "a:1"}, "g", reports_ends=False)
     assert client == {
         "bootstrap.servers": "a:1", "group.id": "g", "enable.auto.commit": False, "auto.offset.reset": "earliest",

@@ -1,4 +1,4 @@
-"""Where a bridge begins, by what it knows of the log and of what is committed."""
+"""Where a bridge begins, by its knowledge of the log and of the commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OLD, NEW = C + "a" * 8, C + "b" * 8
 
 @pytest.mark.parametrize("log", [Log(OLD), Log(OLD, plain=True), Log(C)])
 def test_a_text_is_read_as_it_was_written(log: Log) -> None:
-    """What is not a bridge's, or of a later version, is none."""
+    """A text that is not a bridge's, or of a later version, is none."""
     assert parse_log(str(log)) == log
     for text in (
         None,
@@ -67,7 +67,7 @@ def test_where_a_member_begins(now: str, committed: int, text: str | None, expec
 def test_where_a_member_goes_on_that_was_in_doubt(
     now: str, previous: Log, copied_to: int | None, committed: int, text: str | None, expected: StartPosition
 ) -> None:
-    """Behind what it has copied, or at the start_position of another log."""
+    """Behind the copied records, or at the start_position of another log."""
     assert start_position(now, committed, text, previous=previous, copied_to=copied_to) == expected
 
 

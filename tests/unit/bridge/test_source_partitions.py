@@ -22,7 +22,7 @@ PLACE = ("orders", 0)
 
 
 class Answers:
-    """In the place of `TopicLogs`: what the brokers say next."""
+    """In the place of `TopicLogs`: the brokers' next answers."""
 
     def __init__(self) -> None:
         self.next = ""
@@ -58,14 +58,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
 
 
 def begin(placing: SourcePartitions) -> list[tuple[object, object]]:
-    """Ask where what waits begins."""
+    """Ask where waiting partitions begin."""
     # A group as far as it is asked.
     return [(place, start.offset) for place, start in placing.start_positions(Group(), {})]  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    """What brokers say of topics."""
+    """The answers of brokers about topics."""
     made = Answers()
     monkeypatch.setattr(module, "TopicLogs", lambda *_: made)
     return made
@@ -74,7 +74,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
 def test_a_broker_that_is_behind_makes_no_topic_anew(answers: Answers, clock: SetClock) -> None:
     """It names the topic that is gone.
 
-    What others copied of the new one would be copied again, under names of the old one.
+    Records that others copied of the new one would be copied again, under names of the old one.
     """
     placing = SourcePartitions({}, lambda: "cluster", ["orders"], BridgeCounters())
     placing.add([PLACE])

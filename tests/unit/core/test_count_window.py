@@ -18,7 +18,7 @@ def test_a_number_is_a_rank_among_accepted_records() -> None:
 
 
 def test_records_after_it_do_not_count() -> None:
-    """Only what was accepted between the mark and the record pushes the mark out."""
+    """Only IDs accepted between the mark and the record pushes the mark out."""
     ring = CountWindow(2)
     ring.offer(b"a", 0)
     ring.number(b"a", 0)
@@ -76,7 +76,7 @@ def test_a_record_is_considered_once() -> None:
 
 
 def test_thousands_that_get_their_numbers_in_order() -> None:
-    """What is gone in front is moved out now and then; what stands behind it stays where it is."""
+    """Rows gone in front are moved out now and then; those behind them stay in their place."""
     ring = CountWindow(10_000)
     for offset in range(5_000):
         ring.offer(b"%d" % offset, offset)

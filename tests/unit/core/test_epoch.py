@@ -17,7 +17,7 @@ def state(epoch: int | None) -> PartitionState:
 
 @pytest.mark.parametrize(("before", "told", "after"), [(None, 3, 3), (3, 5, 5), (5, 3, 5), (5, None, None)])
 def test_the_highest_epoch_counts(before: int | None, told: int | None, after: int | None) -> None:
-    """What comes again may be of an earlier one; what nobody tells is not guessed."""
+    """A record that comes again may be of an earlier one; an unknown epoch is not guessed."""
     one = state(before)
     one.flight.note_epoch(told)
     assert one.progress.epoch == after

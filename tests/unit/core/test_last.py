@@ -1,4 +1,4 @@
-"""Sources where IDs are compared with the last one: what random histories hardly ever meet."""
+"""Sources where IDs are compared with the last one: cases that random histories hardly ever meet."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def admit(held: PartitionState, *texts: str, found: Found = NONE_FOUND, step_ms:
 
 
 def said(chunk: Chunk) -> list[str]:
-    """What each record was told."""
+    """The verdict of each record."""
     return [(told := chunk.verdict(row)).reason or told.kind.value for row in range(len(chunk.offsets))]
 
 
@@ -53,7 +53,7 @@ def gtids(*texts: str) -> list[str]:
 
 
 def test_ids_in_flight_are_known_to_a_stretch_of_rising_ids() -> None:
-    """A source that goes back to an origin it left rises once more past what is in flight of it.
+    """A source that goes back to an origin it left rises once more past its records in flight.
 
     With no depth it doubts nothing, so that such a stretch is judged at once.
     """
@@ -63,7 +63,7 @@ def test_ids_in_flight_are_known_to_a_stretch_of_rising_ids() -> None:
 
 
 def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
-    """What the store knows of later records is no reason to drop an earlier one."""
+    """The store's marks of later records are no reason to drop an earlier one."""
     made = source(orders.integer())
     made.complete_chunk(admit(made, "1", "2", "3"))
     step = made.take_step()
@@ -75,7 +75,7 @@ def test_a_mark_of_what_is_still_to_come_says_nothing() -> None:
 
 
 def test_a_stretch_of_rising_ids_with_a_silence_in_it_begins_its_source_anew() -> None:
-    """What came before the silence is forgotten, as where records come one by one."""
+    """The ID before the silence is forgotten, as where records come one by one."""
     held = source(orders.integer())
     held.complete_chunk(admit(held, "1"))
     held.complete_chunk(admit(held, "10", "11", "12", "13", "14", step_ms=2 * DAY_MS))
@@ -128,7 +128,7 @@ class TestAFlush:
         assert held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND).count == 1
 
     def test_what_is_old_is_kept_where_it_hides_something_older(self) -> None:
-        """Else the source would be again what it was before."""
+        """Else the source would be again as before."""
         older = Found([0], [0], [0])
         assert self.journaled().memory.take_recent(10 * DAY_MS, lambda _digests, _count: older).count == 1
         held = self.journaled()
@@ -137,7 +137,7 @@ class TestAFlush:
 
 
 def test_a_source_that_began_anew_by_its_window_still_knows_the_ids_in_flight() -> None:
-    """What is in flight of before lies above its last ID, and a stretch of rising IDs rises past it: its twin waits."""
+    """A record in flight from before lies above its last ID, and rising IDs go past it: its twin waits."""
     held = source(orders.integer(), depth=0)
     assert said(admit(held, "100", "50", step_ms=DAY_MS + 1)) == ["fresh", "fresh"]
     again = held.admit(

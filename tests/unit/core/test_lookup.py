@@ -1,4 +1,4 @@
-"""A state by itself: columns in, columns out, and what is written of it."""
+"""A state by itself: columns in, columns out, and the steps written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def admit(state: PartitionState, *rows: tuple[int, str], at_ms: int = 1000) -> list[str]:
-    """Admit records, complete what is offered, and return their verdicts."""
+    """Admit records, complete the offered ones, and return their verdicts."""
     offsets = [offset for offset, _ in rows]
     digests: list[bytes | None] = [digest(name) for _, name in rows]
     chunk = state.admit(offsets, column(*[at_ms] * len(rows)), digests, {}, nothing, now_ms=NOW_MS)
@@ -43,7 +43,7 @@ def admit(state: PartitionState, *rows: tuple[int, str], at_ms: int = 1000) -> l
 
 
 def test_done_ranges_come_back_as_redelivered() -> None:
-    """What is completed above the watermark is written, and recognised by the state that begins with it."""
+    """Completions above the watermark are written, and recognised by the state that begins with it."""
     state = PartitionState(LookupMemory(HOUR, Progress(low=0, high=0)))
     chunk = state.admit(
         list(range(6)), column(*range(6)), [digest(str(n)) for n in range(6)], {}, nothing, now_ms=NOW_MS
@@ -75,7 +75,7 @@ def test_done_ranges_survive_a_life_that_reads_half_of_one() -> None:
 
 
 def test_done_ranges_of_a_window_by_count_are_known_until_the_watermark_passes() -> None:
-    """Also when they have come again: what was completed before, and is hidden, has to be hidden after a crash too."""
+    """Also when they have come again: a hidden record completed before has to be hidden after a crash too."""
     state = PartitionState(LookupMemory(Window(count=9), Progress(low=0, high=1, done=((2, 4), (5, 6)))))
     chunk = state.admit(
         [1, 2, 3, 4, 5], column(*[0] * 5), [digest(str(n)) for n in range(5)], {}, nothing, now_ms=NOW_MS

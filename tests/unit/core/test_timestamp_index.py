@@ -20,7 +20,7 @@ def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     st.sets(st.integers(0, 10_000), max_size=5),
 )
 def test_every_offset_that_was_added_has_its_timestamp(segments: list[list[int]], strays: set[int]) -> None:
-    """One by one and many at once, across segments, holes and growth; what was kept apart goes first."""
+    """One by one and many at once, across segments, holes and growth; those kept apart go first."""
     time_index, known, offset = TimestampIndex(), dict[int, int](), 0
     for steps in segments:
         offsets = [offset := offset + step for step in steps]

@@ -72,7 +72,7 @@ def test_a_broken_archive_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_missing_distribution_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra the error says what to install."""
+    """Without the extra the error names the package to install."""
     monkeypatch.setattr("dedup_sdk._demo.flights.DISTRIBUTION", "no-such-distribution-here")
     with pytest.raises(DemoError, match=r"pip install 'dedup-sdk\[demo\]'"):
         next(read_flights())

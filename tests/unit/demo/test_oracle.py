@@ -34,7 +34,7 @@ def test_a_double_without_a_kill_is_unexplained() -> None:
 
 
 def test_the_kill_excuses_only_what_was_not_committed() -> None:
-    """A second call is excused once, and only for what the killed run had handled at or above the committed offset."""
+    """A second call is excused once, and only for messages the killed run handled at or above the commit."""
     killed = handled("a", "b")
     judgement = judge(TOPIC, [killed, handled("a", "b", "c")], killed=killed, committed={0: 1})
     assert (judgement.doubled, judgement.doubled_bound, judgement.unexplained) == (2, 1, 1)

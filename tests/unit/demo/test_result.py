@@ -48,7 +48,7 @@ RESULT = DemoResult(
 
 
 def plain(*what: object) -> str:
-    """What is printed of these, as text without a terminal."""
+    """The output for these, as text without a terminal."""
     console = Console(file=io.StringIO(), width=100)
     console.print(*what)
     assert isinstance(console.file, io.StringIO)
@@ -56,7 +56,7 @@ def plain(*what: object) -> str:
 
 
 def test_nothing_failed_when_every_promise_held() -> None:
-    """What the SIGKILL excuses is no failure."""
+    """A double that the SIGKILL excuses is no failure."""
     assert failures(GOOD, SAME, 0) == ()
 
 
@@ -79,7 +79,7 @@ def test_each_broken_promise_is_named(
 
 
 def test_the_json_object_has_exactly_the_promised_keys() -> None:
-    """The keys, their order and their types are what scripts rely on."""
+    """The keys, their order and their types are promised to scripts."""
     content = json.loads(json.dumps(RESULT.as_json()))
     assert list(content) == KEYS
     assert content["stores_equal"] is True

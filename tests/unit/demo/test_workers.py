@@ -20,7 +20,7 @@ FLIGHTS = [Flight(f"id-{number}", b"key", b"{}") for number in range(200)]
 
 
 def options(bootstrap: str, store: Path, **changed: str) -> dict[str, str]:
-    """What a worker is started with."""
+    """The options of a worker."""
     return {
         "bootstrap": bootstrap,
         "group": "billing",

@@ -1,4 +1,4 @@
-"""What the engine says of records: same length, same order, whatever comes."""
+"""The engine's verdicts on records: same length, same order, whatever comes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_record_in_flight_that_comes_again_is_not_delivered_again() -> None:
 
 
 def test_a_record_before_the_history_is_delivered_in_doubt() -> None:
-    """The history begins with the first record; what lies before it nobody has completed."""
+    """The history begins with the first record; records before it nobody has completed."""
     deduplicator = engine()
     deduplicator.admit([record(100)])
     deduplicator.complete([record(100)])
@@ -64,7 +64,7 @@ def test_a_record_before_the_history_is_delivered_in_doubt() -> None:
 )
 @settings(deadline=None)
 def test_any_batch_gets_as_many_verdicts(rows: list[tuple[int, int, str]]) -> None:
-    """Unordered, repeated, of several partitions: one verdict a record, and what is delivered is delivered once."""
+    """Unordered, repeated, of several partitions: one verdict a record, and each is delivered once."""
     deduplicator = engine()
     batch = [record(offset, ident, partition=partition) for partition, offset, ident in rows]
     verdicts = deduplicator.admit(batch)
@@ -137,7 +137,7 @@ def test_an_oversized_id_is_no_id() -> None:
 
 
 def test_observers_get_every_final_verdict_once() -> None:
-    """Parked is not final, and not counted; what it becomes is."""
+    """Parked is not final, and not counted; the later verdict is."""
     events: list[VerdictEvent] = []
     deduplicator = engine(observers=[events.append])
     batch = [record(0, "a"), record(1, "a"), record(2, "")]
@@ -175,7 +175,7 @@ def test_verdicts_are_delivered_by_their_kind() -> None:
 
 
 def test_a_record_is_a_plain_value() -> None:
-    """What comes back is what was given, by value."""
+    """The returned record equals the one given."""
     given_ = Record("t", 0, 1, 2, b"k", b"v", [("h", None)])
     deduplicator = engine()
     deduplicator.admit([given_])

@@ -1,4 +1,4 @@
-"""How records end: completed, released, dead-lettered; and what may be committed meanwhile."""
+"""How records end: completed, released, dead-lettered; and the commit allowed meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_parked_record_holds_the_offset_back() -> None:
 
 
 def test_a_twin_is_told_what_it_was() -> None:
-    """What was parked and is judged now is returned, in order; a duplicate is not to be delivered."""
+    """Parked records that are judged now are returned, in order; a duplicate is not to be delivered."""
     deduplicator = engine()
     batch = [record(0, "a"), record(1, "a"), record(2, "a")]
     assert kinds(deduplicator.admit(batch)) == ["fresh", "parked", "parked"]
@@ -86,7 +86,7 @@ def test_a_released_record_comes_again_and_its_twins_wait() -> None:
 
 
 def test_duplicates_of_a_dead_lettered_record_are_duplicates() -> None:
-    """The dead letter stands for the message: what repeats it is hidden, whether it waited or comes later."""
+    """The dead letter stands for the message: its repeats are hidden, whether it waited or comes later."""
     deduplicator = engine()
     batch = [record(0, "a"), record(1, "a"), record(2, "a")]
     deduplicator.admit(batch)

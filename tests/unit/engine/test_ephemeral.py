@@ -1,4 +1,4 @@
-"""A lookup that does not persist: what is completed is stored, which IDs that were is forgotten at each start."""
+"""A lookup that does not persist: completions are stored, their IDs are forgotten at each start."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def judged(deduplicator: Deduplicator, *names: str, begin: int = 0) -> list[str]
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 def test_a_run_remembers_and_the_next_one_does_not(window: Window, key_store: KeyStore) -> None:
-    """To forget is what is wanted, so that nothing is unverified for it; completed offsets stay completed."""
+    """To forget is wanted, so that nothing is unverified for it; completed offsets stay completed."""
     first = started(key_store, window)
     assert judged(first, "a", "b", "a", "c", "b") == ["fresh", "fresh", "duplicate", "fresh", "duplicate"]
     first.shut()
@@ -96,7 +96,7 @@ def test_no_id_is_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_store_around_a_store(key_store: KeyStore) -> None:
-    """What only it can do: no snapshot is taken over, nothing is dropped for want of room, and closing closes both."""
+    """Its own rules: no snapshot is taken over, nothing is dropped for want of room, and closing closes both."""
     identity, window = Identity(cluster="c", group="g", topic="t", partition=0), Window(count=5)
     store = EphemeralStore(key_store.open(identity, window), identity, window)
     store.reset(progress(0))

@@ -1,4 +1,4 @@
-"""What the engine does when its store has no room."""
+"""The engine when its store has no room."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def kinds(deduplicator: Deduplicator, batch: list[Record]) -> set[str]:
 
 
 def test_a_full_disk_is_an_error_and_nothing_is_forgotten() -> None:
-    """By default `complete` raises; what it was told is written with the next step that finds room."""
+    """By default `complete` raises; the completion is written with the next step that finds room."""
     store = FullStore()
     deduplicator = engine(store)
     assert kinds(deduplicator, records(0, 10)) == {"fresh"}
@@ -87,7 +87,7 @@ def test_one_that_bears_it_goes_on_and_writes_later() -> None:
 
 
 def test_a_kill_while_there_is_no_room_forgets_what_was_not_written() -> None:
-    """The store is then as it was before, whole: nothing in it claims what it does not know."""
+    """The store is then as it was before, whole: nothing in it claims unwritten marks."""
     store = FullStore()
     deduplicator = engine(store, bears_full_disk=True)
     kinds(deduplicator, records(0, 10))
@@ -101,7 +101,7 @@ def test_a_kill_while_there_is_no_room_forgets_what_was_not_written() -> None:
 
 
 def test_what_becomes_too_much_is_given_up_and_said_to_be() -> None:
-    """Memory is bounded: more than four times the recent marks are forgotten, and what hangs on them is unverified."""
+    """Memory is bounded: more than four times the recent marks are forgotten, and their IDs are unverified."""
     store = FullStore()
     deduplicator = engine(keeping(10, store), bears_full_disk=True)
     kinds(deduplicator, records(0, 10))
@@ -152,9 +152,9 @@ def test_a_disk_that_stays_full_keeps_no_other_waiting(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The store stays below its limit, and says what it still knows.
+    """The store stays below its limit, and says from when on it knows IDs.
 
-    It forgets what reaches back farthest, in whichever partition.
+    It forgets the oldest marks, in whichever partition.
     """
     limit = 3_000_000
     store = RocksStore(tmp_path, max_disk=limit, generation_marks=5_000)
@@ -177,7 +177,7 @@ def test_above_max_disk_the_oldest_marks_go_first(tmp_path: Path, caplog: pytest
     assert deduplicator.counters.generations_shed > 0
     assert store.excess_bytes() == 0
     while _bytes_on_disk(tmp_path) > limit * 1.2:
-        # RocksDB unlinks what was dropped a little later: at once, or with a flush to come.
+        # RocksDB unlinks dropped files a little later: at once, or with a flush to come.
         assert top < 300_000, f"{_bytes_on_disk(tmp_path)} bytes on disk"
         time.sleep(0.2)
         go_on(top, top + 5_000)
@@ -221,7 +221,7 @@ def test_without_a_limit_nothing_is_shed(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_beginning_owed_is_not_written_beside_a_later_one() -> None:
-    """A recovery that begins again, for the log was cut under it, does not remember what its first round folded."""
+    """A recovery that begins again, for the log was cut under it, does not remember the marks of its first round."""
     deduplicator = Deduplicator(
         Lookup(id=key(), window=Window(hours=1)), store=MemoryStore(), bears_full_disk=True
     )

@@ -25,7 +25,7 @@ def record(offset: int) -> Record:
 
 
 def test_a_step_is_as_small_with_thousands_of_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one completion writes does not grow with what was completed out of order before it."""
+    """The size of one completion's step does not grow with the completions out of order before it."""
     written: list[int] = []
     append = MemoryPartition.append
 
@@ -45,7 +45,7 @@ def test_a_step_is_as_small_with_thousands_of_gaps(monkeypatch: pytest.MonkeyPat
 
 
 def test_every_gap_outlives_the_process(tmp_path: Path) -> None:
-    """Opened again, exactly what was completed is redelivered, however many steps and flushes that took."""
+    """Opened again, exactly the completed records are redelivered, however many steps and flushes that took."""
     strategy = Lookup(id=key(), window=Window(days=1))
     first = Deduplicator(strategy, RocksStore(tmp_path, recent_marks=200))
     batch = [record(offset) for offset in range(1_000)]

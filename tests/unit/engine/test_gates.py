@@ -21,7 +21,7 @@ WINDOW = Window(milliseconds=10)
 
 
 class Barrier(Gate):
-    """Keeps every record whose turn comes, and notes what it is told."""
+    """Keeps every record whose turn comes, and notes its calls."""
 
     def __init__(self) -> None:
         self.partition: Partition | None = None

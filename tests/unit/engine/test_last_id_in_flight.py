@@ -1,4 +1,4 @@
-"""What is in flight where IDs are compared with the last one."""
+"""Records in flight where IDs are compared with the last one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_repeat_of_what_is_in_flight_for_longer_than_a_window_is_a_duplicate()
     assert (kinds(settled), offsets(settled)) == (["duplicate"], [2])
 
 
-# --- what is in flight is not completed yet
+# --- records in flight are not completed yet
 # ---------------------------------------------------------------------------------
 
 
@@ -80,7 +80,7 @@ def test_ids_in_flight_do_not_make_a_source_known() -> None:
 
 
 def test_an_id_below_those_in_flight_is_in_doubt_where_too_little_is_known() -> None:
-    """What is completed does not know it either, having begun anew after it."""
+    """The completed state does not know it either, having begun anew after it."""
     stream = Stream(second=False)
     stream.complete("B/5", "A/1", "B/10")
     for number in (11, 12, 13):

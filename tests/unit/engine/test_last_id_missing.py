@@ -43,7 +43,7 @@ class Lived:
     def is_in_doubt_for_long(self, offset: int) -> None:
         """See that a window does not make it known that 10 to 19 were completed; enough that is new does."""
         assert self.said(offset, 20) == "uncovered"
-        # By now every sighting inside a window is known; the source never fell silent, and does not know what it
+        # By now every sighting inside a window is known; the source never fell silent, and does not know which it
         # missed.
         for step in range(1, KNOWN_AGAIN):
             at_ms = offset + step * WINDOW_MS
@@ -68,7 +68,7 @@ def test_a_source_of_a_recovery_that_was_cut_short_is_in_doubt(*, again: bool, f
 
 
 def test_a_source_of_a_group_that_jumped_is_in_doubt() -> None:
-    """Nobody knows who handled what lies between, if anybody did."""
+    """Nobody knows who handled the records between, if anybody did."""
     lived = Lived()
     lived.engine.shut()
     lived.open()
@@ -79,7 +79,7 @@ def test_a_source_of_a_group_that_jumped_is_in_doubt() -> None:
 
 
 def test_a_source_that_comes_after_is_known() -> None:
-    """Had it had records in what is missing, it would have been silent for a window."""
+    """Had it had records in the missing part, it would have been silent for a window."""
     lived = Lived()
     lived.engine.partitions["t", 0].skip_to(20)
     assert lived.said(20, 20) == "uncovered"

@@ -1,4 +1,4 @@
-"""What a second opinion knows outlives its store.
+"""The IDs of a second opinion outlive its store.
 
 By a snapshot of a consumer that lives, by a replay, through other depths.
 """
@@ -56,7 +56,7 @@ def live(store: KeyStore) -> Deduplicator:
 
 
 def judge_again(engine: Deduplicator) -> list[str]:
-    """What is said of each message when it comes under an ID that nobody can read."""
+    """The verdict on each message when it comes under an ID that nobody can read."""
     told = []
     for each in LOG:
         again = record(COUNT + each.offset, "?", f"other-{each.offset}")
@@ -70,7 +70,7 @@ EXPECTED = ["duplicate"] * COUNT
 
 
 def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
-    """Sources and looked-up marks lie in one snapshot, and come out of it as what they were.
+    """Sources and looked-up marks lie in one snapshot, and come out of it unchanged.
 
     One with another strategy is not taken.
     """
@@ -91,7 +91,7 @@ def test_a_snapshot_of_a_consumer_has_it(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_without_it_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As `dedup backfill` makes them without --otherwise: what was completed would be fresh to the second opinion."""
+    """As `dedup backfill` makes them without --otherwise: completed IDs would be fresh to the second opinion."""
     first = Deduplicator(strategy(other=None), RocksStore(tmp_path / "store"), group="g")
     first.admit(LOG)
     first.complete(LOG)
@@ -128,7 +128,7 @@ def test_a_replay_gives_the_same() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 50])
 def test_another_depth_keeps_it(depth: int) -> None:
-    """What is below the floor, or in doubt for the change, is looked up."""
+    """IDs below the floor, or in doubt for the change, are looked up."""
     store = MemoryStore()
     live(store).shut()
     engine = Deduplicator(strategy(depth=depth), store, group="g", clock=lambda: 10**6)

@@ -31,7 +31,7 @@ class Lived:
             assert self.said(number) == "fresh"
 
     def said(self, *numbers: int, at_ms: int = NOW_MS, other: str = "") -> str:
-        """Let records come at once and be handled; return what the last was told."""
+        """Let records come at once and be handled; return the verdict of the last."""
         records = [
             Record(
                 "t", 0, self.count + at, at_ms,
@@ -48,7 +48,7 @@ class Lived:
 @pytest.mark.parametrize("odd_ms", [-1, CENTURY_18_MS, 0, FUTURE_MS])
 @pytest.mark.parametrize("numbers", [(10,), (10, 11, 12, 13, 14, 15)])
 def test_an_odd_time_takes_nothing_from_a_source(odd_ms: int, numbers: tuple[int, ...]) -> None:
-    """What was handled before it is a duplicate after it; what is new is fresh."""
+    """IDs handled before it are duplicates after it; new ones are fresh."""
     lived = Lived()
     assert lived.said(*numbers, at_ms=odd_ms) == "fresh"
     assert lived.said(3) == "duplicate"
@@ -65,7 +65,7 @@ def test_after_an_odd_time_a_source_is_silent_as_before(odd_ms: int) -> None:
 
 
 def test_a_second_opinion_knows_what_came_from_the_future() -> None:
-    """It goes by the times of the records: one from the future is no older than what comes after it."""
+    """It goes by the times of the records: one from the future is no older than later records."""
     lived = Lived(second=True)
     lived.said(10, at_ms=FUTURE_MS, other="one")
     assert lived.said(-1, other="one") == "duplicate"

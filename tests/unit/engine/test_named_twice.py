@@ -1,4 +1,4 @@
-"""Records that are named twice in one call, and what settles while the disk is full."""
+"""Records that are named twice in one call, and those settling while the disk is full."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_record_that_is_released_twice_is_one_attempt() -> None:
 
 
 def test_a_twin_that_a_full_disk_met_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What settled is returned, and the error raised by the next call.
+    """Settled records are returned, and the error raised by the next call.
 
     Without anything to return it is raised at once.
     """

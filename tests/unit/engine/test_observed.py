@@ -1,4 +1,4 @@
-"""What is observed only: a duplicate that is offered takes no mark along, whatever becomes of it."""
+"""Observed records: a duplicate that is offered takes no mark along, however it ends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ENDINGS = [
 def test_twins_of_what_is_in_flight_end_apart(
     endings: list[tuple[int, End]], window: Window, *, together: bool, seen_before: bool
 ) -> None:
-    """In any order: what ended is remembered, and nothing else."""
+    """In any order: ended records are remembered, and no others."""
     deduplicator = watching(window=window)
     before = [record(at) for at in range(6)] if not seen_before else [record(at, "a") for at in range(6)]
     deduplicator.admit(before)

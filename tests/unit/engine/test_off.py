@@ -75,9 +75,9 @@ def test_records_without_an_id_are_delivered_whatever_the_policy_says() -> None:
 
 
 def test_what_is_turned_off_is_forgotten(key_store: KeyStore) -> None:
-    """Turned on again it knows nothing of before: neither what was stored, nor what came meanwhile.
+    """Turned on again it knows nothing of before: neither stored IDs, nor later ones.
 
-    That is unverified.
+    They are unverified.
     """
     on, off = Window(count=3), Window.off()
     assert judged(engine(on, store=key_store), "a", "b") == ["fresh", "fresh"]
@@ -98,7 +98,7 @@ def test_a_store_that_began_off_takes_any_window(window: Window, key_store: KeyS
 
 
 def test_a_partition_that_is_off_is_covered_and_in_no_doubt(key_store: KeyStore) -> None:
-    """Also where what the group completed elsewhere is skipped."""
+    """Also where records that the group completed elsewhere are skipped."""
     deduplicator = engine(SOME_OFF, store=key_store)
     deduplicator.open("off", 0, low=0, committed=50)
     assert deduplicator.partitions["off", 0].covered
@@ -127,7 +127,7 @@ def test_observing_hides_nothing_of_it() -> None:
 def test_a_window_that_is_off_numbers_no_marks(key_store: KeyStore) -> None:
     """Marks from a window by time that are still there are none for a ring.
 
-    It does not matter what the store was opened with in between.
+    It does not matter which window the store was opened with in between.
     """
     identity = Identity(cluster="c", group="g", topic="t", partition=0)
     with_time = key_store.open(identity, Window(hours=1))

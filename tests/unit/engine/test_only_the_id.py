@@ -1,4 +1,4 @@
-"""What makes a record a duplicate is its ID, inside its partition, and nothing else of it."""
+"""A record is a duplicate by its ID, inside its partition, and by nothing else of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How partitions open and close, and what is known of them."""
+"""How partitions open and close, and the knowledge about them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_beginning_that_never_came_is_forgotten() -> None:
 def test_a_store_that_says_the_same_is_not_written_to(
     monkeypatch: pytest.MonkeyPatch, *, cut_back: bool
 ) -> None:
-    """An opening that begins with what is stored writes nothing.
+    """An opening that begins with the stored state writes nothing.
 
     One that was cut back to a part of it does, before anything comes.
     """
@@ -114,7 +114,7 @@ def test_a_record_from_the_future_begins_coverage_now() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_late_record_begins_no_coverage_before_what_was_forgotten(*, again: bool) -> None:
-    """What is not known any more may be as new as the newest record below.
+    """Forgotten records may be as new as the newest record below.
 
     A record that was late does not begin before that.
     """
@@ -155,7 +155,7 @@ def test_a_count_window_is_covered_when_enough_were_accepted() -> None:
 
 
 def test_a_commit_behind_the_store_is_recognised() -> None:
-    """What is completed but not committed comes again, and is known."""
+    """Records completed but not committed come again, and are known."""
     store = MemoryStore()
     handled(store, record(0), record(1))
     second = engine(store=store)
@@ -174,7 +174,7 @@ def test_a_commit_that_nobody_told_of_is_not_made_up() -> None:
 
 
 def test_a_rewind_is_processed_again() -> None:
-    """A start below the last known commit is a reset: what follows is delivered again."""
+    """A start below the last known commit is a reset: the records behind it are delivered again."""
     store = MemoryStore()
     handled(store, record(0), record(1))
     second = engine(store=store)
@@ -300,7 +300,7 @@ def test_a_longer_window_knows_less_than_a_new_one(
     doubted: int,
     in_files: bool,  # noqa: FBT001 (a parameter of the test)
 ) -> None:
-    """What the shorter one dropped, for its number or its age, is in doubt until the longer one has filled."""
+    """IDs that the shorter one dropped, for their number or age, are in doubt until the longer one has filled."""
     now = (DAY_MS + 60_000) / 1_000
     first = engine(shorter, store=keeping(1 if in_files else 100, key_store), clock=lambda: now)
     for offset in range(12):

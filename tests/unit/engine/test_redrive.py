@@ -38,7 +38,7 @@ def again(offset: int, failed: Record, number: int) -> Record:
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("reopened", [False, True])
 def test_what_comes_back_is_handled_once_more_by_its_group(name: str, *, reopened: bool) -> None:
-    """However often it comes; a plain resend of it is a duplicate, and so is what comes back for another group."""
+    """However often it comes; a plain resend of it is a duplicate, and so is a dead letter for another group."""
     store = MemoryStore()
     engine = Deduplicator(STRATEGIES[name], store, group="g")
     other = Deduplicator(STRATEGIES[name], group="other")

@@ -1,4 +1,4 @@
-"""A count window whose size changes between two runs: smaller forgets for good, larger goes on from what there is."""
+"""A count window whose size changes between two runs: smaller forgets for good, larger goes on from the marks there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def key_store(request: pytest.FixtureRequest, tmp_path: Path) -> KeyStore:
 def run(
     store: KeyStore, count: int, recent_marks: int, *names: str, begin: int, days: float = 0
 ) -> list[str]:
-    """What a run says of records with these IDs."""
+    """The verdicts of a run on records with these IDs."""
     strategy = Lookup(id=key(), window=Window(count=count, days=days) if days else Window(count=count))
     said = []
     with Deduplicator(strategy, keeping(recent_marks, store), clock=lambda: DAY_MS / 1000) as engine:
@@ -64,7 +64,7 @@ def test_what_a_ring_let_go_is_no_larger_ring_s(recent_marks: int, days: float, 
 
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
 def test_a_larger_ring_keeps_all(recent_marks: int, key_store: KeyStore) -> None:
-    """Three, then five: what was in stays in until five were accepted after it."""
+    """Three, then five: IDs that were in stay in until five were accepted after it."""
     assert run(key_store, 3, recent_marks, *"abc", begin=0) == ["fresh"] * 3
     assert run(key_store, 5, recent_marks, *"dabc", begin=3) == [
         "fresh",

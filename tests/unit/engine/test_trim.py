@@ -38,7 +38,7 @@ def test_records_in_flight_are_no_reason_to_flush(flushed: list[int], window: Wi
 
 
 def test_the_fullest_partition_is_flushed(flushed: list[int]) -> None:
-    """What counts is what a flush takes away, not what is in flight."""
+    """The marks that a flush takes away count, not records in flight."""
     deduplicator = engine(store=keeping(50))
     deduplicator.admit([record(offset, partition=1) for offset in range(100)])
     records = [record(offset, partition=0) for offset in range(60)]

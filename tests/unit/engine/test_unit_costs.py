@@ -1,4 +1,4 @@
-"""What a unit costs that is open in front of many records, counted in lines of Python: no clock is asked."""
+"""The cost of a unit that is open in front of many records, counted in lines of Python: no clock is asked."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def cost_behind_an_open_unit(window: Window, units: int) -> int:
 
 @pytest.mark.parametrize("window", WINDOWS, ids=["time", "count"])
 def test_a_unit_behind_an_open_one_costs_the_same_however_many_lie_there(window: Window) -> None:
-    """Neither what is over is looked through again, nor what a window by count cannot write yet."""
+    """Neither ended records are looked through again, nor those that a window by count cannot write yet."""
     assert cost_behind_an_open_unit(window, 400) < 1.2 * cost_behind_an_open_unit(window, 40)
 
 

@@ -66,7 +66,7 @@ def sized(offset: int, ident: str, size: int, *, partition: int = 0, end: bool =
 
 
 def test_the_rest_of_one_that_was_late_is_no_unit_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    """Else what is remembered of it would hide the unit when it comes again, whole, with the record that never came."""
+    """Else its marks would hide the unit when it comes again, whole, with the record that never came."""
     now = [1_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
     first, last = record(4, "x", "U"), record(7, "z", "U", partition=1, end=True)
@@ -133,7 +133,7 @@ def test_what_was_over_before_a_restart_claims_no_name() -> None:
 
 @pytest.mark.parametrize("ended", [record(0, "x", "U"), sized(0, "x", 3, end=True)], ids=["open", "short"])
 def test_what_failed_in_a_fold_claims_no_name(ended: Record) -> None:
-    """It may have failed long ago; what comes of it now is known as ever, and claims it."""
+    """It may have failed long ago; its records that come now are known as ever, and claim it."""
     dedup = engine()
     held = dedup.attach("t", 0)
     held.start(plan_start(None, committed=2, low=0, complete=True))

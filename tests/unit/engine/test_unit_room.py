@@ -30,7 +30,7 @@ def failed(dedup: Deduplicator, *records: Record) -> list[int]:
 def test_units_fail_one_after_the_other_behind_which_too_many_records_come(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest first, and none that has room; what comes of it later is not waited for, and nothing is kept then."""
+    """The oldest first, and none that has room; its later records are not waited for, and nothing is kept then."""
     monkeypatch.setattr(unit_memory, "MOST_OPEN", 10)
     dedup = engine(unit=Unit(records=2, timeout=WAITS_LONG), **settings)
     assert failed(dedup, record(0, "x", "U")) == []
@@ -75,7 +75,7 @@ def test_a_unit_fails_behind_which_too_many_bytes_come() -> None:
     assert failed(dedup, large(10, "U")) == []
     assert failed(dedup, *(large(offset) for offset in range(11, 14))) == []
     assert failed(dedup, record(14)) == [10]
-    # What came for the first one is not the second one's burden.
+    # Records of the first one are not the second one's burden.
     assert failed(dedup, large(15, "V"), large(16)) == []
     assert failed(dedup, large(17, "V", end=True)) == [15]
     assert dedup.counters.reasons == {"unverified.unit-unfinished": 1, "unkeyed.absent": 1}

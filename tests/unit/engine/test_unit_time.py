@@ -7,7 +7,7 @@ from tests.support.unit_records import engine, record
 
 
 def test_time_in_which_there_is_more_to_read_does_not_count() -> None:
-    """Neither before a unit is begun nor after; what went by while there was not counts on."""
+    """Neither before a unit is begun nor after; the time while there was not counts on."""
     now = [1_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
     dedup.admit([record(0, "a", "U")])
@@ -44,7 +44,7 @@ def test_one_that_failed_is_known_as_such_while_there_is_more_to_read() -> None:
 def test_one_that_failed_before_a_crash_is_not_waited_for_again() -> None:
     """That one of its records was completed by itself tells it.
 
-    What lies before that is delivered at once, and what comes after.
+    Its earlier and its later records are delivered at once.
     """
     now, store = [1_000.0], MemoryStore()
     first = engine(unit=Unit(timeout=10), store=store, clock=lambda: now[0])
@@ -64,7 +64,7 @@ def test_one_that_failed_before_a_crash_is_not_waited_for_again() -> None:
 def test_units_begun_around_a_clock_that_is_set_back_have_the_same_time() -> None:
     """Neither waits for when the clock is there again, nor has less.
 
-    So with what failed, of which something came meanwhile.
+    So with failed units of which records came meanwhile.
     """
     now = [1_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])

@@ -1,4 +1,4 @@
-"""Units by the engine over plain records: what the worlds of the property tests do not have."""
+"""Units by the engine over plain records: cases that the worlds of the property tests do not have."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_what_comes_of_a_failed_unit_leaves_no_mark_however_often_it_was_asked()
 def test_a_clock_that_is_set_back_holds_no_unit() -> None:
     """It is waited for as long as ever from then on, not until the clock is there again.
 
-    What failed is forgotten likewise.
+    Failed units are forgotten likewise.
     """
     now = [10_000.0]
     dedup = engine(unit=Unit(timeout=10), clock=lambda: now[0])
@@ -167,7 +167,7 @@ def test_what_a_window_by_count_writes_late_is_not_looked_through_again_and_agai
 
 
 def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of them is remembered, so that no flush is due; what is known beside them stays so, with its time."""
+    """Nothing of them is remembered, so that no flush is due; other marks stay so, with their time."""
     monkeypatch.setattr(unit_memory, "MOST_TIMES", 10)
     dedup, most = engine(), 0
     known = record(0, "a")
@@ -180,7 +180,7 @@ def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPat
         dedup.admit(pair)
         dedup.complete(pair)
         most = max(most, times_known(dedup))
-    # What comes after a record that waits is in memory for it.
+    # Records behind a waiting one are in memory for it.
     end = record(1_000, "", "W", end=True)
     dedup.admit([end])
     dedup.complete([waits, end])
@@ -214,7 +214,7 @@ def test_a_released_member_comes_again_by_itself() -> None:
 
 
 def test_commits_tell_no_beginning_inside_a_unit() -> None:
-    """What the log does not tell ends inside another unit.
+    """A unit that the log does not tell ends inside another one.
 
     Its last record would pass for all of it, although it was rejected.
     """

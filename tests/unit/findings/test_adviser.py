@@ -39,7 +39,7 @@ def every_minute(minutes: int, again_after: int = 0, share: int = 10) -> list[Si
 def test_a_window_hides_the_duplicates_that_it_is_said_to(
     rows: list[tuple[int, int]], window_ms: int
 ) -> None:
-    """The share is never above what a consumer with that window hides.
+    """The share is never above that hidden by a consumer with that window.
 
     It is short of that by the 3.2 % of the buckets only.
     """
@@ -85,7 +85,7 @@ def test_what_a_window_costs() -> None:
 
 
 def test_beyond_the_history_nothing_is_claimed() -> None:
-    """A window longer than what was read is in nobody's view."""
+    """A window longer than the history read is in nobody's view."""
     advice = advise(found(every_minute(3 * 24 * 60, again_after=61)), Window(days=30))
     assert advice.history_ms == pytest.approx(3 * DAY, rel=0.01)
     month = advice.table[-1]

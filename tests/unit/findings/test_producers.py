@@ -18,7 +18,7 @@ def test_a_producer_has_the_same_code_everywhere() -> None:
 
 
 def test_a_hostile_name_is_cut_and_made_printable() -> None:
-    """What a header holds is shown without control characters, at most 80 of them, whether it is text or not."""
+    """The text of a header is shown without control characters, at most 80 of them, whether it is text or not."""
     codes, names = producer_codes(pa.array([b"\x1b[31m\xff" + b"x" * 1000], pa.binary()))
     name = names[int(codes[0])]
     assert len(name) == 80

@@ -48,5 +48,5 @@ GUARDED = Guarded()
 
 
 def answer(record: Record) -> object:
-    """Return what the record's key asks for; raise `KeyError` for anything else."""
+    """Return the answer that the record's key asks for; raise `KeyError` for anything else."""
     return ANSWERS[record.key or b""]

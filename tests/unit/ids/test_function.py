@@ -61,7 +61,7 @@ def test_name_and_version_are_part_of_the_rule() -> None:
 def test_the_text_names_it_and_cannot_be_read() -> None:
     """No other process has the function.
 
-    Its text, as a manifest keeps it, is refused in a line that says what to do.
+    Its text, as a manifest keeps it, is refused in a line with the remedy.
     """
     spec = header("tenant") + function(ANSWER, name="answer", version="2+")
     assert str(spec) == "header:tenant+function:answer@2%2B"
@@ -97,7 +97,7 @@ def test_equal_specs_have_equal_functions() -> None:
 
 @pytest.mark.parametrize("given", [ANSWER, callables.GUARDED, partial(ANSWER), Record])
 def test_a_function_without_a_version_is_refused(given: Any) -> None:
-    """Wherever an ID spec is given: one line shows what to write."""
+    """Wherever an ID spec is given: one line shows the text to write."""
     for wrong in (
         lambda: Lookup(id=given, window="7d"),
         lambda: LastId(id=key(), order=integer(), source=given),

@@ -106,7 +106,7 @@ def test_canonical_text(text: str, canonical: str) -> None:
     ],
 )
 def test_wrong_text(text: str) -> None:
-    """A text that is no spec ends in one line which names the text (or its part) and what to write."""
+    """A text that is no spec ends in one line which names the text (or its part) and the text to write."""
     with pytest.raises(IdSpecError) as caught:
         id_spec(text)
     message = str(caught.value)
@@ -118,7 +118,7 @@ def test_wrong_text(text: str) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 5, b"key", ["key"], ("key",)])
 def test_wrong_type(wrong: object) -> None:
-    """What is neither a text nor a spec is refused by its value, as a wrong setting."""
+    """A value that is neither a text nor a spec is refused by its value, as a wrong setting."""
     with pytest.raises(ConfigurationError, match=r"id spec .* is .*; write header:NAME"):
         id_spec(wrong)  # type: ignore[arg-type]
 
@@ -132,7 +132,7 @@ def test_wrong_header_name(name: str) -> None:
 
 @pytest.mark.parametrize("pointer", ["", "id", None, 5, b"/x", "/\ud800"])
 def test_wrong_pointer(pointer: str) -> None:
-    """A builder refuses what is no JSON pointer, and the empty one, which is the whole document."""
+    """A builder refuses a text that is no JSON pointer, and the empty one, which is the whole document."""
     with pytest.raises(IdSpecError, match=r"json pointer .* e\.g\. json:/order/id"):
         ids.json(pointer)
 
@@ -148,7 +148,7 @@ def test_broken_module_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_callable_has_a_version() -> None:
-    """The version belongs to the identity of the spec, and a spec without one says what to write."""
+    """The version belongs to the identity of the spec, and a spec without one gives the text to write."""
     path = "tests.unit.ids.callables:answer"
     assert ids.py(path, version="1") != ids.py(path, version="2")
     assert id_spec(str(ids.py(path, version="a b%+"))) == ids.py(path, version="a b%+")

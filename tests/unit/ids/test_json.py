@@ -109,7 +109,7 @@ def test_scalars(value: bytes, data: bytes) -> None:
     ],
 )
 def test_what_is_no_id(value: bytes, reason: str) -> None:
-    """What is neither a string nor a 64-bit integer in strict JSON is no ID, and the reason says which."""
+    """A value that is neither a string nor a 64-bit integer in strict JSON is no ID, and the reason says which."""
     assert _one(b'{"id": %b}' % value) == (None, reason)
 
 
@@ -190,7 +190,7 @@ def test_depth_of_garbage_is_linear(pattern: bytes) -> None:
 
 
 def test_strings_and_integers_of_a_callable() -> None:
-    """What a callable returns is an ID by the same rules; whatever it raises is a record without one."""
+    """The result of a callable is an ID by the same rules; whatever it raises is a record without one."""
     expected: dict[bytes, tuple[bytes | None, str | None]] = {
         b"text": (digest_one(b"order-1"), None),
         b"blank": (digest_one(b""), None),

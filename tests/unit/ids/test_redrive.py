@@ -1,4 +1,4 @@
-"""The redrive header: its form, and what it makes of an ID."""
+"""The redrive header: its form, and its effect on an ID."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def record(*headers: tuple[str, bytes | None], record_key: bytes | None = None) 
 
 
 def again(digest: bytes, value: bytes = VALUE) -> bytes:
-    """What the page on handlers says an ID is with its header."""
+    """An ID with its header, by the page on handlers."""
     return sha256(digest + value).digest()[:16]
 
 

@@ -19,7 +19,7 @@ from dedup_sdk._kafka.settings import client_settings
 
 @dataclass
 class Offset:
-    """What a leader answers; -1001 where the client gave the question up."""
+    """A leader's answer; -1001 where the client gave the question up."""
 
     offset: int
 
@@ -50,7 +50,7 @@ class Bench(MetadataRequests):
 
 @dataclass
 class World:
-    """What a test has in hand."""
+    """The objects of a test."""
 
     bench: Bench = field(default_factory=Bench)
     readers: Readers = field(default_factory=lambda: Readers(client_settings({"group.id": "g"})))
@@ -91,7 +91,7 @@ def test_after_a_silence_every_leader_has_to_answer_first(world: World) -> None:
 
 
 def test_a_slow_broker_is_given_the_time_it_needs(world: World) -> None:
-    """Several times what its last answer took, within bounds.
+    """Several times the time of its last answer, within bounds.
 
     The next partition's questions have the usual time again.
     """
@@ -111,7 +111,7 @@ def test_a_slow_broker_is_given_the_time_it_needs(world: World) -> None:
 
 
 def test_a_partition_asks_less_and_less(world: World) -> None:
-    """What is not answered is asked again after half a second.
+    """An unanswered question is asked again after half a second.
 
     Then it takes twice as long each time, up to some seconds.
     """

@@ -155,7 +155,7 @@ def test_any_text_is_read_or_nothing(text: str, at: int) -> None:
 
 @given(st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", min_size=1, max_size=60))
 def test_any_ranges_are_read_or_nothing(packed: str) -> None:
-    """Bytes that are no ranges raise nothing, and what is read is written alike."""
+    """Bytes that are no ranges raise nothing, and a text that is read is written alike."""
     found = decode(f"{packed}.1.{RULE}", 5)
 
     assert found is None or decode(found.encode(5), 5) == found
@@ -243,6 +243,6 @@ def test_a_text_counts_where_it_was_committed(group: str, topic: str, partition:
     ],
 )  # fmt: skip
 def test_a_void_text_says_why(text: str | None, why: Void | None) -> None:
-    """Each is told from the others; what is valid is not void."""
+    """Each is told from the others; a valid text is not void."""
     assert why_void(text, committed=5) is why
     assert (parse_metadata(text, committed=5) is None) == (why is not None)

@@ -28,11 +28,11 @@ class Committing(Machine):
         self.cluster.log, self.client.unanswered = whole, waiting
 
     def commit(self, *, asynchronous: bool = True) -> None:
-        """Do what a consumer does on its commit interval, or when a partition goes."""
+        """Commit like a consumer on its commit interval, or when a partition goes."""
         self.commits.completed(self.session.assigned.values(), asynchronous=asynchronous)
 
     def commit_as_user(self) -> None:
-        """Do what the user's `commit` does."""
+        """Commit like the user's `commit`."""
         self.commits.exactly(self.commits.below(None, asynchronous=True), asynchronous=True)
 
     def answer(self, error: KafkaError | None = None) -> None:
@@ -49,13 +49,13 @@ class Committing(Machine):
 
     @property
     def committed(self) -> int:
-        """What the group has committed."""
+        """The offset that the group has committed."""
         assert self.cluster.committed is not None
         return self.cluster.committed.offset
 
 
 def test_one_commit_of_a_partition_is_under_way_at_a_time() -> None:
-    """What is completed meanwhile is committed after the answer, so that no commit can overtake a later one."""
+    """Messages completed meanwhile are committed after the answer, so that no commit can overtake a later one."""
     machine = Committing()
     machine.handle(2)
     machine.commit()
@@ -93,7 +93,7 @@ def test_an_answer_that_names_nobody_holds_up_nothing() -> None:
 
 
 def test_an_answer_that_an_interruption_swallowed_is_not_waited_for() -> None:
-    """What follows an interruption is committed, although an earlier commit will never be answered."""
+    """Messages after an interruption are committed, although an earlier commit will never be answered."""
     machine = Committing()
     machine.handle(2)
     machine.commit()
@@ -166,7 +166,7 @@ def test_what_a_late_commit_undid_is_committed_again() -> None:
 
 
 def test_a_partition_that_comes_back_waits_for_the_answers_of_before() -> None:
-    """The client may send what it was given before the partition went in the name of the member that has it now."""
+    """The client may send a commit given before the partition went in the name of the member that has it now."""
     machine = Committing()
     machine.handle(2)
     machine.commit()

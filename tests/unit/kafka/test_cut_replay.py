@@ -43,7 +43,7 @@ class ShortReader(ListReader):
 def machine_without_a_disk(
     cluster: Cluster, make_reader: type[ListReader], metadata: str, reset: Reset = "earliest"
 ) -> Machine:
-    """A machine that has to replay what others committed, on a log that is cut meanwhile."""
+    """A machine that has to replay records that others committed, on a log that is cut meanwhile."""
     lived(cluster)
     cluster.committed = TopicPartition(TOPIC, 0, len(LOG), metadata)
     machine = Machine(cluster, reset=reset)
@@ -58,7 +58,7 @@ def machine_without_a_disk(
 
 @pytest.mark.parametrize("make_reader", [CuttingReader, ShortReader])
 def test_what_the_broker_still_has_of_the_epoch_stays_completed(make_reader: type[ListReader]) -> None:
-    """What came before the cut is not repeated, and what comes instead of the lost records is handled."""
+    """Records before the cut are not repeated, and those instead of the lost ones are handled."""
     cluster = Cluster([*LOG], ends={3: CUT_AT})
     machine = machine_without_a_disk(cluster, make_reader, text_at(len(LOG), epoch=3))
 

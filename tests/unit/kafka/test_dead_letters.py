@@ -36,7 +36,7 @@ def letter(**changes: object) -> DeadLetter:
     ],
 )
 def test_what_is_written_is_read(changes: dict[str, object]) -> None:
-    """A dead letter says in its headers what it said before, and its original headers are those of the message."""
+    """A dead letter keeps its facts in its headers, and its original headers are those of the message."""
     written = letter(**changes)
     sent = message(written.headers(message(HEADERS)))
 

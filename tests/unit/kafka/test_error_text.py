@@ -27,7 +27,7 @@ SECRET = "hunter2"
     ],
 )
 def test_an_error_is_one_line_without_credentials(text: str, shown: str) -> None:
-    """What looks like a credential is masked, the rest is kept."""
+    """Text like a credential is masked, the rest is kept."""
     assert error_text(ValueError(text)) == shown
 
 
@@ -78,7 +78,7 @@ def test_no_credential_is_let_through(text: str) -> None:
 
 
 def test_the_line_after_a_credential_is_kept() -> None:
-    """Of a header with credentials the rest of its line goes, what stands in the next one stays."""
+    """Of a header with credentials the rest of its line goes, the next line stays."""
     assert error_text(ValueError("Authorization: A b, c\nstatus 401")) == "Authorization: *** status 401"
 
 
@@ -116,7 +116,7 @@ def test_a_long_text_shows_its_beginning() -> None:
 
 
 def test_an_error_that_cannot_tell_itself_has_a_text() -> None:
-    """Where an error's own `__str__` raises, the text says what, and nothing is raised."""
+    """Where an error's own `__str__` raises, the text says so, and nothing is raised."""
 
     class BrokenError(Exception):
         def __str__(self) -> str:
@@ -126,7 +126,7 @@ def test_an_error_that_cannot_tell_itself_has_a_text() -> None:
 
 
 def test_in_a_text_of_ours_only_urls_are_masked() -> None:
-    """What we say of keys and columns is to be read as it is."""
+    """Our words on keys and columns are to be read as they are."""
     told = f"archive 's3a://app:{SECRET}@bucket/x' has no column 'k': say --columns key=COLUMN"
     assert masked_urls(told) == told.replace(f"app:{SECRET}", "***")
 
@@ -146,7 +146,7 @@ def test_in_a_text_of_ours_only_urls_are_masked() -> None:
     ],
 )
 def test_the_query_of_a_url_is_masked(told: str, shown: str) -> None:
-    """Presigned URLs bear in it what opens them, under any name; also where only URLs are masked."""
+    """Presigned URLs bear in it the secret that opens them, under any name; also where only URLs are masked."""
     assert (masked_urls(told), error_text(ValueError(told))) == (shown, shown)
 
 

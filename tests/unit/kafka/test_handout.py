@@ -1,4 +1,4 @@
-"""Two threads at the queue of what is ready: one polls without the lock, the other one changes it."""
+"""Two threads at the queue of ready messages: one polls without the lock, the other one changes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that is no longer the one that the group saw: what is believed, and where reading goes on."""
+"""A log that is no longer the one that the group saw: the marks believed, and where reading goes on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.one_partition import TOPIC, Cluster, ids_of
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "error"])
 def test_a_truncated_log_is_read_on_from_where_it_parts(reset: Reset) -> None:
-    """What was written in place of the lost records is handled, whatever the policy for missing offsets says."""
+    """Records in place of the lost ones are handled, whatever the policy for missing offsets says."""
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log[3:] = [b"x", b"c"]
@@ -69,7 +69,7 @@ def test_records_without_an_id_are_handled_where_the_log_parts(more: list[bytes 
 
 
 def test_records_with_an_id_are_not_repeated_for_those_without() -> None:
-    """What is proven to be the old log stays completed, and with it all before it."""
+    """The part proven to be the old log stays completed, and with it all before it."""
     cluster = Cluster([b"a", None, b"b", None, b"c", b"d"])
     memory = lived(cluster)
     cluster.log[5:] = []
@@ -90,7 +90,7 @@ def test_old_timestamps_are_handled_where_the_log_parts() -> None:
 
 
 def test_a_log_of_which_nothing_is_known_any_more_is_read_from_the_beginning() -> None:
-    """All of the old log is gone, and what is new looks older than the window: no record is skipped."""
+    """All of the old log is gone, and the new one looks older than the window: no record is skipped."""
     day_ms = 86_400_000
     cluster = Cluster([*LOG])
     memory = lived(cluster)
@@ -100,7 +100,7 @@ def test_a_log_of_which_nothing_is_known_any_more_is_read_from_the_beginning() -
 
 
 def test_what_was_sent_again_in_the_lost_part_is_not_repeated() -> None:
-    """The marks of the last records that are left point into what is gone; they were handled all the same."""
+    """The marks of the last records that are left point into the lost part; they were handled all the same."""
     cluster = Cluster([b"a", b"b", b"c", b"b", b"c"])
     memory = lived(cluster)
     del cluster.log[3:]
@@ -108,7 +108,7 @@ def test_what_was_sent_again_in_the_lost_part_is_not_repeated() -> None:
 
 
 def test_a_group_that_was_truncated_is_not_rewound_at_the_next_start() -> None:
-    """What it committed before does not make the next start look set back: its marks stay."""
+    """Its earlier commit does not make the next start look set back: its marks stay."""
     cluster = Cluster([*LOG])
     machine = Machine(cluster)
     machine.handle_all()
@@ -160,7 +160,7 @@ def test_without_a_store_and_a_policy_a_truncated_log_is_an_error() -> None:
 
 
 def test_a_log_that_shrinks_under_a_consumer_is_recovered_anew() -> None:
-    """The client hears that its offset is out of range; what came instead of the lost records is not skipped."""
+    """The client hears that its offset is out of range; records instead of the lost ones are not skipped."""
     cluster = Cluster([*LOG])
     machine = Machine(cluster, reset="latest")
     machine.handle_all()
@@ -172,7 +172,7 @@ def test_a_log_that_shrinks_under_a_consumer_is_recovered_anew() -> None:
 
 
 def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() -> None:
-    """The store stands at the end of what it saw, and the log has other records below it."""
+    """The store stands at the end of its old log, and the log has other records below it."""
     cluster = Cluster([*LOG])
     machine = Machine(cluster, reset="latest")
     machine.handle_all()
@@ -185,7 +185,7 @@ def test_a_log_that_has_grown_again_is_recovered_anew_when_the_broker_says_so() 
 
 @pytest.mark.parametrize("more", [[], [b"y"], [b"y", b"z", b"a"]])
 def test_a_log_that_was_cut_above_the_commit_and_grew_again_is_noticed(more: list[bytes | None]) -> None:
-    """Nobody committed what the store knows to be completed.
+    """Nobody committed records that the store knows to be completed.
 
     So only the records themselves tell that they are others.
     """
@@ -233,7 +233,7 @@ def test_an_epoch_that_the_log_still_has_is_no_event() -> None:
 
 
 def test_what_was_folded_has_no_epoch_of_before() -> None:
-    """What others completed may be of a later epoch than what this store knows: that must not look like another log."""
+    """Records that others completed may be of a later epoch than this store's: that must not look like another log."""
     cluster = Cluster([*LOG])
     first = Machine(cluster)
     first.handle_all()
@@ -290,7 +290,7 @@ def test_a_dead_letter_casts_no_doubt() -> None:
 
 
 def test_after_a_kill_an_intact_log_is_no_event() -> None:
-    """What the store knows beyond the commit stays completed.
+    """The store's records beyond the commit stay completed.
 
     Records without an ID and old ones do not cast doubt on it.
     """
@@ -306,7 +306,7 @@ def test_after_a_kill_an_intact_log_is_no_event() -> None:
 def test_a_log_restored_from_a_backup_is_another_one(*, same_at_the_end: bool) -> None:
     """At the same leader epoch, with the group's offset of then.
 
-    What came instead is handled, whether or not the last record differs.
+    The new records are handled, whether or not the last record differs.
     """
     cluster = Cluster([*LOG])
     memory = lived(cluster)
@@ -363,7 +363,7 @@ def test_what_only_a_store_knows_is_committed_as_it_is_read() -> None:
 
 
 def test_an_intact_log_is_no_event() -> None:
-    """A store that has what is committed, and no more than the log, goes on."""
+    """A store with the committed records, and no more than the log, goes on."""
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log.append(b"a")

@@ -17,7 +17,7 @@ from dedup_sdk._kafka.log_end import COMPACTED_S, HOLES_S, LogEnds
 
 @dataclass
 class Answer:
-    """What a leader says."""
+    """A leader's answer."""
 
     offset: int
 
@@ -60,7 +60,7 @@ def broker() -> Broker:
 
 @pytest.fixture
 def watch(broker: Broker) -> LogEnds:
-    """What is tested."""
+    """The object under test."""
     return LogEnds(broker, lambda: broker.now_s)
 
 
@@ -90,7 +90,7 @@ def test_what_is_not_read_does_not_come_to_its_end(
 
 
 def test_where_nothing_comes_for_a_while_it_seems_to_be_at_its_end(broker: Broker, watch: LogEnds) -> None:
-    """Whatever comes of other partitions; what was not looked at does not count."""
+    """Whatever comes of other partitions; a partition not looked at does not count."""
     assigned, broker.end = active(), 6
     assert not watch.is_reached(assigned, 4, dry=True)
     broker.now_s += HOLES_S
@@ -117,7 +117,7 @@ def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
     broker.answer(6)
     assert not watch.is_reached(assigned, 5, dry=False)
     assert len(broker.probes) == 1
-    # What it has read now the leader had too long ago.
+    # The leader had the offset read now too long ago.
     assert not watch.is_reached(assigned, 6, dry=False)
     assert not watch.is_reached(assigned, 7, dry=False)
     broker.answer(8)
@@ -130,7 +130,7 @@ def test_a_log_whose_end_is_never_reached_is_read_up_to_what_its_leader_had(
 
 
 def test_nothing_fails_unasked(broker: Broker, watch: LogEnds) -> None:
-    """The leader's answer counts, not what the last fetch saw, and one that does not answer is asked again."""
+    """The leader's answer counts, not the end that the last fetch saw, and one that does not answer is asked again."""
     assigned = active()
     assert watch.late(assigned, 5, [b"U"]) == set()
     assert watch.late(assigned, 5, [b"U"]) == set()
@@ -148,7 +148,7 @@ def test_nothing_fails_unasked(broker: Broker, watch: LogEnds) -> None:
 
 
 def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: LogEnds) -> None:
-    """However much comes behind it; what is overdue only since then is asked for anew."""
+    """However much comes behind it; a unit overdue only since then is asked for anew."""
     assigned = active()
     assert watch.late(assigned, 5, [b"U", b"V"]) == set()
     broker.answer(8)
@@ -166,7 +166,7 @@ def test_what_lay_in_the_log_is_read_before(broker: Broker, watch: LogEnds) -> N
 def _stand(broker: Broker, watch: LogEnds, assigned: Assigned, *, dry: bool) -> set[bytes]:
     """Look at a partition in which nothing comes for as long as a compacted log may be silent, and once more.
 
-    What has failed then.
+    Return the units that failed then.
     """
     for _ in range(int(COMPACTED_S / HOLES_S) + 1):
         watch.is_reached(assigned, 5, dry=dry)
@@ -200,7 +200,7 @@ def test_an_end_that_moves_while_nothing_comes_is_no_hole(broker: Broker, watch:
 
 
 def test_a_partition_that_begins_anew_is_looked_at_anew(broker: Broker, watch: LogEnds) -> None:
-    """What was asked of the one before says nothing of this one."""
+    """Questions for the one before say nothing of this one."""
     watch.late(active(), 5, [b"U"])
     broker.answer(5)
     assert watch.late(active(), 5, [b"U"]) == set()

@@ -92,7 +92,7 @@ def test_one_that_begins_behind_the_old_place_is_read_from_there() -> None:
 def test_brokers_that_begin_to_tell_ids_have_made_no_topic_anew() -> None:
     """They were brought up to date.
 
-    The commit is believed, and what the store does not vouch for any more is read again, not delivered.
+    The commit is believed, and records the store does not vouch for any more are read again, not delivered.
     """
     cluster = Cluster([*LOG], topic_id="")
     memory = lived(cluster)

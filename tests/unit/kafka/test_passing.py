@@ -34,5 +34,5 @@ def test_what_asking_again_does_not_change_ends_the_loop(code: int) -> None:
 
 
 def test_an_exception_of_another_kind_does_not_pass() -> None:
-    """What bears no error of Kafka's is nothing that time heals."""
+    """An exception without an error of Kafka's is nothing that time heals."""
     assert not is_retriable(KafkaException("something else"))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Replaceable(MemoryStore):
-    """A disk in whose place another one can be put: what is opened from then on is there."""
+    """A disk in whose place another one can be put: stores opened from then on are there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ def kill(machine: Machine) -> None:
 
 
 def test_a_kill_after_a_reopening_repeats_nothing() -> None:
-    """What the group has not committed yet is not taken for committed: its older offset is no rewind after a kill."""
+    """Messages not committed yet are not taken for committed: its older offset is no rewind after a kill."""
     cluster = Cluster([*LOG])
     first = Machine(cluster)
     assert len(first.handle_all()) == len(LOG)

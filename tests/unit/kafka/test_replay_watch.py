@@ -1,4 +1,4 @@
-"""What a replay says of itself, and when it is over."""
+"""A replay's lines, and when it is over."""
 
 from __future__ import annotations
 

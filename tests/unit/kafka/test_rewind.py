@@ -27,7 +27,7 @@ def test_what_a_rewound_commit_says(offset: int, told: CommitMetadata) -> None:
 
 @pytest.mark.parametrize("committed", [None, 200])
 def test_a_commit_without_our_text_vouches_for_nothing(committed: int | None) -> None:
-    """What another tool committed, or nobody, gets no text: the history begins where it is set."""
+    """An offset that another tool committed, or nobody, gets no text: the history begins where it is set."""
     assert moved(committed, None, 150, "b") is None
 
 

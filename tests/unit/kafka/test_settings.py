@@ -39,7 +39,7 @@ LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level":
     ],
 )
 def test_what_would_break_a_promise_is_refused(config: dict[str, Any], sentence: str) -> None:
-    """In one line that names the setting, its value and what to do; never silently overridden."""
+    """In one line that names the setting, its value and the remedy; never silently overridden."""
     with pytest.raises(ConfigurationError, match=sentence) as caught:
         client_settings({**LEAST, **config})
 
@@ -61,7 +61,7 @@ def test_a_configuration_that_is_none_is_refused(config: Any, kind: str) -> None
 
 
 def test_a_password_that_is_no_text_is_not_shown() -> None:
-    """What UTF-8 cannot write is refused by the setting's name alone."""
+    """A text that UTF-8 cannot write is refused by the setting's name alone."""
     with pytest.raises(ConfigurationError, match=r"sasl\.password: its value") as caught:
         client_settings({**LEAST, "sasl.password": "hunter2\udcff"})
 
@@ -69,7 +69,7 @@ def test_a_password_that_is_no_text_is_not_shown() -> None:
 
 
 def test_settings_show_no_password() -> None:
-    """What a debugger or a log prints of them has the group, and nothing of what librdkafka gets."""
+    """Their repr has the group, and nothing of librdkafka's settings."""
     shown = repr(client_settings({**LEAST, "sasl.password": "hunter2", "ssl.key.password": "hunter2"}))
 
     assert "billing" in shown
@@ -142,7 +142,7 @@ def test_who_says_what_is_handled(config: dict[str, Any], expected: tuple[bool, 
 
 
 def test_the_fetch_setting_is_a_default_only() -> None:
-    """What makes it quick is set where the user says nothing, and left where they do."""
+    """The quick value is set where the user says nothing, and left where they do."""
     assert client_settings(LEAST).client["fetch.queue.backoff.ms"] == 1
     assert client_settings({**LEAST, "fetch.queue.backoff.ms": 700}).client["fetch.queue.backoff.ms"] == 700
 
@@ -225,7 +225,7 @@ def test_options_that_are_none_are_refused(options: dict[str, Any], sentence: st
 
 @given(st.text())
 def test_any_text_for_a_flag_is_understood_or_refused(text: str) -> None:
-    """A flag never passes for what it is not."""
+    """A flag never passes for another value."""
     try:
         settings = client_settings({**LEAST, "enable.auto.commit": text})
     except ConfigurationError:

@@ -149,7 +149,7 @@ def test_a_damaged_remote_one_is_an_error(tmp_path: Path, bucket: str) -> None:
 
 
 def test_a_url_with_nothing_behind_it_is_one_line(bucket: str) -> None:
-    """It names the URL and says what is wanted."""
+    """It names the URL and says which files are wanted."""
     fsspec.filesystem("memory").pipe_file(f"{bucket}/other.txt", b"x")
     with pytest.raises(SnapshotError, match=r"manifest\.json") as caught:
         start(bucket)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Described:
-    """What a broker says of a topic."""
+    """A broker's description of a topic."""
 
     def __init__(self, topic_id: Any = "its ID") -> None:
         self.topic_id = topic_id
@@ -96,7 +96,7 @@ def test_a_broker_that_does_not_say_is_asked_again(
 
 @pytest.mark.parametrize("told", [Uuid(0, 0), None])
 def test_an_id_of_zeros_is_none(client: Client, told: Any) -> None:
-    """So the client shows what brokers say that have no topic IDs.
+    """So the client shows the answers of brokers without topic IDs.
 
     Kept as one it would make another topic of each when they get them.
     """

@@ -1,4 +1,4 @@
-"""What the brokers say of topics that are read: the same, another, none, or nothing."""
+"""The brokers' answers about topics that are read: the same, another, none, or nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Brokers:
         return asked
 
     def answer(self) -> None:
-        """Answer what was asked."""
+        """Answer the open questions."""
         for topic, future in self.open:
             known = self.ids[topic]
             if isinstance(known, Exception):

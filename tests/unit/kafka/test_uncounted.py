@@ -36,7 +36,7 @@ class LaterReader(ListReader):
 )
 @pytest.mark.parametrize("again", [False, True])
 def test_what_may_have_left_the_window_is_not_hidden(why: dict[str, Any], *, again: bool) -> None:
-    """It is delivered in doubt, also by the next life; what is certainly inside the window stays a duplicate."""
+    """It is delivered in doubt, also by the next life; an ID certainly inside the window stays a duplicate."""
     cluster = Cluster(LOG[:1])
     memory = lived(cluster, WINDOW)
     cluster.log += LOG[1:]

@@ -27,7 +27,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waits(machine: Machine) -> bool:
-    """Whether the machine still waits after some polls, and says for what."""
+    """Whether the machine still waits after some polls, and names the cause."""
     for _ in range(5):
         machine.session.work()
         machine.callback_errors.raise_kept()
@@ -74,7 +74,7 @@ def test_what_others_committed_of_an_open_transaction_is_replayed_when_it_has_en
 
 
 def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
-    """With a timeout the partition starts, in doubt of what the group had before, and says so."""
+    """With a timeout the partition starts, in doubt of the group's earlier records, and says so."""
     cluster = Cluster([*LOG], undecided_from=3)
     cluster.committed = TopicPartition(TOPIC, 0, 5, text_at(5))
 
@@ -84,7 +84,7 @@ def test_a_recovery_may_be_tired_of_an_open_transaction() -> None:
 
 
 def test_a_log_that_is_cut_while_its_transaction_is_waited_for_is_truncated() -> None:
-    """What the group had completed is gone: what came instead is handled."""
+    """The group's completed records are gone: the new ones are handled."""
     cluster = Cluster([*LOG], undecided_from=3)
     cluster.committed = TopicPartition(TOPIC, 0, 5)
     machine = Machine(cluster)

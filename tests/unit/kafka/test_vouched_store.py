@@ -1,4 +1,4 @@
-"""A store that was restored by somebody's word, and reaches beyond what the group has committed."""
+"""A store that was restored by somebody's word, and reaches beyond the group's commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = Recovery()
 def lines_at_start(
     caplog: pytest.LogCaptureFixture, *, committed: int, known: int | None, reopened: bool = False
 ) -> list[str]:
-    """What is logged when a store of offsets 0 to 9 meets a group that has committed ``committed``."""
+    """The log lines when a store of offsets 0 to 9 meets a group that has committed ``committed``."""
     progress = Progress(low=0, high=10, committed=known)
     held = SimpleNamespace(topic="orders", partition=3, loaded=SimpleNamespace(progress=progress))
     start = Start(offset=committed, metadata=CommitMetadata(low=0), reopened=reopened)
@@ -51,7 +51,7 @@ def test_what_it_hides_beyond_the_commit_is_told(caplog: pytest.LogCaptureFixtur
 def test_a_text_of_another_log_and_records_before_it(
     history: History, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The line says what becomes of them under the user's setting."""
+    """The line has their fate under the user's setting."""
     start = Start(offset=4, metadata=CommitMetadata(low=0, log="theirs"))
     recovery.discard_other_log(
         Assigned("orders", 3, start, log="ours"),

@@ -38,7 +38,7 @@ TOPIC = {"retention.ms": str(7 * DAY_MS), "cleanup.policy": "delete", "message.t
     ],
 )
 def test_what_does_not_fit(window_ms: int, settings: dict[str, str], expected: list[str]) -> None:
-    """Longer than what the topic keeps, or shorter than what a resend takes; the lengths are in the line."""
+    """Longer than the topic's retention, or shorter than a resend takes; the lengths are in the line."""
     found = dict(misfits(window_ms, {**TOPIC, **settings}, 300_000))
     assert [*found] == expected
     assert all(f"the window is {length_text(window_ms)}, but" in detail for detail in found.values())

@@ -81,7 +81,7 @@ def test_every_builder_is_tried() -> None:
 def test_an_order_is_a_value(kind: Any) -> None:
     """Orders are equal when they compare alike, can be keys, cannot be changed, and are printed as their names."""
     order: Order = kind.order
-    # What is unpickled was made here.
+    # The unpickled bytes were made here.
     same = pickle.loads(pickle.dumps(order)) if order.has_sort_keys else orders.mysql_gtid_set()  # noqa: S301
     assert same == order
     assert hash(same) == hash(order)
@@ -92,7 +92,7 @@ def test_an_order_is_a_value(kind: Any) -> None:
 
 
 def test_what_a_function_answers() -> None:
-    """1 is newer, 0 the same, -1 older, None uncomparable; a Comparison is what it is."""
+    """1 is newer, 0 the same, -1 older, None uncomparable; a Comparison is itself."""
     answers: list[Any] = [1, 0, -1, None, *Comparison]
     order = PartialOrder("told", lambda _last, _new: answers.pop(0))
     assert [order.compare(b"a", b"b") for _ in range(8)] == [
@@ -155,14 +155,14 @@ class Pretender(int):
 
 @pytest.mark.parametrize("answer", [Untouchable, lambda: Pretender(7)], ids=["untouchable", "pretender"])
 def test_an_answer_that_resists_is_uncomparable(answer: Callable[[], Any]) -> None:
-    """What is returned is not asked what it is."""
+    """The returned object is not asked for its type."""
     order = PartialOrder("odd", lambda _last, _new: answer())
     assert order.compare(b"a", b"b") is Comparison.UNCOMPARABLE
     assert order.failures.count == 1
 
 
 def test_an_interruption_is_not_an_answer() -> None:
-    """What is no Exception goes through: Ctrl-C ends the program, not the comparison."""
+    """A BaseException that is no Exception goes through: Ctrl-C ends the program, not the comparison."""
 
     def interrupted(_last: bytes, _new: bytes) -> int:
         raise KeyboardInterrupt
@@ -224,7 +224,7 @@ def test_what_is_no_order(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", None, 5])
 def test_an_order_has_a_name(name: Any) -> None:
-    """A name is what a store keeps: printable text."""
+    """A store keeps the name: printable text."""
     with pytest.raises(ConfigurationError, match="name"):
         PartialOrder(name, by_length)
 

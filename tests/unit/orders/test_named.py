@@ -93,7 +93,7 @@ def test_what_a_name_does_not_tell() -> None:
 
 
 def test_what_is_not_shipped_is_imported() -> None:
-    """An order, a function of two IDs, or what makes an order.
+    """An order, a function of two IDs, or one that makes an order.
 
     A function is found by the name that a store keeps, too.
     """
@@ -133,7 +133,7 @@ def test_what_is_not_shipped_is_imported() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_name_is_refused_in_a_line(text: str, says: str) -> None:
-    """The line names the text and what there is."""
+    """The line names the text and the known names."""
     with pytest.raises(ConfigurationError, match=says) as caught:
         orders.named(text)
     assert "\n" not in str(caught.value)

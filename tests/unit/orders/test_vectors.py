@@ -32,7 +32,7 @@ def test_the_uuids_of_the_rfc() -> None:
 
 
 def test_the_ulid_of_its_specification() -> None:
-    """ulid/spec: base 32 of 128 bits; the largest is 7ZZZ…, and what lies above overflows."""
+    """ulid/spec: base 32 of 128 bits; the largest is 7ZZZ…, and a larger one overflows."""
     assert orders.ulid().sort_key(b"00000000000000000000000010") == (b"", 32)
     assert orders.ulid().sort_key(b"7ZZZZZZZZZZZZZZZZZZZZZZZZZ") == (b"", 2**128 - 1)
     assert orders.ulid().sort_key(b"7zzzzzzzzzzzzzzzzzzzzzzzzz") == (b"", 2**128 - 1)
@@ -192,7 +192,7 @@ def is_formed(order: Order, dedup_id: bytes) -> bool:
 
 @pytest.mark.parametrize(("order", "good"), GOOD.items(), ids=str)
 def test_what_is_around_an_id_makes_it_another_thing(order: Order, good: bytes) -> None:
-    """No blank, sign, quote or NUL goes unseen, nor what Python's own parsers overlook."""
+    """No blank, sign, quote or NUL goes unseen, nor a character that Python's own parsers overlook."""
     assert is_formed(order, good)
     around = [b"+" + good, b"\0" + good, good + b"\0", b'"' + good + b'"', good + b"_1", good + b"\xc2\xa0"]
     if order not in ALLOWS_BLANKS:

@@ -40,7 +40,7 @@ def test_a_key_says_where_and_when_it_was_made() -> None:
             b"a-1-2-0123456789abcdef-4-\xb2", b"\xff" * 9, b"a-" * 400, b"a-1-2-0123456789abcdef--5-5"],
 )  # fmt: skip
 def test_a_key_of_another_kind_is_told(key: bytes) -> None:
-    """What `ProducerKeys` did not make is None, whatever it is."""
+    """A key that `ProducerKeys` did not make is None, whatever it is."""
     assert ProducerKey.read(key) is None
 
 

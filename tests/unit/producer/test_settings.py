@@ -1,4 +1,4 @@
-"""What a producer's configuration may say, and what of it is ours."""
+"""The settings allowed in a producer's configuration, and those that are ours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEAST = {"bootstrap.servers": "127.0.0.1:9", "log_level": 0}
     ],
 )
 def test_what_would_break_a_promise_is_refused(tmp_path: Path, config: dict[str, Any], sentence: str) -> None:
-    """With a sentence that says what to do, before anything is made."""
+    """With a sentence that has the remedy, before anything is made."""
     with pytest.raises(ConfigurationError, match=sentence):
         DedupProducer({**LEAST, **config}, outbox=tmp_path / "outbox")
     assert not (tmp_path / "outbox").exists()

@@ -1,4 +1,4 @@
-"""An outbox in a folder: whose it is, what else may lie there, and what disks do to it."""
+"""An outbox in a folder: its owner, other files there, and faults of disks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def message(number: int, **changes: object) -> Outgoing:
         1_700_000_000_000,
         pack_headers([("a", b"1"), ("b", None)]),
     )
-    return made._replace(**changes)  # type: ignore[arg-type]  # what a hostile file holds
+    return made._replace(**changes)  # type: ignore[arg-type]  # as in a hostile file
 
 
 def numbers(first: int, end: int) -> list[Outgoing]:
@@ -75,7 +75,7 @@ def test_messages_come_back_as_they_were_in_their_order(outbox: SqliteOutbox) ->
 
 
 def test_a_step_is_done_whole_or_not_at_all(outbox: SqliteOutbox) -> None:
-    """What fails in the middle leaves nothing, and takes no number."""
+    """A step that fails in the middle leaves nothing, and takes no number."""
     outbox.apply(Step(numbers(0, 2)))
     with pytest.raises(OutboxError):
         outbox.apply(Step([message(2), message(3, topic=None)], removed=[1]))
@@ -119,7 +119,7 @@ def test_a_second_one_is_refused(outbox: SqliteOutbox) -> None:
 
 
 def test_a_process_that_dies_gives_the_lock_back(tmp_path: Path) -> None:
-    """And leaves what it had written."""
+    """And leaves its written messages."""
     program = (
         "import os, sys; from pathlib import Path; from dedup_sdk.producer._outbox import Step\n"
         "from dedup_sdk.producer._outgoing import Outgoing; from dedup_sdk.producer._sqlite_outbox import "
@@ -241,7 +241,7 @@ def test_what_lies_behind_a_damaged_place_of_the_log_is_not_dropped_silently(
 def test_a_log_that_is_whole_or_ends_in_the_middle_is_no_damage(tmp_path: Path) -> None:
     """As a kill leaves it all is there.
 
-    Without its last pages, as a power cut may leave it, what was complete before.
+    Without its last pages, as a power cut may leave it, the messages complete before.
     """
     folder = killed(tmp_path)
     shutil.copytree(folder, tmp_path / "cut")
@@ -256,7 +256,7 @@ def test_a_log_that_is_whole_or_ends_in_the_middle_is_no_damage(tmp_path: Path) 
 
 
 def test_rows_that_are_no_messages_are_named(outbox: SqliteOutbox) -> None:
-    """Each with what is wrong; those around them are whole."""
+    """Each with its fault; those around them are whole."""
     outbox.apply(Step(numbers(0, 1)))
     outbox.close()
     wrong = {

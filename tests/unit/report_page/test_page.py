@@ -42,7 +42,7 @@ def test_the_page_needs_nothing_else(page: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_is_drawn_again_from_its_json(page: Path, tmp_path: Path) -> None:
-    """Reading what was written, from the file or its folder, and drawing that gives the same page, byte for byte."""
+    """Reading the JSON, from the file or its folder, and drawing that gives the same page, byte for byte."""
     for source in (page.parent, page.parent / FINDINGS_NAME):
         again = write_page(read_document(source), tmp_path / "again")
         assert again.read_bytes() == page.read_bytes()
@@ -114,7 +114,7 @@ def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    """A file of something else, of another version or cut off is an error that says so and what to do."""
+    """A file of something else, of another version or cut off is an error that says so and has the remedy."""
     (tmp_path / "findings.json").write_text(text)
     with pytest.raises(BackfillError, match=said) as error:
         read_document(tmp_path)

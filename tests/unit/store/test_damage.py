@@ -124,7 +124,7 @@ def test_what_was_found_damaged_is_not_opened_again(written: Path, tmp_path: Pat
 
 
 def find_damage(store: RocksStore) -> RocksPartition:
-    """Open the store and read what is damaged of it."""
+    """Open the store and read its damaged part."""
     partition = store.open(IDENTITY, WINDOW)
     with pytest.raises(StoreCorruptError):
         partition.find(FLUSHED.digests, FLUSHED.count)
@@ -132,7 +132,7 @@ def find_damage(store: RocksStore) -> RocksPartition:
 
 
 def test_a_folder_that_was_moved_away_by_hand_is_no_longer_damaged(written: Path, tmp_path: Path) -> None:
-    """Whoever does what the error says, while the consumer runs, gets a new store."""
+    """Whoever follows the error, while the consumer runs, gets a new store."""
     root = tmp_path / "store"
     store = copy_store(written, root)
     flip_marks(root)
@@ -166,7 +166,7 @@ def test_the_newest_three_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_store_that_somebody_else_has_open_is_not_moved(tmp_path: Path) -> None:
-    """What looks damaged may be a store that its owner is just writing: it stays where it is."""
+    """A store that looks damaged may be one that its owner is just writing: it stays where it is."""
     owner = RocksStore(tmp_path).open(IDENTITY, WINDOW)
     owner.append(progress(1), marks(("a", 0, 0)))
     with pytest.raises(StoreLockedError):
@@ -180,7 +180,7 @@ def test_a_store_that_somebody_else_has_open_is_not_moved(tmp_path: Path) -> Non
 
 
 def test_a_store_that_cannot_be_moved_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the folder cannot be renamed the error names both names and what to do."""
+    """Where the folder cannot be renamed the error names both names and the remedy."""
     store = RocksStore(tmp_path)
     store.open(IDENTITY, WINDOW).close()
 

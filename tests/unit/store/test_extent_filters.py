@@ -39,7 +39,7 @@ def generations(asked: list[Candidates]) -> dict[int, list[int]]:
 
 
 def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
-    """Nothing is missed, also what lies in several extents of a generation.
+    """Nothing is missed, also digests in several extents of a generation.
 
     Of strangers each extent takes at most 4 % for its own.
     """
@@ -81,7 +81,7 @@ def test_what_fools_the_large_filter_does_not_fool_the_small_ones(tmp_path: Path
 
 
 def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> None:
-    """Each generation is named for exactly what it has.
+    """Each generation is named for exactly its digests.
 
     So it stays through appends, repeated appends, dropped generations and images.
     """
@@ -119,7 +119,7 @@ def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> N
 def test_a_look_up_asks_only_generations_that_may_have_the_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a store of eight generations, what is there is asked of one of them or little more.
+    """In a store of eight generations, a stored digest is asked of one of them or little more.
 
     It is found at its newest offset.
     """

@@ -38,7 +38,7 @@ def words(count: int, seed: int) -> tuple[bytes, FilterWords]:
 
 
 def test_a_filter_never_misses_and_seldom_errs() -> None:
-    """Everything added is found; of what was not added, at most 3 % is taken for stored in a full filter."""
+    """Everything added is found; of other digests, at most 3 % are taken for stored in a full filter."""
     digests, added = words(200_000, 1)
     filter_ = Filter(200_000)
     filter_.add(added)
@@ -236,7 +236,7 @@ def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None
 
 
 def test_an_image_of_another_state_is_not_believed(tmp_path: Path) -> None:
-    """What was written for one state of the store says nothing of another, and nothing is taken of it."""
+    """An image of one state of the store says nothing of another, and nothing is taken of it."""
     kept(tmp_path)
     again = FilterSet(tmp_path)
     with pytest.raises(StoreCorruptError, match="another state"):

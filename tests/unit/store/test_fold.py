@@ -33,7 +33,7 @@ def of_day(day: int, seed: int, offset: int) -> Marks:
 def grown(
     root: Path, *, days: int = 3, flushes: int = 8
 ) -> tuple[RocksPartition, dict[bytes, tuple[int, int]]]:
-    """A store with a generation a day, each of several flushes, and what it has to know."""
+    """A store with a generation a day, each of several flushes, and the marks it has to know."""
     store = open_store(root, generation_marks=flushes * EACH)
     expected: dict[bytes, tuple[int, int]] = {}
     for number in range(days * flushes):
@@ -71,7 +71,7 @@ def test_what_is_over_becomes_one_extent_with_each_id_once(root: Path) -> None:
 def test_a_fold_goes_on_little_by_little_and_begins_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flush folds twice as many marks as it takes in.
 
-    What closes on the way leaves nothing, and misses nothing.
+    A close on the way leaves nothing, and misses nothing.
     """
     monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 100)
     store, expected = grown(root, days=1)

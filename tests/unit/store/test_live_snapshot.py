@@ -94,7 +94,7 @@ def test_what_was_completed_above_the_cut_is_not_in_it(tmp_path: Path) -> None:
 def test_a_store_that_is_written_to_gives_one_moment(tmp_path: Path) -> None:
     """Whenever it is made, the marks are those of exactly the offsets below the cut.
 
-    And what is restored continues them.
+    And a restored store continues them.
     """
     log = random_marks(200_000, 3)
     store = RocksStore(tmp_path / "store")

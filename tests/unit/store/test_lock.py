@@ -94,7 +94,7 @@ def test_a_store_whose_reading_failed_is_free_when_closed(tmp_path: Path) -> Non
 def test_a_store_whose_look_up_was_interrupted_is_free_when_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while somebody keeps what interrupted it."""
+    """Also while somebody keeps the exception that interrupted it."""
 
     def interrupt(*_: object) -> NoReturn:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Pages in memory: what is there is not read again, and they take no more than they may."""
+"""Pages in memory: a page there is not read again, and they take no more than they may."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def keys(*numbers: int) -> list[bytes]:
 
 
 class Table:
-    """Pages by their keys, and what was asked for."""
+    """Pages by their keys, and the keys asked for."""
 
     def __init__(self, *numbers: int) -> None:
         self.pages = {key: PAGE + key for key in keys(*numbers)}
         self.asked: list[bytes] = []
 
     def read(self, wanted: list[bytes]) -> list[bytes | None]:
-        """What `PageCache.read` wants."""
+        """The callback for `PageCache.read`."""
         self.asked += wanted
         return [self.pages.get(key) for key in wanted]
 

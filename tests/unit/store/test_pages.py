@@ -56,7 +56,7 @@ def time_of(row: tuple[bytes, int, int, int]) -> int:
 
 @given(ROWS)
 def test_the_highest_offset_of_each_digest_in_byte_order(rows: list[tuple[bytes, int, int, int]]) -> None:
-    """Sorting is what a plain dictionary and sorted() say: the earliest mark at the highest offset of each digest."""
+    """Sorting agrees with a plain dictionary and sorted(): the earliest mark at the highest offset of each digest."""
     newest: dict[bytes, tuple[bytes, int, int, int]] = {}
     for row in rows:
         known = newest.get(row[0])
@@ -232,12 +232,12 @@ def test_pages_of_each_kind_do_not_change() -> None:
 
 
 def found(page: bytes, name: str) -> tuple[object, ...] | None:
-    """What a page has of an ID, alone and among others."""
+    """A page's mark of an ID, alone and among others."""
     return found_digest(page, digest_of(name))
 
 
 def found_digest(page: bytes, digest: bytes) -> tuple[object, ...] | None:
-    """What a page has of a digest; asked for alone and among others the answer is the same."""
+    """A page's mark of a digest; asked for alone and among others the answer is the same."""
     several: dict[int, FoundMark] = {}
     find_in_pages([None, page], [b"", digest], [0, 1], several)
     alone = find_in_page(page, digest)
@@ -327,7 +327,7 @@ def test_a_page_that_is_cut_or_longer_is_damage(cut: int) -> None:
 
 
 def test_a_page_elsewhere_than_at_its_first_digest_is_damage() -> None:
-    """Look-ups would not find what is in it."""
+    """Look-ups would not find its marks."""
     (page,) = encode_pages(marks(("a", 1, 10)))
     assert decode_items([(page_key(7, page.rank), page.value)]).count == 1
     for key in (page_key(7, page.rank + 1), b"", digest_of("a")):

@@ -78,7 +78,7 @@ def test_files_are_private(root: Path, store: RocksPartition) -> None:
 
 
 def test_a_pipe_is_no_store(root: Path, store: RocksPartition) -> None:
-    """Looking in does not wait for what nobody writes."""
+    """Looking in does not wait for bytes that nobody writes."""
     store.close()
     folder = list_partitions(root)[0].path
     os.mkfifo(folder / "000099.log")

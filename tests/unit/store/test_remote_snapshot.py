@@ -1,4 +1,4 @@
-"""What messages say of a snapshot's URL: enough to know which, and no secret."""
+"""A snapshot's URL in messages: enough to know which, and no secret."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECRET_URLS = ["memory://key:hunter2@bucket/today", "memory://bucket/today?X-Amz
     ],
 )
 def test_a_url_is_shown_without_its_secrets(url: str, expected: str) -> None:
-    """Each part of a chain loses name, password and query; what cannot be taken apart is masked."""
+    """Each part of a chain loses name, password and query; a URL that cannot be taken apart is masked."""
     assert redacted_url(url) == expected
 
 
@@ -57,7 +57,7 @@ def test_a_url_is_shown_without_its_secrets(url: str, expected: str) -> None:
 def test_what_a_driver_says_has_no_secret_of_the_url(url: str) -> None:
     """A snapshot that cannot be looked at is one line.
 
-    It is without what the URL carries, whatever the driver repeats of it.
+    It is without the secrets of the URL, whatever the driver repeats of it.
     """
     with pytest.raises((SnapshotError, ConfigurationError)) as caught:
         find_remote(url)

@@ -1,4 +1,4 @@
-"""What all stores of a process have in common: cache, write buffers, and the files that they may open."""
+"""The parts that all stores of a process share: cache, write buffers, and the files that they may open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_below(root: Path) -> list[str]:
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(entry)  # noqa: PTH115 - what was removed meanwhile has no path
+            target = os.readlink(entry)  # noqa: PTH115 - a file removed meanwhile has no path
         except FileNotFoundError:
             continue
         if target.startswith(f"{root}/"):
@@ -33,7 +33,7 @@ def open_below(root: Path) -> list[str]:
 
 
 def test_the_files_of_a_process_are_shared_out() -> None:
-    """The first databases get many, later ones fewer, all of them enough; what is given back can be had again."""
+    """The first databases get many, later ones fewer, all of them enough; those given back can be had again."""
     files = OpenFiles(2_000)
     shares = [files.take() for _ in range(200)]
     assert shares[0] == MAX_OPEN_FILES

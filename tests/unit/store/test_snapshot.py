@@ -45,7 +45,7 @@ def change(folder: Path, edit: Callable[[Content], object]) -> None:
 
 
 def test_a_manifest_comes_back_as_it_was(folder: Path) -> None:
-    """Reading gives what was written, and the files check."""
+    """Reading gives the same manifest, and the files check."""
     manifest = read_manifest(folder)
     write_manifest(folder, manifest)
     assert read_manifest(folder) == manifest
@@ -68,7 +68,7 @@ def test_the_fingerprint_does_not_depend_on_the_files(tmp_path: Path) -> None:
 
 
 def test_gaps_and_what_was_committed_are_kept(folder: Path) -> None:
-    """A manifest says which offsets were gone when it was made, and what the group had committed."""
+    """A manifest says which offsets were gone when it was made, and the group's commits."""
     manifest = read_manifest(folder)
     (entry,) = manifest.partitions
     told = replace(entry, committed=900, gaps=(Gap(begin=0, end=7), Gap(begin=20, end=21)))
@@ -202,7 +202,7 @@ def test_an_edited_manifest_is_noticed(folder: Path) -> None:
 
 
 def test_a_folder_without_a_manifest_is_no_snapshot(tmp_path: Path) -> None:
-    """Files without a manifest are what an unfinished backfill leaves: no snapshot."""
+    """Files without a manifest are the remains of an unfinished backfill: no snapshot."""
     with pytest.raises(SnapshotError, match="is not a snapshot"):
         read_manifest(tmp_path)
 
@@ -395,7 +395,7 @@ def test_an_empty_or_unfinished_file_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_not_called_a_damaged_snapshot(folder: Path, tmp_path: Path) -> None:
-    """Where a file cannot be copied to is what the line names, not where it comes from."""
+    """The line names where a file cannot be copied to, not where it comes from."""
     file = read_manifest(folder).partitions[0].files[0]
     target = tmp_path / "full"
     target.mkdir()

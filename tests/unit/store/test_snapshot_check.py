@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def problems(folder: Path) -> list[str]:
-    """What is wrong with a snapshot, line by line."""
+    """The faults of a snapshot, line by line."""
     source = Source(place=str(folder), manifest=read_manifest(folder))
     return [line for checked in check_snapshot(source) for line in checked.problems]
 
@@ -39,7 +39,7 @@ def describe(folder: Path, **changes: Any) -> None:
 
 
 def test_a_snapshot_as_it_was_written_has_no_problems(folder: Path) -> None:
-    """Every file is read from end to end, and is what the manifest says."""
+    """Every file is read from end to end, and agrees with the manifest."""
     checked = list(check_snapshot(Source(place=str(folder), manifest=read_manifest(folder))))
     assert [(each.marks, each.problems) for each in checked] == [(1_000, ()), (2_000, ())]
     assert checked[0].path == f"{folder}/3/0000.sst"

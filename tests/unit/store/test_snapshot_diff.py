@@ -30,7 +30,7 @@ def as_lines(left: Source, right: Source) -> list[str]:
 def test_each_kind_of_difference_has_its_line(tmp_path: Path) -> None:
     """Only here, only there, another offset, another time: partition, digest and both sides' values.
 
-    What is equal is counted.
+    Equal marks are counted.
     """
     left = source(tmp_path / "a", marks(("same", 1, 10), ("ours", 2, 20), ("moved", 3, 30), ("later", 4, 40)))
     right = source(
@@ -50,7 +50,7 @@ def test_each_kind_of_difference_has_its_line(tmp_path: Path) -> None:
 def test_files_and_pages_make_no_difference(tmp_path: Path) -> None:
     """Large snapshots that are cut differently are compared mark by mark.
 
-    What was changed is found, and nothing else.
+    Changed marks are found, and no others.
     """
     held = random_marks(130_000, 5)
     changed = replace(held, offsets=held.offsets.copy())
@@ -75,7 +75,7 @@ def test_a_partition_of_one_side_only_differs_as_a_whole(tmp_path: Path) -> None
 
 
 def test_acceptance_numbers_are_compared(tmp_path: Path) -> None:
-    """In a count window an ID's rank is part of what is remembered."""
+    """In a count window an ID's rank is part of its mark."""
     left = source(tmp_path / "a", marks(("x", 1, 10, 7)))
     right = source(tmp_path / "b", marks(("x", 1, 10, 8)))
     assert len(as_lines(left, right)) == 1

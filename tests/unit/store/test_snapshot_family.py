@@ -46,7 +46,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_the_newest_stay(place: Path) -> None:
-    """What is beyond the newest so many goes; with an age only what is older as well."""
+    """Those beyond the newest so many go; with an age only if older as well."""
     family = snapshots_of_one_group(sources(place))
     assert names(newest_first(family)) == ["d", "c", "b", "a"]
     assert names(removable_snapshots(family, 3)) == ["a"]
@@ -72,7 +72,7 @@ def test_several_topics_or_groups_have_to_be_told_apart(place: Path) -> None:
 
 
 def test_a_snapshot_goes_and_nothing_else(place: Path) -> None:
-    """Its folder is gone; of one that holds other files those stay and are named; so does what is no snapshot."""
+    """Its folder is gone; of one that holds other files those stay and are named; so do other folders."""
     (place / "a" / "notes.txt").write_text("mine")
     for name in ("report.json", "findings.json"):
         (place / "b" / name).write_text("{}")

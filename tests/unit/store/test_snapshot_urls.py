@@ -29,7 +29,7 @@ HELD = random_marks(20_000, 1)
 
 
 def without_attempts(names: list[str]) -> list[str]:
-    """Names of files without what each attempt adds to them."""
+    """Names of files without the addition of each attempt."""
     return sorted(re.sub(r"-[0-9a-f]{16}(?=\.)", "", name) for name in names)
 
 
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_what_is_published_is_restored(bucket: s3fs.S3FileSystem, folder: Path, tmp_path: Path) -> None:
-    """There and back again: the bucket has what the manifest names, and the store that is made of it every mark."""
+    """There and back again: the bucket has the files of the manifest, and the store that is made of it every mark."""
     publish_snapshot(folder, "s3://snapshots/orders/today")
     assert without_attempts(bucket.find("snapshots")) == [
         *[f"snapshots/orders/today/3/{n:04}.{suffix}" for n in range(4) for suffix in ("filter", "sst")],
@@ -73,7 +73,7 @@ def test_it_is_verified_compared_and_copied_like_a_folder(
 def test_a_damaged_object_is_told_and_nothing_is_left(
     bucket: s3fs.S3FileSystem, folder: Path, tmp_path: Path, name: str
 ) -> None:
-    """An object that is not what the manifest says is named by its URL; there is neither a store nor a part of one."""
+    """An object that differs from the manifest is named by its URL; there is neither a store nor a part of one."""
     publish_snapshot(folder, "s3://snapshots/a")
     number, _, suffix = name.partition(".")
     [name] = [
@@ -98,7 +98,7 @@ def test_a_damaged_object_is_told_and_nothing_is_left(
 def test_of_two_publications_at_once_one_is_refused(
     bucket: s3fs.S3FileSystem, folder: Path, tmp_path: Path, place: str, *, first_ends_first: bool
 ) -> None:
-    """What is published is whole as soon as it is there, and stays so; of the other one nothing is left."""
+    """A published snapshot is whole as soon as it is there, and stays so; of the other one nothing is left."""
     assert bucket.find("snapshots") == []
     filesystem, path = url_to_fs(place)
     write_snapshot(tmp_path / "other", random_marks(20_000, 2), cuts=(3_000, 9_000, 15_000), high=20_000)
@@ -162,7 +162,7 @@ def test_nothing_is_half_published(bucket: s3fs.S3FileSystem, folder: Path) -> N
 
 
 def test_old_ones_are_removed_and_new_ones_are_seen(bucket: s3fs.S3FileSystem, folder: Path) -> None:
-    """A snapshot that came since the last look is found; one that goes leaves only what no manifest names."""
+    """A snapshot that came since the last look is found; one that goes leaves only files that no manifest names."""
     publish_snapshot(folder, "s3://snapshots/a")
     assert len(find_snapshots(["s3://snapshots"])[0]) == 1
     publish_snapshot(folder, "s3://snapshots/b")

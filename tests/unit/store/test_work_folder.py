@@ -18,12 +18,12 @@ with work_folder(Path(sys.argv[1]), "fetch") as folder:
 
 
 def names(folder: Path) -> list[str]:
-    """What lies in a folder."""
+    """The names in a folder."""
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_it_is_gone_at_the_end(tmp_path: Path) -> None:
-    """It lies beside what it is for, is private, and is removed, unless it was moved to where it belongs."""
+    """It lies beside its target, is private, and is removed, unless it was moved to where it belongs."""
     with work_folder(tmp_path / "store", "fetch") as folder:
         assert folder.parent == tmp_path
         assert folder.stat().st_mode & 0o077 == 0

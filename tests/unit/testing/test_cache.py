@@ -14,7 +14,7 @@ def _write_one(folder: Path) -> None:
 
 
 def test_a_folder_is_filled_once(tmp_path: Path) -> None:
-    """What was filled is not filled again."""
+    """A filled folder is not filled again."""
     calls: list[Path] = []
 
     def fill(folder: Path) -> None:

@@ -20,7 +20,7 @@ PRODUCE, HEARTBEAT = 0, 12
 
 
 class EchoBroker:
-    """Answers every frame at once with its correlation ID alone, the shortest answer there is; keeps what it got."""
+    """Answers every frame at once with its correlation ID alone, the shortest answer there is; keeps the frames."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []

@@ -97,7 +97,7 @@ def test_an_own_java_goes_first_and_an_old_one_is_passed_over(
 def test_no_java_at_all_is_one_line_with_the_way_out(
     no_java_here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The error names what was looked at and what to do."""
+    """The error names the places looked at and the remedy."""
     assert no_java_here.exists()
     monkeypatch.setenv("JAVA_HOME", str(_fake_java(tmp_path / "java-11", "11.0.2")))
 

@@ -26,7 +26,7 @@ def test_a_folder_without_a_broker_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_to_download_with_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Maven, Ivy and libs= the error says what to install; nothing is left in the cache."""
+    """Without Maven, Ivy and libs= the error names the package to install; nothing is left in the cache."""
     monkeypatch.setenv("DEDUP_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(module, "ivy_jar", lambda: None)

@@ -108,7 +108,7 @@ def _accepts(bootstrap: str) -> bool:
 
 
 def test_a_broker_goes_down_and_comes_back(kafka: MockKafka) -> None:
-    """A broker that is down refuses connections, and serves what it had when it is up again."""
+    """A broker that is down refuses connections, and serves its records when it is up again."""
     produce(kafka.bootstrap, "orders", with_ids("a"))
 
     kafka.set_broker_down()
@@ -168,6 +168,6 @@ def test_wrong_use_is_one_line(kafka: MockKafka) -> None:
 
 
 def test_a_library_without_the_mock_is_one_line() -> None:
-    """A librdkafka that hides its mock cluster is said in one line, with what to do."""
+    """A librdkafka that hides its mock cluster is said in one line, with the remedy."""
     with pytest.raises(KafkaHelperError, match=r"has no rd_kafka_.*: install confluent-kafka's own wheel"):
         MockLibrary(ctypes.CDLL(None))

@@ -1,4 +1,4 @@
-"""A child is ended with what started it, wherever that is interrupted or killed."""
+"""A child is ended with its parent, wherever that is interrupted or killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 60
 SLEEP = ["sleep", "600"]
 
-# What is dropped in the middle of its making is closed by the collection of garbage.
+# A file dropped in the middle of its making is closed by the collection of garbage.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_runs_on() -> Iterator[None]:
-    """Check that what a test started is over a minute after it, and end it if it is not."""
+    """Check that programs of a test are over a minute after it, and end them if they are not."""
     before = running_children()
     yield
     try:
@@ -96,7 +96,7 @@ def test_an_end_that_is_interrupted_anywhere_leaves_no_process(folder: Path) -> 
                 child.kill()
         except Interrupted:
             strikes += 1
-        # As after SIGTERM: what nobody holds any more is dropped.
+        # As after SIGTERM: objects that nobody holds any more are dropped.
         again = place % 2
         if again:
             child.kill()

@@ -1,4 +1,4 @@
-"""What a fold of units takes for handled where it does not know all that came before: nothing that was hidden."""
+"""A fold of units that does not know all earlier records takes nothing for handled that was hidden."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_rejected_unit_may_have_moved_marks_that_a_fold_does_not_know() -> Non
 def test_a_unit_that_never_ends_does_not_keep_what_comes_after_it_in_memory(
     mode: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log of days would not fit. What comes of it later is not remembered, and the rest is."""
+    """A log of days would not fit. Its later records are not remembered, and the rest is."""
     monkeypatch.setattr(unit_memory, "MOST_OPEN", 10)
     strategy = replace(LOOKUP, window=Window(hours=1), unit_mode=mode)
     log = [Entry(offset, offset, f"i{offset}", "u" if offset in (0, 3, 70) else None) for offset in range(90)]

@@ -1,4 +1,4 @@
-"""What is read of records that may belong to units."""
+"""The keys read of records that may belong to units."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEYS = UnitKeys(header("dedup-id"), Unit(), "all-or-nothing")
 
 
 def read(**headers: bytes | None) -> Member | bytes | None:
-    """What is read of a record with these headers (``_`` for ``-``): its member, its digest, or None."""
+    """The keys read of a record with these headers (``_`` for ``-``): its member, its digest, or None."""
     record = Record("t", 0, 0, headers=[(name.replace("_", "-"), value) for name, value in headers.items()])
     [key] = KEYS.digests(RecordFields([record])).digests
     return KEYS.members_of([key]).get(0, key)

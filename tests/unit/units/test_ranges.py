@@ -13,7 +13,7 @@ from dedup_sdk._units.ranges import UncutRanges
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=300, deadline=None)
 def test_nothing_is_cut_and_no_more_is_held_back_than_that_takes(seed: int) -> None:
-    """In whatever order they come, and however they overlap; what lies below is forgotten without a change above."""
+    """In whatever order they come, and however they overlap; ranges below are forgotten without a change above."""
     draw, stretches, forbidden = Random(seed), UncutRanges(), set[int]()
     offsets = draw.sample(range(60), 2 * draw.randrange(1, 12))
     below = 0
@@ -30,7 +30,7 @@ def test_nothing_is_cut_and_no_more_is_held_back_than_that_takes(seed: int) -> N
 
 
 def test_one_that_is_cut_holds_back_from_there() -> None:
-    """What comes behind may be cut no more than before."""
+    """Ranges behind it may be cut no more than before."""
     stretches = UncutRanges()
     stretches.add(3, 20)
     stretches.cut(10)
