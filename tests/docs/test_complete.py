@@ -29,6 +29,7 @@ from dedup_sdk._kafka.loop import MAINTENANCE_S, MOST_UNWRITTEN
 from dedup_sdk._kafka.recovery import SLICE_S
 from dedup_sdk._kafka.session import MOST_WAITING
 from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._observe import EventName
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._units.memory import MOST_OPEN
 from dedup_sdk.bridge import Bridge, BridgeCounters
@@ -70,6 +71,13 @@ def test_every_verdict_is_named() -> None:
 def test_every_beginning_is_explained() -> None:
     """docs/recovery.md explains each way in which a partition starts."""
     assert set(get_args(Beginning)) <= codes(text_of("recovery.md"))
+
+
+def test_every_event_has_its_row() -> None:
+    """docs/recovery.md has one row for each event of a partition, with the cause and the next step, and no other."""
+    table = text_of("recovery.md").partition("<!-- events -->\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| [^|]{10,} \| [^|]{10,} \|$", table, re.MULTILINE)
+    assert sorted(rows) == sorted(get_args(EventName))
 
 
 def test_every_reason_for_a_missing_id_is_explained() -> None:
