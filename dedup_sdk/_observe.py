@@ -35,7 +35,7 @@ class PartitionEvent:
     """An event of a partition's log or store.
 
     ``name`` is its kind; ``offset`` the offset at which reading continues, ``detail`` one line for people.
-    The page on recovery explains each name.
+    The reference explains each name.
     """
 
     name: EventName

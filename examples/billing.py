@@ -1,8 +1,9 @@
 """Charge each order once, although the topic holds some of them twice.
 
-Runs against librdkafka's mock cluster inside this process, so that nothing has to be installed or started:
+Runs against librdkafka's mock cluster inside this process, so that no broker has to be there. After ``pip install
+dedup-sdk``, or with ``.venv/bin/python`` after ``make setup``:
 
-    python examples/billing.py
+    python3 examples/billing.py
 
 With a real broker, only ``bootstrap.servers`` changes: ``BOOTSTRAP_SERVERS=localhost:9092`` names one, and
 ``docker compose up`` brings one. Run it twice: the second time, no order is charged.

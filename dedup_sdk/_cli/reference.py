@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 
 _HEADLINE = "The command `dedup`"
 _WIDTH_CHARACTERS = 100
 _TIMEOUT_S = 120
+_LONGEST_LINE_CHARACTERS = 120
 
 
 def reference_page() -> str:
@@ -16,8 +18,18 @@ def reference_page() -> str:
     page = _output("typer", "dedup_sdk._cli.app", "utils", "docs", "--name", "dedup", "--title", _HEADLINE)
     # The options of `dedup backfill` are read by the job's own parser, which typer does not know.
     options = _output("dedup_sdk._cli", "backfill", "--help")
+    page = "\n".join(map(_wrapped, page.splitlines()))
     head, heading, rest = page.partition("## `dedup report`")
     return f"{head}**Options**:\n\n```text\n{options.strip()}\n```\n\n{heading}{rest}".rstrip() + "\n"
+
+
+def _wrapped(line: str) -> str:
+    """Return an item of a list of options on several lines if it is too long for one."""
+    if not line.startswith("* "):
+        return line
+    return textwrap.fill(
+        line, _LONGEST_LINE_CHARACTERS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _output(module: str, *arguments: str) -> str:

@@ -196,8 +196,8 @@ class Scenario:
             step.doing("counting the records in the topic")
             counts = self._topic.count_ids(self._topic.ends())
             step.ends_with(
-                f"{len(counts):,} flights, {counts.total():,} records: {producer.retried:,} flights sent again because "
-                f"{self._proxy.cuts} answers of the broker were cut off, {producer.repeated:,} for no reason"
+                f"{len(counts):,} flights, {counts.total():,} records: {producer.retried:,} sent again after "
+                f"{self._proxy.cuts} cut-off answers, {producer.repeated:,} for no reason"
             )
         return counts
 

@@ -64,7 +64,7 @@ LINES: Final[dict[str, list[Line]]] = {
         Line(
             "_kafka/session.py", "line",
             "These partitions deliver now, and those after `still recover` do not yet. Nothing to do; if one stays, "
-            "look up its [hindrance](reference.md#what-a-partition-is-doing).",
+            "look up its [hindrance](reference.md#states-of-a-partition).",
             "ready … partitions: …; … still recover: …",
         ),
         Line(
@@ -193,8 +193,8 @@ LINES: Final[dict[str, list[Line]]] = {
     "Recovery": [
         Line(
             "_engine/deduplicator.py", "%s[%d]: %s: %s; going on at",
-            "A partition event: each has its cause and next step in [recovery]"
-            "(recovery.md#when-the-log-is-not-the-one-it-was).",
+            "A partition event: each has its cause and next step in the [list of "
+            "events](reference.md#events).",
             "orders[0]: log-truncated: …; going on at …",
         ),
         Line(

@@ -18,10 +18,10 @@ from spark_backfill.findings.findings import Findings
 TARGET: Final = 0.999
 """The share of duplicates that the advised window hides."""
 
-STORE_BYTES_PER_ID: Final = 48
+STORE_BYTES_PER_ID: Final = 40
 """Disk of a consumer's store for an ID that is remembered.
 
-37 bytes, and up to 1.3 times that while old ones are on their way out.
+31 bytes (benchmarks/README.md), and up to 1.3 times that while old ones are on their way out.
 """
 
 SURE_DUPLICATES: Final = 10_000

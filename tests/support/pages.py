@@ -84,7 +84,8 @@ class Stage:
         text = text.replace(REGISTRY, "mock://").replace(PORT, '("127.0.0.1", 0)')
         copy.write_text(text, encoding="utf-8")
         document = Sybil(
-            [PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS)], path=str(self._folder)
+            [PythonCodeBlockParser(doctest_optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)],
+            path=str(self._folder),
         ).parse(copy)
         document.namespace["charge"] = self.charge
         self.namespace = document.namespace
