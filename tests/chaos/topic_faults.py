@@ -248,7 +248,7 @@ PARTITIONS_ADDED: Final = Scenario(
 )
 TRANSACTIONS: Final = Scenario(
     name="transactions",
-    summary="aborted and hanging transactions; what was aborted is sent again after disks were lost",
+    summary="aborted and hanging transactions; aborted records are sent again after disks were lost",
     play=_transactions,
     broken="replay-uncommitted",
     per_second=100.0,

@@ -20,7 +20,7 @@ def rows(text: str) -> list[str]:
     return re.findall(r"^\|.+\|$", text, re.MULTILINE)[2:]
 
 
-_PAGE = (ROOT / "docs" / "recovery.md").read_text(encoding="utf-8")
+_PAGE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 _ON_PAGE = rows(_PAGE.split("<!-- lows -->")[1].split("\n\n")[0])
 _ROWS = rows((ROOT / "tests" / "model" / "lows.md").read_text(encoding="utf-8"))
 
