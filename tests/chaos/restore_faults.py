@@ -87,7 +87,7 @@ def _restore(stage: Stage, backup: Path, data: Path) -> Counter[int]:
 RESTORED_BROKER: Final = Scenario(
     name="restored-broker",
     summary="the broker's disk is put back to a backup, with the group's offsets, and others are sent in place "
-    "of what it lost",
+    "of the lost ones",
     play=_restored_broker,
     broken="believe-the-old-log",
     disks=None,
