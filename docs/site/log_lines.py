@@ -280,6 +280,12 @@ LINES: Final[dict[str, list[Line]]] = {
             "handled, remove the store.",
         ),
         Line(
+            "_kafka/recovery.py",
+            "Recovery(snapshot=...): no snapshot can be read now",
+            "The folders of `Recovery(snapshot=)` are missing, empty or unreadable. Correct the path or the rights, or "
+            "make a snapshot.",
+        ),
+        Line(
             "_kafka/recovery.py", "%s[%d]: snapshot not taken",
             "No snapshot fits, for the reasons in the line, and the topic is replayed. Make a newer snapshot, or "
             "correct the path.",
