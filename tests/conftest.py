@@ -10,8 +10,8 @@ Switches (environment):
 No test is run a second time: a test that fails now and then has an error in its premise or in the code, and
 both have been found so. Property tests draw the same examples in each run, so that a change is judged by
 its own doing; draw others for a night, or before a release. Waits end far above the time that they take on
-a machine that stands still for a moment. `make test` runs the suite in seven parts that may run side by
-side; `.ci/run` adds every chaos scenario.
+a machine that stands still for a moment. `make test` runs the suite in parts side by side, with one real
+broker for all of them; `.ci/run` adds every chaos scenario.
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_source_distribution_has_every_file_of_the_repository(tmp_path: Path) -> None:
+    """Who has only the archive can do with it all that a clone can: build, check, test, and run what CI runs."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone, so that nothing tells which files belong to the repository")
+    known = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    present = {name for name in known.split("\0") if name and (ROOT / name).exists()}
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    (archive,) = tmp_path.iterdir()
+    with tarfile.open(archive) as opened:
+        modes = {member.name.partition("/")[2]: member.mode for member in opened}
+    assert present - set(modes) == set()
+    assert modes[".ci/run"] & 0o111
