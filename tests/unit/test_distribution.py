@@ -14,9 +14,8 @@ def test_the_source_distribution_has_every_file_of_the_repository(tmp_path: Path
     """Who has only the archive can do with it all that a clone can: build, check, test, and run what CI runs."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is no clone, so that nothing tells which files belong to the repository")
-    known = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    listing = ["git", "ls-files", "-z"]
+    known = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     present = {name for name in known.split("\0") if name and (ROOT / name).exists()}
     build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
