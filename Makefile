@@ -62,7 +62,7 @@ $(READY): pyproject.toml uv.lock | $(UV)
 	@touch $@
 
 packages: $(READY) ## other versions of dependencies in .venv (PACKAGES="confluent-kafka==2.13.0", or the newest)
-	@$(UV) pip install --quiet --python .venv/bin/python --upgrade $(PACKAGES)
+	@$(UV) pip install --quiet --python .venv/bin/python --upgrade $(PACKAGES:%='%')
 
 demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20000 --json")
 	@$(BIN)/dedup demo $(ARGS)

@@ -111,7 +111,6 @@ def pyright(folder: Path) -> list[Found]:
         "typeCheckingMode": "standard",
         "extraPaths": [str(ROOT), str(ROOT / "adapters")],
         "enableTypeIgnoreComments": False,
-        "reportUnnecessaryTypeIgnoreComment": True,
     }
     (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
     checker = shutil.which("basedpyright", path=Path(sys.executable).parent) or "basedpyright"
