@@ -28,7 +28,7 @@ export PATH := $(BIN):$(PATH)
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
 QUICK := test-rest test-mock-second test-mock-first test-logic test-spark
 LONG := test-jobs test-long test-chaos test-brokers
-LOGIC := tests/unit tests/contract tests/property tests/model
+LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
