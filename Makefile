@@ -28,12 +28,12 @@ export PATH := $(BIN):$(PATH)
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
 QUICK := test-rest test-mock-second test-mock-first test-logic test-spark
 LONG := test-jobs test-long test-chaos test-brokers
-LOGIC := tests/unit tests/contract tests/property tests/model
+LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
 FIRST_HALF := $(wildcard tests/mock/test_[a-l]*.py)
-# As many at a time as `make -j` says, else four.
-SIDE_BY_SIDE = +@$(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
+# As many at a time as `make -j` says, else four; with one real broker for all of them.
+SIDE_BY_SIDE = +@$(BIN)/python -m tests.support.one_broker $(MAKE) --no-print-directory -k $(if $(filter -j%,$(MAKEFLAGS)),,-j4)
 # Make's own variables are not for the commands that tests start.
 PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
@@ -62,7 +62,7 @@ $(READY): pyproject.toml uv.lock | $(UV)
 	@touch $@
 
 packages: $(READY) ## other versions of dependencies in .venv (PACKAGES="confluent-kafka==2.13.0", or the newest)
-	@$(UV) pip install --quiet --python .venv/bin/python --upgrade $(PACKAGES)
+	@$(UV) pip install --quiet --python .venv/bin/python --upgrade $(PACKAGES:%='%')
 
 demo: $(READY) ## the main job on a real Kafka and real data (ARGS="--records 20000 --json")
 	@$(BIN)/dedup demo $(ARGS)
@@ -147,6 +147,9 @@ dist: $(READY) ## the wheel and the source distribution in dist, and a look at t
 	  | tr '\n' ' ' \
 	  | diff - <(printf 'dedup_adapters dedup_sdk spark_backfill ') \
 	  || { echo "make: the wheel has other top-level packages" >&2; exit 1; }
+	@! git rev-parse --git-dir >/dev/null 2>&1 \
+	  || comm -23 <(git ls-files | LC_ALL=C sort) <(tar -tzf dist/*.tar.gz | cut -d/ -f2- | LC_ALL=C sort) | { ! grep .; } \
+	  || { echo "make: the source distribution lacks these files" >&2; exit 1; }
 	@ls dist
 
 clean: ## removes .venv, .cache and the tools' own caches

@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
 
 from confluent_kafka import KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic  # type checkers do not find it in admin
 
 from dedup_sdk import DedupConsumer, Lookup, Window, header
 from dedup_sdk.testing import MockKafka

@@ -10,8 +10,8 @@ Switches (environment):
 No test is run a second time: a test that fails now and then has an error in its premise or in the code, and
 both have been found so. Property tests draw the same examples in each run, so that a change is judged by
 its own doing; draw others for a night, or before a release. Waits end far above the time that they take on
-a machine that stands still for a moment. `make test` runs parts of the suite side by side (the Makefile
-names them); `.ci/run` adds every chaos scenario.
+a machine that stands still for a moment. `make test` runs the suite in parts side by side, with one real
+broker for all of them; `.ci/run` adds every chaos scenario.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BROKER = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the switch under which a skip is a failure; undo a shell's setting for commands in the background."""
+    """Register the switch under which a skip is a failure; undo what a shell does to commands in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Commands that tests start and interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Say at the top the demands of this run."""
+    """Say at the top what this run demands."""
     demand = (
         "nothing may be skipped" if nothing_may_be_skipped() else "what has no broker or engine is skipped"
     )
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests that need a container engine where none answers."""
+    """Skip what needs a container engine where none answers."""
     if item.get_closest_marker("container") and (trouble := engine_trouble()):
         pytest.skip(trouble)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow]
+pytestmark = pytest.mark.browser
 
 SCREENS = [(1280, "light"), (1280, "dark"), (390, "dark"), (320, "light")]
 OVERFLOWING = """

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._kafka.commit_text import CommitMetadata
-from dedup_sdk._kafka.loop import MAINTENANCE_S
 from tests.support import inside
 from tests.support.consuming import (
     PATIENCE_S,
@@ -348,7 +346,7 @@ def test_a_commit_in_a_callback_counts_while_there_is_enough_to_hand_out(
         real(wait_s)
 
     monkeypatch.setattr(fetcher, "listen", listen)
-    time.sleep(2 * MAINTENANCE_S)
+    inside.let_time_pass(consumer)
 
     assert values(poll_some(consumer, 1)) == ["c"]
     assert offset_of(kafka) == 2

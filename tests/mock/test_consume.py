@@ -36,7 +36,7 @@ def test_consume_waits_for_the_number_or_the_time(make: Make, send: Send) -> Non
 
     def trickle() -> None:
         for each in "abc":
-            time.sleep(0.15)
+            time.sleep(0.15)  # time is the subject: they come one after the other, with commits in between
             send(each)
 
     trickling = threading.Thread(target=trickle)

@@ -127,7 +127,7 @@ def test_an_interruption_between_the_queue_and_the_application_costs_no_message(
         got += poll_some(consumer, 1)
     # The next call does all other work, and the one after that has none.
     monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 600.0)
-    time.sleep(0.2)
+    inside.let_time_pass(consumer)
     got += poll_some(consumer, 1)
     Interrupting.wanted = True
     with pytest.raises(Interrupted) as raised:
@@ -261,7 +261,7 @@ def test_closing_after_an_interruption_commits_nothing_doubtful(
         with make("orders", config={"partition.assignment.strategy": protocol}) as consumer:
             poll_some(consumer, 3)
             once_after(monkeypatch, Interruption, "schedule_maintenance", Interrupted())
-            time.sleep(2 * fetch_loop.MAINTENANCE_S)
+            inside.let_time_pass(consumer)
             consumer.poll(1)
 
     with pytest.raises(Interrupted):
@@ -387,7 +387,7 @@ def test_what_was_out_at_an_interruption_is_released(
     consumer = make("orders", completion="explicit")
     before = poll_some(consumer, 2)
     raised = once_after(monkeypatch, owner, name, Interrupted())
-    time.sleep(2 * fetch_loop.MAINTENANCE_S)
+    inside.let_time_pass(consumer)
     while not raised:
         assert poll_through(consumer, 1, calls=1) == []
     send("c")

@@ -111,6 +111,7 @@ def test_a_slow_handler_stays_in_the_group(make: Make, send: Send) -> None:
         message = consumer.poll(0.5)
         if message is not None:
             got.append(message)
+            # Time is the subject: eight of these are longer than the group would wait for a poll.
             time.sleep(0.6)
 
     assert values(got) == list(map(str, range(8)))

@@ -26,6 +26,7 @@ def test_a_lost_partition_writes_and_commits_nothing(make: Make, send: Send, kaf
     consumer.complete(first)
     events: list[Any] = []
     while not lost:
+        # Time is the subject: the client measures it between two polls, and says nothing before the second one.
         time.sleep(2.7)
         events += [event for event in [consumer.poll(0.1)] if event is not None]
 

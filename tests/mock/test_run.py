@@ -213,6 +213,7 @@ def test_stop_waits_for_what_is_running_and_hands_back_the_rest(make: Make, send
         if not begun.is_set():
             consumer.stop()
             begun.set()
+        # Longer than the run takes to end: it must wait for this handler, and begin no other.
         time.sleep(0.2)
         handled.append(message.value().decode())
 
@@ -306,6 +307,7 @@ def test_commits_stop_at_what_is_in_flight(make: Make, send: Send, kafka: MockKa
             until = time.monotonic() + PATIENCE_S
             while committed(kafka.bootstrap, "g", "orders").offset < 10 and time.monotonic() < until:
                 pass
+            # What must not be committed has the time to be.
             time.sleep(QUIET_S)
             seen.append(committed(kafka.bootstrap, "g", "orders").offset)
         else:

@@ -228,6 +228,7 @@ def test_until_the_report_is_there_the_offset_stays(make: Make, send: Send, kafk
             kafka.push_errors("Produce", KafkaError.NOT_LEADER_FOR_PARTITION, 1_000)
             raise HandlerError
         if message.value() == b"c":
+            # What must not be completed has the time to be.
             time.sleep(QUIET_S)
             seen.append(inside.next_offset(consumer))
             kafka.clear_errors("Produce")

@@ -163,6 +163,7 @@ def test_a_partition_that_goes_waits_for_its_dead_letters(make: Make, send: Send
 
     run = Run(consumer, fail, on_error="dead-letter", dead_letters="letters", attempts=1)
     assert failed.wait(PATIENCE_S)
+    # The letter is on its way, and refused: the client repeats it without a word.
     time.sleep(0.1)
     consumer.unassign()
 
@@ -227,6 +228,7 @@ def test_closing_a_consumer_at_work_ends_its_run(make: Make, send: Send) -> None
 
     def handle(message: Any) -> None:
         busy.set()
+        # Longer than `close` takes to begin to wait, which no event says.
         time.sleep(0.3)
         handled.append(message.value().decode())
 

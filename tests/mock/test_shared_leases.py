@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from dedup_sdk import Window
-from dedup_sdk._kafka.loop import MAINTENANCE_S
 from dedup_sdk._observe import Counters
 from dedup_sdk.shared import ClaimKind, MemoryClaimStore, Shared
 from dedup_sdk.shared._claims import ClaimGatekeeper
@@ -96,8 +95,7 @@ class Stop:
     def __exit__(self, *_: object) -> None:
         """Go on: the process sees a clock that went on, too."""
         self._clock.ahead_s += LEASE_S + 1
-        # As after every stop, the work on a timer is due.
-        time.sleep(2 * MAINTENANCE_S)
+        inside.let_time_pass(self._consumer)
         claims_of(self._consumer).leases.lock.release()
 
 

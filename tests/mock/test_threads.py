@@ -62,6 +62,7 @@ def test_pauses_by_another_thread_do_not_block_a_rebalance(make: Make, send: Sen
     consumer = make("pairs")
     with Busybody(lambda: toggle(consumer)):
         got = poll_some(consumer, 1)
+        # The other thread has the consumer to itself for a while: no event says that nothing went wrong.
         time.sleep(0.3)
         got += [] if (message := consumer.poll(0.2)) is None else [message]
     consumer.resume(ALL)
@@ -160,7 +161,7 @@ def test_a_handler_may_seek_while_another_ends(make: Make, send: Send) -> None:
         if message.offset() == 1 and not sought.is_set():
             sought.set()
             with inside.lock_of(consumer).lock:
-                # The others come to their ends while this one has the lock.
+                # The others come to their ends while this one has the lock: no event says that they wait for it.
                 seeking.set()
                 time.sleep(0.2)
                 consumer.seek(TopicPartition("orders", 0, 0))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from dedup_sdk._kafka.loop import MAINTENANCE_S
 from tests.support import inside
 from tests.support.consuming import PATIENCE_S, committed, poll_quiet, poll_some, values, wait_for
 
@@ -181,7 +180,7 @@ def test_the_group_hears_from_a_slow_handler_without_locking_threads_out(
         real(wait_s)
 
     monkeypatch.setattr(fetcher, "listen", listen)
-    time.sleep(2 * MAINTENANCE_S)
+    inside.let_time_pass(consumer)
 
     assert values(poll_some(consumer, 1)) == [ids[len(held)]]
     assert helper.ended == [True]

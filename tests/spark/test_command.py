@@ -136,12 +136,11 @@ def test_the_launcher_finds_everything_itself(
 
 # An ID that is never found, and the command with more time for a driver to clean up than a user would grant.
 ENDLESS = """
-import time
 from pathlib import Path
+from threading import Event
 def wait(record):
     Path(__file__).with_name("at work").touch()
-    while True:
-        time.sleep(1)
+    Event().wait()
 """
 PATIENT = """
 import sys

@@ -81,6 +81,12 @@ def interrupt(consumer: DedupConsumer) -> None:
     consumer._interruption.note()
 
 
+def let_time_pass(consumer: DedupConsumer) -> None:
+    """Have the next call for messages do what it does when it comes late: maintenance is due, the group must hear."""
+    consumer._interruption.request_maintenance()
+    consumer._loop._heard_at = float("-inf")
+
+
 @contextmanager
 def busy_client(consumer: DedupConsumer, *, in_callback: bool = False) -> Iterator[None]:
     """Keep another thread inside the client during the block; ``in_callback``: in a rebalance callback."""

@@ -66,7 +66,7 @@ from pathlib import Path
 from dedup_sdk.testing._cache import filled_once
 def fill(folder):
     print("filled", flush=True)
-    time.sleep(0.3)
+    time.sleep(0.3)  # the other process comes while this one is at it: there is no event for a wait on a lock
     (folder / "a.jar").write_text("content")
 filled_once(Path(sys.argv[1]), fill)
 """
