@@ -12,6 +12,7 @@ from rich.table import Table
 
 from dedup_sdk._cli.console import print_table, printable, tell, utc_time
 from dedup_sdk._cli.options import Json, Quiet
+from dedup_sdk._cli.plain_help import Command, Group
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import (
@@ -356,7 +357,7 @@ def prune(
         tell("nothing to remove")
 
 
-snapshots_app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+snapshots_app = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @snapshots_app.callback()
@@ -373,8 +374,8 @@ def about() -> None:
     """
 
 
-snapshots_app.command("list")(list_snapshots)
-snapshots_app.command()(verify)
-snapshots_app.command()(diff)
-snapshots_app.command()(copy)
-snapshots_app.command()(prune)
+snapshots_app.command("list", cls=Command)(list_snapshots)
+snapshots_app.command(cls=Command)(verify)
+snapshots_app.command(cls=Command)(diff)
+snapshots_app.command(cls=Command)(copy)
+snapshots_app.command(cls=Command)(prune)
