@@ -74,12 +74,7 @@ def about(*, version: Version = False) -> None:
 
 
 app.command(cls=Command)(demo)
-app.command(
-    # The job's own parser reads the options, so that they are the same under spark-submit.
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-    cls=BackfillCommand,
-)(backfill)
+app.command(cls=BackfillCommand, context_settings={"help_option_names": ["-h", "--help"]})(backfill)
 app.command(cls=Command)(report)
 app.command(cls=Command)(restore)
 app.command(cls=Command)(snapshot)

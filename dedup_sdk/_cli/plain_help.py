@@ -23,10 +23,8 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help: typer's own on a terminal, `plain_help` on anything else."""
-        if sys.stdout.isatty():
+        if not printed_plainly(self, ctx):
             super().format_help(ctx, formatter)
-        else:
-            typer.echo(plain_help(self, ctx), nl=False)
 
 
 class Group(TyperGroup):
@@ -34,10 +32,16 @@ class Group(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help: typer's own on a terminal, `plain_help` on anything else."""
-        if sys.stdout.isatty():
+        if not printed_plainly(self, ctx):
             super().format_help(ctx, formatter)
-        else:
-            typer.echo(plain_help(self, ctx), nl=False)
+
+
+def printed_plainly(command: Any, ctx: Any) -> bool:
+    """Print `plain_help` unless stdout is a terminal; return whether it was printed."""
+    if sys.stdout.isatty():
+        return False
+    typer.echo(plain_help(command, ctx), nl=False)
+    return True
 
 
 def plain_help(command: Any, ctx: Any) -> str:
