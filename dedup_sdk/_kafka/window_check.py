@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import Assigned
+from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import Client, PendingRequest
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, refuse_unwritable
@@ -134,7 +135,9 @@ class WindowQuestion:
             admin = AdminClient(self._config)
         try:
             resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
-            entries = admin.describe_configs([resource], request_timeout=ASK_S)[resource].result()
+            asked = admin.describe_configs([resource], request_timeout=ASK_S)[resource]
+            require_broker(self._config, RecoveryError)
+            entries = asked.result()
         except KafkaException as error:
             raise RecoveryError(
                 f"the settings of topic {self._topic!r} cannot be read: {text_of(error)}; check --topic and --bootstrap"
