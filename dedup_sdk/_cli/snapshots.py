@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk._cli.console import print_table, printable, tell, utc_time
+from dedup_sdk._cli.console import print_table, printable, tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._cli.plain_help import Command, Group
+from dedup_sdk._kafka.error_text import time_text, utc_time
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import (
@@ -157,7 +158,7 @@ def age(span_ms: int) -> str:
 def made_at(created_ms: int) -> str:
     """Return when something was made, as ISO 8601, to the second."""
     made = utc_time(created_ms)
-    return f"{created_ms} ms" if made is None else made.isoformat(timespec="seconds")
+    return time_text(created_ms) if made is None else made.isoformat(timespec="seconds")
 
 
 def verify(*, place: SnapshotPlace, json_output: Json = False, quiet: Quiet = False) -> None:

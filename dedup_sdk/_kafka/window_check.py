@@ -16,7 +16,6 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import Assigned
-from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import Client, PendingRequest
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, refuse_unwritable
@@ -131,6 +130,9 @@ class WindowQuestion:
 
     def topic_settings(self) -> dict[str, str]:
         """Return the topic's configuration."""
+        # Here, because a consumer, which loads this module, does not need it.
+        from dedup_sdk._kafka.broker_check import require_broker
+
         with settings_refused(self._config):
             admin = AdminClient(self._config)
         try:
