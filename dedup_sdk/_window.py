@@ -238,9 +238,9 @@ def window_of(name: str, given: object) -> Window:
 
 def _timedelta_text(negative: timedelta) -> str:
     """Return a negative length as it is written: Python's own text of -1 h has -1 d and 82,800 s."""
-    units = dict.fromkeys(_SUFFIXES.values(), 0)
-    amounts = _split(-negative // timedelta(milliseconds=1), [_MS[name] for name in units])
-    parts = [f"{name}=-{amount}" for name, amount in zip(units, amounts, strict=True) if amount]
+    names = _SUFFIXES.values()
+    amounts = _split(-negative // timedelta(milliseconds=1), [_MS[name] for name in names])
+    parts = [f"{name}=-{amount}" for name, amount in zip(names, amounts, strict=True) if amount]
     return f"timedelta({', '.join(parts)})" if parts else shown(negative)
 
 
