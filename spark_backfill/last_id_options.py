@@ -34,8 +34,8 @@ def add_last_id_options(add: Callable[..., Any]) -> None:
     add(
         "--source-id",
         metavar="SPEC",
-        help="With --order: the ID of the source inside a partition, e.g. header:producer (default: the "
-        "partition is one source).",
+        help="With --order: the ID of the source inside a partition, e.g. header:producer [default: the "
+        "partition is one source].",
     )
     add(
         "--reorder-depth",
