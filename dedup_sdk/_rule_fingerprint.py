@@ -17,7 +17,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final, Protocol
 
-from dedup_sdk._window import Window
+from dedup_sdk._window import Window, one_unit_text
 
 _RULE_DIGITS: Final = 16
 NAMELESS: Final = ("", "unnamed")
@@ -40,7 +40,7 @@ class RuleKeys(Protocol):
 def rule_digits(keys: RuleKeys, window: Window, *, digest: str, isolation: str) -> str:
     """Return the digits of a rule."""
     kind = "count" if window.count is not None else "time"
-    judged = str(window) if keys.length_matters else kind
+    judged = one_unit_text(window) if keys.length_matters else kind
     parts = [str(keys), digest, isolation.lower(), kind, judged]
     digest_of = sha256()
     for part in map(str.encode, parts):

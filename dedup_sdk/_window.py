@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -126,8 +126,8 @@ class Window:
 
     @cached_property
     def text(self) -> str:
-        """The text that `parse` reads."""
-        return _text_of(self.time_ms, self.count)
+        """The text that `parse` reads, a time in its largest units, e.g. ``1h30m``."""
+        return _text_of(self, _units_text)
 
     @classmethod
     def parse(cls, text: str) -> Window:
@@ -174,16 +174,38 @@ class Window:
         )
 
 
-def _text_of(time_ms: int | None, count: int | None) -> str:
-    if count == 0:
+def one_unit_text(window: Window) -> str:
+    """Return a text that `Window.parse` reads, a time in one unit, e.g. ``90m``.
+
+    Rules have it in their fingerprints, so that it must stay the same.
+    """
+    return _text_of(window, _one_unit_text)
+
+
+def _text_of(window: Window, text_of_time: Callable[[int], str]) -> str:
+    if window.is_off:
         return "off"
-    parts = []
-    if time_ms is not None:
-        unit = next(unit for unit, name in _SUFFIXES.items() if time_ms % _MS[name] == 0)
-        parts.append(f"{time_ms // _MS[_SUFFIXES[unit]]}{unit}")
-    if count is not None:
-        parts.append(f"{count}n")
-    return "+".join(parts)
+    parts = [] if window.time_ms is None else [text_of_time(window.time_ms)]
+    return "+".join(parts if window.count is None else [*parts, f"{window.count}n"])
+
+
+def _units_text(length_ms: int) -> str:
+    parts = _split(length_ms, [_MS[name] for name in _SUFFIXES.values()])
+    return "".join(f"{amount}{suffix}" for suffix, amount in zip(_SUFFIXES, parts, strict=True) if amount)
+
+
+def _one_unit_text(length_ms: int) -> str:
+    suffix, unit_ms = next(
+        (suffix, _MS[name]) for suffix, name in _SUFFIXES.items() if length_ms % _MS[name] == 0
+    )
+    return f"{length_ms // unit_ms}{suffix}"
+
+
+def _split(length_ms: int, units_ms: Iterable[int]) -> Iterator[int]:
+    """Yield how many of each unit a length has, the longest unit first."""
+    for unit_ms in units_ms:
+        amount, length_ms = divmod(length_ms, unit_ms)
+        yield amount
 
 
 def _milliseconds(text: str) -> int | None:
@@ -202,12 +224,24 @@ def window_of(name: str, given: object) -> Window:
     if isinstance(given, str):
         return Window.parse(given)
     if isinstance(given, timedelta):
+        if given < timedelta():
+            written = _timedelta_text(given)
+            message = f"{name}={written}: a window is a positive length of time; give e.g. timedelta(days=7)"
+            raise ConfigurationError(message)
         return Window(milliseconds=given // timedelta(milliseconds=1))
     if isinstance(given, Window):
         return given
     advice = "Windows(default='7d', topics={...})" if isinstance(given, Mapping) else "Window(days=7)"
     message = f"{name}={shown(given)} is not a window; give e.g. {advice}"
     raise ConfigurationError(message)
+
+
+def _timedelta_text(negative: timedelta) -> str:
+    """Return a negative length as it is written: Python's own text of -1 h has -1 d and 82,800 s."""
+    names = _SUFFIXES.values()
+    amounts = _split(-negative // timedelta(milliseconds=1), [_MS[name] for name in names])
+    parts = [f"{name}=-{amount}" for name, amount in zip(names, amounts, strict=True) if amount]
+    return f"timedelta({', '.join(parts)})" if parts else shown(negative)
 
 
 ByTopic = Mapping[str, Window] | Callable[[str], Window | None]

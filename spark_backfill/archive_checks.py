@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._store.paths import MAX_PARTITIONS
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError, known_cause, one_line
@@ -37,7 +38,7 @@ def checked_part(found: Mapping[str, Any], *, units_are_said: bool) -> Archived:
         )
     if units_are_said and newest_ms > 0 and not _YEAR_1973_MS < newest_ms < _YEAR_2096_MS:
         raise BackfillError(
-            f"the archive's newest timestamp in partition {partition} would be {newest_ms} ms since 1970: "
+            f"the archive's newest timestamp in partition {partition} would be {time_text(newest_ms)}: "
             "is its unit in --columns timestamp=COLUMN:UNIT right?"
         )
     return Archived(**{name: found[name] for name in Archived._fields})

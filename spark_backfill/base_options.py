@@ -45,20 +45,20 @@ def add_base_options(add: Callable[..., Any]) -> None:
     add(
         "--base",
         metavar="SNAPSHOT",
-        help="folder or URL of an earlier snapshot of this history: only what came after it is read; "
-        "--topic, --id and --window are taken from it where they are not given",
+        help="Folder or URL of an earlier snapshot of this history: only what came after it is read; "
+        "--topic, --id and --window are taken from it where they are not given.",
     )
     add(
         "--compact",
         action="store_true",
-        help="with --base: add nothing; write it again as few sorted files, without what its window does not "
-        "reach any more",
+        help="With --base: add nothing; write it again as few sorted files, without what its window does not "
+        "reach any more.",
     )
     add(
         "--expire-before",
         metavar="TIME",
-        help="leave out IDs last seen before that: 2024-05-01, 2024-05-01T12:00:00+02:00 (UTC unless it "
-        "says), or an age, e.g. 30d",
+        help="Leave out IDs last seen before that: 2024-05-01, 2024-05-01T12:00:00+02:00 (UTC unless it "
+        "says), or an age, e.g. 30d.",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
+from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._window import Window
 from spark_backfill.archived import (
@@ -310,7 +311,7 @@ def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Map
         for timestamp_ms in log.first_timestamps_ms(number, shared, known.end):
             if timestamp_ms >= 0 and abs(timestamp_ms - known.end_ms) >= _SECOND_MS:
                 raise BackfillError(
-                    f"partition {number}: offset {shared} is of {known.end_ms} ms in the archive and of "
-                    f"{timestamp_ms} ms in the topic: the archive is of another log, or --columns "
+                    f"partition {number}: offset {shared} is of {time_text(known.end_ms)} in the archive and of "
+                    f"{time_text(timestamp_ms)} in the topic: the archive is of another log, or --columns "
                     "timestamp=COLUMN is not the record's own time"
                 )

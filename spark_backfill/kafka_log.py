@@ -22,6 +22,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import topic_id_of
 from dedup_sdk._kafka.commit_text import unsealed
 from dedup_sdk.errors import ConfigurationError
@@ -66,6 +67,7 @@ class KafkaLog:
         silent = logging.getLogger("spark_backfill.kafka")
         silent.disabled = True
         common: dict[str, Any] = {"bootstrap.servers": bootstrap, **settings}
+        self._settings = common
         own = {
             "group.id": "dedup-backfill",
             "isolation.level": "read_committed",
@@ -93,12 +95,11 @@ class KafkaLog:
 
     def partitions(self) -> list[int]:
         """Return the topic's partitions, ascending."""
+        require_broker(self._settings, BackfillError, within_s=_TIMEOUT_S)
         try:
             metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
         except KafkaException as error:
-            raise BackfillError(
-                f"no Kafka answers at {self._bootstrap} within {_TIMEOUT_S:g} s ({_said(error)}): check --bootstrap"
-            ) from None
+            raise self._trouble("listing the topics", error) from None
         found = metadata.topics.get(self.topic)
         if found is None or not found.partitions:
             raise BackfillError(f"topic {self.topic!r} does not exist at {self._bootstrap}: check --topic")

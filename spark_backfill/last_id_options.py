@@ -27,32 +27,32 @@ def add_last_id_options(add: Callable[..., Any]) -> None:
     add(
         "--order",
         metavar="NAME",
-        help="for LastId: how two IDs compare, e.g. integer, ulid, snowflake(epoch_ms=1420070400000), or "
+        help="For LastId: how two IDs compare, e.g. integer, ulid, snowflake(epoch_ms=1420070400000), or "
         f"py:MODULE:NAME; --window is then how long a silent source is remembered ({IDLE_DAYS}d where "
-        "it is not given)",
+        "it is not given).",
     )
     add(
         "--source-id",
         metavar="SPEC",
-        help="with --order: the ID of the source inside a partition, e.g. header:producer (default: the "
-        "partition is one source)",
+        help="With --order: the ID of the source inside a partition, e.g. header:producer [default: the "
+        "partition is one source].",
     )
     add(
         "--reorder-depth",
         type=int,
         metavar="N",
-        help=f"with --order: how much below its last ID a source remembers (default: {REORDER_DEPTH})",
+        help=f"With --order: how much below its last ID a source remembers [default: {REORDER_DEPTH}].",
     )
     add(
         "--otherwise",
         metavar="SPEC",
-        help="with --order: the ID that LastId(otherwise=Lookup(...)) looks up in doubt, e.g. "
-        "header:order-id; every record leaves a mark for it",
+        help="With --order: the ID that LastId(otherwise=Lookup(...)) looks up in doubt, e.g. "
+        "header:order-id; every record leaves a mark for it.",
     )
     add(
         "--otherwise-window",
         metavar="WINDOW",
-        help="with --otherwise: how long that ID is remembered, a length of time, e.g. 7d",
+        help="With --otherwise: how long that ID is remembered, a length of time, e.g. 7d.",
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, client_settings
 from dedup_sdk._kafka.error_text import masked_settings, masked_urls
@@ -40,6 +40,10 @@ from spark_backfill.unit_spec import UnitSpec
 
 USAGE_STATUS = 2
 """Exit status of wrong usage."""
+OPTIONS = "Options"
+"""The title of the group of options that most runs have."""
+Add = Callable[..., Any]
+"""Adds one option: takes the arguments of `argparse.ArgumentParser.add_argument`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +140,9 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.refuse(str(error))
     last_id, units = _ordered(parser, given)
     base = _base(parser, given)
-    wanted = ("topic", "id", "window", *(() if given.shared is not None else ("output",)))
-    missing = [f"--{name}" for name in wanted if getattr(given, name) is None]
+    missing = [f"--{name}" for name in ("topic", "id", "window") if getattr(given, name) is None]
+    if given.output is None and given.shared is None:
+        missing.append(f"{'and ' if missing else ''}--output or --shared")
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     if given.producer_header is not None and given.report is None:
@@ -298,81 +303,75 @@ def _url(given: argparse.Namespace) -> str:
     return output
 
 
-def _add_history_options(add: Callable[..., argparse.Action]) -> None:
+def _add_history_options(add: Add) -> None:
     """Add the options that say whose history is folded."""
     add(
         "--group",
         metavar="GROUP",
         action="append",
-        help="whose history: up to what this group has committed, from where its own history begins; this or "
-        "--whole-topic [default: the client config's group.id]",
+        help="Whose history: up to what this group has committed, from where its own history begins; this or "
+        "--whole-topic [default: the client config's group.id].",
     )
     add(
         "--whole-topic",
         action="store_true",
-        help="instead of --group: all of the topic, up to its end; you vouch that whoever installs it has "
-        "processed that",
+        help="Instead of --group: all of the topic, up to its end; you vouch that whoever installs it has "
+        "processed that.",
     )
     add(
         "--assume-processed",
         action="store_true",
-        help="with --group: you vouch that the group processed everything before its committed offsets",
+        help="With --group: you vouch that the group processed everything before its committed offsets.",
     )
 
 
-def job_parser(parents: Sequence[argparse.ArgumentParser] = ()) -> _Parser:
-    """Return the parser of the job's options, and of those of ``parents``."""
-    parser = _Parser(
-        prog="dedup backfill",
-        parents=parents,
-        description="Rebuild a key store from a topic's history, as a snapshot that DedupConsumer installs.",
-        epilog="Example: --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --group billing "
-        "--output snapshot",
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add(
-        "--bootstrap",
-        metavar="HOST:PORT",
-        help="bootstrap servers of the cluster (default: bootstrap.servers of --client-config)",
-    )
-    add("--topic", help="the topic to read")
-    add("--id", metavar="SPEC", help="the ID spec, e.g. header:dedup-id, key, json:/order/id")
-    add(
-        "--window",
-        help="how long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n",
-    )
-    add_last_id_options(add)
-    add_unit_options(add)
-    add(
-        "--output",
-        metavar="DIR|URL",
-        help="folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
-        "s3://bucket/snapshot (extra [remote])",
-    )
-    add(
-        "--scratch",
-        metavar="DIR",
-        help="with a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared "
-        "(default: the temporary folder); on a cluster a folder that driver and workers share",
-    )
-    _add_history_options(add)
-    add_source_options(add)
-    add_base_options(add)
-    add_reshard_options(add)
-    add_shared_options(add)
+def _add_report_options(add: Add) -> None:
+    """Add the options of the page about duplicates."""
     add(
         "--report",
         metavar="DIR",
-        help="write a page about duplicates to this folder: how late they come, and which window hides them "
-        "(extra [report])",
+        help="Write a page about duplicates to this folder: how late they come, and which window hides them "
+        "(extra [report]).",
     )
     add(
         "--producer-header",
         metavar="NAME",
-        help="with --report: the header that names a record's producer, to tell who sends duplicates",
+        help="With --report: the header that names a record's producer, to tell who sends duplicates.",
     )
-    add("--overwrite", action="store_true", help="replace the snapshot that is in DIR")
+
+
+def add_job_options(group: Callable[[str], Add]) -> None:
+    """Tell of every option of the job, in groups.
+
+    ``group`` is called once for the title of each group, and returns what takes its options: ``add_argument`` of an
+    `argparse.ArgumentParser`, or a function with the same arguments.
+    """
+    add = group(OPTIONS)
+    add(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="Bootstrap servers of the cluster [default: bootstrap.servers of --client-config].",
+    )
+    add("--topic", help="The topic to read.")
+    add("--id", metavar="SPEC", help="The ID spec, e.g. header:dedup-id, key, json:/order/id.")
+    add(
+        "--window",
+        help="How long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n.",
+    )
+    add(
+        "--output",
+        metavar="DIR|URL",
+        help="Folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
+        "s3://bucket/snapshot (extra [remote]); this, --shared, or both.",
+    )
+    add(
+        "--scratch",
+        metavar="DIR",
+        help="With a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared "
+        "[default: the temporary folder]; on a cluster a folder that driver and workers share.",
+    )
+    _add_history_options(add)
+    add("--overwrite", action="store_true", help="Replace the snapshot that is in DIR.")
     add(
         "--client-config",
         action="append",
@@ -385,7 +384,31 @@ def job_parser(parents: Sequence[argparse.ArgumentParser] = ()) -> _Parser:
         action="append",
         default=[],
         metavar="FILE|KEY=VALUE",
-        help="with --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a "
-        "setting of --client-config",
+        help="With --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a "
+        "setting of --client-config.",
+    )
+    add_source_options(group("Where history is read"))
+    add_base_options(group("An earlier snapshot, and what is forgotten"))
+    add_last_id_options(group("LastId"))
+    add_unit_options(group("Units"))
+    add_reshard_options(group("A topic with more partitions than before"))
+    add_shared_options(group("A memory that consumers share"))
+    _add_report_options(group("The page about duplicates"))
+
+
+def job_parser() -> _Parser:
+    """Return the parser of the job's options."""
+    parser = _Parser(
+        prog="dedup backfill",
+        description="Rebuild a key store from a topic's history, as a snapshot that DedupConsumer installs.",
+        epilog="Example: --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --group billing "
+        "--output snapshot. Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and "
+        "SIGHUP.",
+        allow_abbrev=False,
+    )
+    add_job_options(
+        lambda title: (
+            parser.add_argument if title == OPTIONS else parser.add_argument_group(title).add_argument
+        )
     )
     return parser

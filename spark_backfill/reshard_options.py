@@ -22,14 +22,14 @@ def add_reshard_options(add: Callable[..., Any]) -> None:
         "--partitions",
         type=int,
         metavar="N",
-        help="re-shard: the topic has N partitions now, so that IDs are also remembered in the partition "
-        "where their record's key goes now; with --partitioner and --group",
+        help="Re-shard: the topic has N partitions now, so that IDs are also remembered in the partition "
+        "where their record's key goes now; with --partitioner and --group.",
     )
     add(
         "--partitioner",
         choices=PARTITIONERS,
-        help="with --partitions: how the topic's producers place keys; murmur2 is Java's default, "
-        "consistent_random librdkafka's",
+        help="With --partitions: how the topic's producers place keys; murmur2 is Java's default, "
+        "consistent_random librdkafka's.",
     )
 
 

@@ -65,25 +65,25 @@ def add_shared_options(add: Callable[..., Any]) -> None:
     add(
         "--shared",
         metavar="URL",
-        help="a memory that consumers share, to be rebuilt beside the snapshot, or without --output in its "
+        help="A memory that consumers share, to be rebuilt beside the snapshot, or without --output in its "
         "place: redis://HOST:PORT/DB (rediss://, unix://, of a cluster redis+cluster://, "
-        "rediss+cluster://), postgresql+psycopg://HOST:PORT/DATABASE",
+        "rediss+cluster://), postgresql+psycopg://HOST:PORT/DATABASE.",
     )
     add(
         "--shared-scope",
         choices=get_args(Scope),
-        help="with --shared: the consumers' Shared(scope=...) (default: topic)",
+        help="With --shared: the consumers' Shared(scope=...) [default: topic].",
     )
     add(
         "--shared-cluster",
         metavar="NAME",
-        help="with --shared: the consumers' Shared(cluster=...) (default: the cluster's ID)",
+        help="With --shared: the consumers' Shared(cluster=...) [default: the cluster's ID].",
     )
-    add("--shared-prefix", metavar="TEXT", help="with --shared: the consumers' Shared(prefix=...)")
+    add("--shared-prefix", metavar="TEXT", help="With --shared: the consumers' Shared(prefix=...).")
     add(
         "--shared-origin",
         metavar="TOPIC",
-        help="with --shared: the topic whose scope this one shares, as in Shared(origins=...)",
+        help="With --shared: the topic whose scope this one shares, as in Shared(origins=...).",
     )
     add_server_options(add)
 

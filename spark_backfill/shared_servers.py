@@ -160,16 +160,18 @@ class SqlServer:
 
 def add_server_options(add: Callable[..., Any]) -> None:
     """Tell a parser of the options; ``add`` is its ``add_argument``."""
-    add("--shared-keys", metavar="TEXT", help="with --shared: RedisStore(prefix=...), if it is given there")
+    add("--shared-keys", metavar="TEXT", help="With --shared: RedisStore(prefix=...), if it is given there.")
     add(
         "--shared-buckets",
         type=int,
         metavar="N",
-        help="with --shared: RedisStore(buckets=...), if it is given there",
+        help="With --shared: RedisStore(buckets=...), if it is given there.",
     )
-    add("--shared-table", metavar="NAME", help="with --shared: SharedStore(table=...), if it is given there")
+    add("--shared-table", metavar="NAME", help="With --shared: SharedStore(table=...), if it is given there.")
     add(
-        "--shared-schema", metavar="NAME", help="with --shared: SharedStore(schema=...), if it is given there"
+        "--shared-schema",
+        metavar="NAME",
+        help="With --shared: SharedStore(schema=...), if it is given there.",
     )
 
 

@@ -77,13 +77,13 @@ def add_source_options(add: Callable[..., Any]) -> None:
         "--source",
         action="append",
         default=[],
-        help=f"where history is read: {' or '.join(KAFKA_SOURCES)} (the topic, by confluent-kafka in Spark's "
+        help=f"Where history is read: {' or '.join(KAFKA_SOURCES)} (the topic, by confluent-kafka in Spark's "
         f"workers: default, or by Spark's connector), a path or URL of an archive, or {TABLE}NAME of "
-        "Spark's catalog; repeatable: what the topic still has counts from there",
+        "Spark's catalog; repeatable: what the topic still has counts from there.",
     )
     add(
         "--format",
-        help="format of the archives: parquet (default), json (lines), text (a line is a value), delta, "
+        help="Format of the archives: parquet (default), json (lines), text (a line is a value), delta, "
         "iceberg, avro, ...",
     )
     add(
@@ -91,41 +91,43 @@ def add_source_options(add: Callable[..., Any]) -> None:
         action="append",
         default=[],
         metavar="NAME=COLUMN[:FORM],...",
-        help="where Kafka's topic, partition, offset, timestamp, key, value, headers stand in an archive; "
-        "e.g. offset=kafka_offset,timestamp=ts:ms,key=k:base64",
+        help="Where Kafka's topic, partition, offset, timestamp, key, value, headers stand in an archive; "
+        "e.g. offset=kafka_offset,timestamp=ts:ms,key=k:base64.",
     )
     add(
         "--read-option",
         action="append",
         default=[],
         metavar="K=V",
-        help="option of Spark's reader of the archives; repeatable",
+        help="Option of Spark's reader of the archives; repeatable.",
     )
     add(
         "--archive-isolation",
         choices=ISOLATIONS,
-        help="whether who wrote the archive read committed records only; has to be said",
+        help="Whether who wrote the archive read committed records only; has to be said.",
     )
     add(
         "--allow-gap",
         action="store_true",
-        help="go on where offsets inside the window are nowhere; coverage begins behind them, and the "
-        "manifest lists them",
+        help="Go on where offsets inside the window are nowhere; coverage begins behind them, and the "
+        "manifest lists them.",
     )
     add(
         "--packages",
         action="append",
         default=[],
         metavar="GROUP:ARTIFACT:VERSION,...",
-        help="what Spark needs to read the archives, beside the Kafka connector",
+        help="What Spark needs to read the archives, beside the Kafka connector.",
     )
     add(
         "--cluster-id",
         metavar="ID",
-        help="without --bootstrap: the cluster that the archive's offsets are of",
+        help="Without --bootstrap: the cluster that the archive's offsets are of.",
     )
     add(
-        "--topic-id", metavar="ID", help="without --bootstrap: the topic's ID there (kafka-topics --describe)"
+        "--topic-id",
+        metavar="ID",
+        help="Without --bootstrap: the topic's ID there (kafka-topics --describe).",
     )
 
 

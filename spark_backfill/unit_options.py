@@ -28,35 +28,35 @@ def add_unit_options(add: Callable[..., Any]) -> None:
     add(
         "--unit",
         metavar="SPEC",
-        help=f"for Lookup(unit=...): what names the unit of a record, e.g. {usual.id}; records of one stand "
-        "or fall together",
+        help=f"For Lookup(unit=...): what names the unit of a record, e.g. {usual.id}; records of one stand "
+        "or fall together.",
     )
     add(
         "--unit-size-header",
         metavar="NAME",
-        help=f"with --unit: the header that says how many records a unit has (default: {usual.size_header})",
+        help=f"With --unit: the header that says how many records a unit has [default: {usual.size_header}].",
     )
     add(
         "--unit-end-header",
         metavar="NAME",
-        help=f"with --unit: the header that marks a unit's last record (default: {usual.end_header})",
+        help=f"With --unit: the header that marks a unit's last record [default: {usual.end_header}].",
     )
     add(
         "--unit-mode",
         metavar="MODE",
-        help=f"with --unit: {' or '.join(get_args(UnitMode))} (default: {get_args(UnitMode)[0]})",
+        help=f"With --unit: {' or '.join(get_args(UnitMode))} [default: {get_args(UnitMode)[0]}].",
     )
     add(
         "--unit-repeats",
         metavar="WHAT",
-        help=f"with --unit: {' or '.join(get_args(Repeats))} a record whose ID an earlier one of its unit "
-        f"bears (default: {usual.repeats})",
+        help=f"With --unit: {' or '.join(get_args(Repeats))} a record whose ID an earlier one of its unit "
+        f"bears [default: {usual.repeats}].",
     )
     add(
         "--unit-records",
         type=int,
         metavar="N",
-        help=f"with --unit: a unit with more records fails (default: {UNIT_RECORDS})",
+        help=f"With --unit: a unit with more records fails [default: {UNIT_RECORDS}].",
     )
 
 

@@ -12,6 +12,7 @@ from dedup_sdk._cli.backfill import BackfillCommand, backfill, report
 from dedup_sdk._cli.bridge import bridge
 from dedup_sdk._cli.console import printable
 from dedup_sdk._cli.demo import demo
+from dedup_sdk._cli.plain_help import Command, Group
 from dedup_sdk._cli.redrive import redrive
 from dedup_sdk._cli.rewind import rewind
 from dedup_sdk._cli.snapshots import snapshots_app
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="dedup",
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -71,24 +73,19 @@ def about(*, version: Version = False) -> None:
     """
 
 
-app.command()(demo)
-app.command(
-    # The job's own parser reads the options, so that they are the same under spark-submit.
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-    cls=BackfillCommand,
-)(backfill)
-app.command()(report)
-app.command()(restore)
-app.command()(snapshot)
+app.command(cls=Command)(demo)
+app.command(cls=BackfillCommand, context_settings={"help_option_names": ["-h", "--help"]})(backfill)
+app.command(cls=Command)(report)
+app.command(cls=Command)(restore)
+app.command(cls=Command)(snapshot)
 app.add_typer(snapshots_app, name="snapshots")
-app.command()(redrive)
-app.command()(rewind)
-app.command()(window_check)
-app.command()(bridge)
-app.command()(dump)
-app.command()(lookup)
-app.command()(stats)
+app.command(cls=Command)(redrive)
+app.command(cls=Command)(rewind)
+app.command(cls=Command)(window_check)
+app.command(cls=Command)(bridge)
+app.command(cls=Command)(dump)
+app.command(cls=Command)(lookup)
+app.command(cls=Command)(stats)
 
 
 FAILED = 1

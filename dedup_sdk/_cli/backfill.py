@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from typer.core import TyperCommand
+from typer.main import get_command
 
 from dedup_sdk._cli.console import printable, tell
 from dedup_sdk._cli.options import Json, Quiet
+from dedup_sdk._cli.plain_help import printed_plainly
 from dedup_sdk._store.snapshot_source import is_url, redacted_url
 from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError
@@ -71,38 +75,86 @@ def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
 def own_options() -> argparse.ArgumentParser:
     """The options that only the command has: spark-submit runs the job without them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object, as the last line of stdout"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only errors on stderr")
+    _add_own_options(parser.add_argument)
     return parser
 
 
-class Offered(NamedTuple):
-    """An option that a shell may complete: the fields of click's ``CompletionItem``, which typer does not export."""
-
-    value: str
-    help: str | None
-    type: str = "plain"
+def _add_own_options(add: Callable[..., Any]) -> None:
+    add("--json", action="store_true", help="Print one JSON object, as the last line of stdout.")
+    add("-q", "--quiet", action="store_true", help="Print only errors on stderr.")
 
 
 class BackfillCommand(TyperCommand):
-    """The command, whose options the job's parser reads: a shell that completes them is told of each."""
+    """The command, whose arguments the job's own parser reads, as under spark-submit.
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Return the options that begin with ``incomplete``."""
-        from spark_backfill.options import job_parser
+    Its parameters are for its help, for docs/cli.md, and for a shell that completes them.
+    """
 
-        offered: list[Any] = super().shell_complete(ctx, incomplete)
-        if not incomplete.startswith("-"):
-            return offered
-        actions = job_parser([own_options()])._actions  # noqa: SLF001 (argparse has no other list of them)
-        return offered + [
-            Offered(name, each.help)
-            for each in actions
-            for name in each.option_strings
-            if name.startswith(incomplete)
-        ]
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the job's options, the command's own, and ``--help``."""
+        return [*_parameters(), *super().get_params(ctx)]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help as the other commands do."""
+        if not printed_plainly(self, ctx):
+            super().format_help(ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Leave the arguments as they are; with ``--help`` among them, print the help and exit."""
+        if ctx.resilient_parsing:
+            # A shell asks what it may complete.
+            rest: list[str] = super().parse_args(ctx, args)
+            return rest
+        if {"-h", "--help"} & set(args):
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        ctx.args = list(args)
+        return args
+
+
+@cache
+def _parameters() -> list[Any]:
+    """Return the options of the job's parser, and the command's own, as typer has them."""
+    from spark_backfill.options import OPTIONS, add_job_options
+
+    found: list[Parameter] = []
+
+    def group(title: str) -> Callable[..., Any]:
+        panel = None if title == OPTIONS else title
+        return lambda *names, **settings: found.append(_parameter(names, panel, settings))
+
+    def no_command() -> None:
+        """Stand for a function with these parameters."""
+
+    add_job_options(group)
+    _add_own_options(group(OPTIONS))
+    no_command.__dict__["__signature__"] = Signature(found)
+    app = typer.Typer(add_completion=False)
+    app.command()(no_command)
+    parameters: list[Any] = get_command(app).params
+    return parameters
+
+
+def _parameter(names: Sequence[str], panel: str | None, settings: Mapping[str, Any]) -> Parameter:
+    """Return the parameter for an option that is given as to `argparse.ArgumentParser.add_argument`."""
+    literal: Any = Literal
+    kind: Any = literal[tuple(settings["choices"])] if "choices" in settings else settings.get("type", str)
+    action, default = settings.get("action"), None
+    if action == "store_true":
+        kind, default = bool, False
+    elif action == "append":
+        kind = list[kind] | None
+    else:
+        kind |= None
+    option = typer.Option(
+        *names,
+        metavar=settings.get("metavar"),
+        help=settings["help"],
+        rich_help_panel=panel,
+        show_default=False,
+    )
+    name = names[-1].lstrip("-").replace("-", "_")
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
 
 
 def backfill(context: typer.Context) -> None:
@@ -114,27 +166,25 @@ def backfill(context: typer.Context) -> None:
             --id header:dedup-id --window 7d --output snapshot
         dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
             --id header:dedup-id --window 7d --shared redis://localhost:6379/0 --json
-        dedup backfill --help
+
+    Needed are `--topic`, `--id` and `--window` (or `--base`, whose snapshot says them), `--group` or `--whole-topic`,
+    and `--output` or `--shared`.
 
     Runs spark-submit of the installed PySpark. Use the snapshot with `Recovery(snapshot=...)` or
     `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and where the snapshot is.
     With `--json` the report is also one object on stdout (fields: `spark_backfill.report.Report`). Needs the extra
     `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.
 
-    Exit status 143 and 129 after SIGTERM and SIGHUP. Unless it is 0, no snapshot was written; with
-    `--shared` the shared store may have some of the IDs.
+    Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. Unless it is 0, no
+    snapshot was written; with `--shared` the shared store may have some of the IDs.
     """
     from spark_backfill import launch
     from spark_backfill.ending import EndedError, ending_in_order
-    from spark_backfill.options import job_parser
 
     try:
         own, arguments = own_options().parse_known_args(context.args)
     except argparse.ArgumentError as error:
         raise ConfigurationError(f"{error}; see dedup backfill --help") from None
-    if {"-h", "--help"} & set(arguments):
-        typer.echo(job_parser([own_options()]).format_help(), nl=False)
-        return
     try:
         with ending_in_order(), shown(Console(stderr=True), quiet=own.quiet) as watching:
             report = launch.backfill(arguments, say=watching.say, watch=watching.watch)

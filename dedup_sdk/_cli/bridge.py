@@ -139,7 +139,7 @@ def bridge(
     **Examples**
 
         dedup bridge --from old:9092 --to new:9092 --topics orders
-        dedup bridge --from-client-config old.properties --to-client-config new.properties --topics '^eu\..*'
+        dedup bridge --from old:9092 --to-client-config new.properties --topics '^eu\..*'
         dedup bridge --from kafka:9092 --to kafka:9092 --topics orders --rename orders.by-id --rekey-by-id --until-end
 
     Headers, key, value and timestamp are kept. A record without a dedup ID gets one made of its position in the source

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -37,14 +36,6 @@ def ready_streams() -> None:
             setattr(sys, name, os.fdopen(null, "w", encoding="utf-8", errors="backslashreplace"))
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def utc_time(timestamp_ms: int) -> datetime | None:
-    """Return a moment in UTC; None for one beyond the calendar, because producers may write any number."""
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1_000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def print_table(table: Table, *, on_stderr: bool = False) -> None:

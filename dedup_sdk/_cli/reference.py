@@ -16,11 +16,8 @@ _LONGEST_LINE_CHARACTERS = 120
 def reference_page() -> str:
     """Return the page as Markdown: every command with its examples, arguments and options."""
     page = _output("typer", "dedup_sdk._cli.app", "utils", "docs", "--name", "dedup", "--title", _HEADLINE)
-    # The options of `dedup backfill` are read by the job's own parser, which typer does not know.
-    options = _output("dedup_sdk._cli", "backfill", "--help")
     page = "\n".join(map(_wrapped, page.splitlines()))
-    head, heading, rest = page.partition("## `dedup report`")
-    return f"{head}**Options**:\n\n```text\n{options.strip()}\n```\n\n{heading}{rest}".rstrip() + "\n"
+    return page.rstrip() + "\n"
 
 
 def _wrapped(line: str) -> str:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk._cli.console import print_table, printable, tell, utc_time
+from dedup_sdk._cli.console import print_table, printable, tell
 from dedup_sdk._cli.options import Json, Quiet
+from dedup_sdk._cli.plain_help import Command, Group
+from dedup_sdk._kafka.error_text import time_text, utc_time
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import (
@@ -156,7 +158,7 @@ def age(span_ms: int) -> str:
 def made_at(created_ms: int) -> str:
     """Return when something was made, as ISO 8601, to the second."""
     made = utc_time(created_ms)
-    return f"{created_ms} ms" if made is None else made.isoformat(timespec="seconds")
+    return time_text(created_ms) if made is None else made.isoformat(timespec="seconds")
 
 
 def verify(*, place: SnapshotPlace, json_output: Json = False, quiet: Quiet = False) -> None:
@@ -356,7 +358,7 @@ def prune(
         tell("nothing to remove")
 
 
-snapshots_app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+snapshots_app = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @snapshots_app.callback()
@@ -373,8 +375,8 @@ def about() -> None:
     """
 
 
-snapshots_app.command("list")(list_snapshots)
-snapshots_app.command()(verify)
-snapshots_app.command()(diff)
-snapshots_app.command()(copy)
-snapshots_app.command()(prune)
+snapshots_app.command("list", cls=Command)(list_snapshots)
+snapshots_app.command(cls=Command)(verify)
+snapshots_app.command(cls=Command)(diff)
+snapshots_app.command(cls=Command)(copy)
+snapshots_app.command(cls=Command)(prune)

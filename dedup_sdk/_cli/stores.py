@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from dedup_sdk._cli.console import print_table, printable, utc_time
+from dedup_sdk._cli.console import print_table, printable
 from dedup_sdk._cli.options import Cluster, Group, Json, Quiet, Store, Topic, of_one_group, stored_partitions
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
+from dedup_sdk._kafka.error_text import time_text, utc_time
 from dedup_sdk._store.backup import restore_snapshot, snapshot_store
 from dedup_sdk._store.paths import PartitionFolder
 from dedup_sdk._store.read_only import read_partition
@@ -191,8 +192,7 @@ def _last_id_text(payload: bytes) -> str:
 def _sighting_time(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "without a timestamp"
-    time = utc_time(timestamp_ms)
-    return f"{timestamp_ms} ms" if time is None else time.isoformat(timespec="milliseconds")
+    return time_text(timestamp_ms)
 
 
 AnyTopic = Annotated[str | None, typer.Option("--topic", help="Only this topic.", show_default=False)]
@@ -315,7 +315,7 @@ def _record_time(timestamp_ms: int | None) -> str:
     if timestamp_ms is None or timestamp_ms < 0:
         return "-"
     time = utc_time(timestamp_ms)
-    return f"{timestamp_ms} ms" if time is None else f"{time:%Y-%m-%d %H:%M:%SZ}"
+    return time_text(timestamp_ms) if time is None else f"{time:%Y-%m-%d %H:%M:%SZ}"
 
 
 NewFolder = Annotated[

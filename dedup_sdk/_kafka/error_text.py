@@ -3,11 +3,14 @@
 When in doubt, text is masked: the value after a name with secret, password, token, key or credential in it;
 everything between ``://`` and the last ``@`` of the same word, and the query of such a URL; and the rest of the line
 after ``Authorization`` or ``Cookie``.
+
+The times in such texts are in UTC.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 MAX_ERROR_CHARS = 1_000
 """Maximum length of an error's text in a dead letter, in characters."""
@@ -15,6 +18,7 @@ _READ_CHARS = 250_000
 """Characters that are read. More than are shown, because blanks and masked credentials shorten the text."""
 _SEARCHED_CHARS = 4 * MAX_ERROR_CHARS
 _MASK = "***"
+_YEAR_MS = 31_556_952_000
 
 _CONTROLS = dict.fromkeys([*range(32), 127], " ")
 _SEPARATOR = r"""["'\\\]]*\s*(?:=>|->|:=|[=:]|\\u003[ad])\s*"""
@@ -96,3 +100,19 @@ def _without_query(rest: str, scheme: str) -> str:
     # In other schemes a question mark may be a wildcard in a file name.
     is_query = bool(parameters) and (_HTTP.search(scheme) or "=" in parameters.partition("/")[0])
     return f"{address}{mark}{_MASK}{query[len(parameters) :]}" if is_query else rest
+
+
+def utc_time(timestamp_ms: int) -> datetime | None:
+    """Return a moment in UTC; None for one beyond the calendar, because producers may write any number."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1_000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a moment for people, in UTC: ISO 8601 to the millisecond; of one beyond the calendar the year."""
+    time = utc_time(timestamp_ms)
+    if time is not None:
+        return time.isoformat(timespec="milliseconds")
+    return f"the year {1970 + timestamp_ms // _YEAR_MS}"

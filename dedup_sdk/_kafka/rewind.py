@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata, sealed, unsealed
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
@@ -174,9 +175,13 @@ class Rewind:
         return committed + (target.by or 0)
 
     def refuse_members(self) -> None:
-        """Raise `RecoveryError` if the group has members, which would overwrite the new offsets."""
+        """Raise `RecoveryError` if the group has members, which would overwrite the new offsets.
+
+        So it does if no broker answers.
+        """
         with settings_refused(self._config):
             admin = AdminClient(self._config)
+        require_broker(self._config, RecoveryError)
         try:
             described = admin.describe_consumer_groups([self._group], request_timeout=ASK_S)[
                 self._group

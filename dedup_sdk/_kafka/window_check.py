@@ -130,11 +130,16 @@ class WindowQuestion:
 
     def topic_settings(self) -> dict[str, str]:
         """Return the topic's configuration."""
+        # Here, because a consumer, which loads this module, does not need it.
+        from dedup_sdk._kafka.broker_check import require_broker
+
         with settings_refused(self._config):
             admin = AdminClient(self._config)
         try:
             resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
-            entries = admin.describe_configs([resource], request_timeout=ASK_S)[resource].result()
+            asked = admin.describe_configs([resource], request_timeout=ASK_S)[resource]
+            require_broker(self._config, RecoveryError)
+            entries = asked.result()
         except KafkaException as error:
             raise RecoveryError(
                 f"the settings of topic {self._topic!r} cannot be read: {text_of(error)}; check --topic and --bootstrap"

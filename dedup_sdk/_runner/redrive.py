@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
 from dedup_sdk._kafka.fields import as_record
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
@@ -109,6 +110,7 @@ class Redrive:
         ``execute`` false: a dry run, nothing is sent or committed. ``again``: start at the topic's beginning.
         ``limit``: maximum number of dead letters. ``report`` is called after each batch.
         """
+        require_broker(self._config, DeadLetterError)
         try:
             return self._run(execute=execute, again=again, limit=limit, report=report)
         except KafkaException as error:

@@ -13,6 +13,7 @@ from zlib import crc32
 from confluent_kafka import KafkaException
 
 from dedup_sdk._checks import choice, flag, seconds, whole
+from dedup_sdk._kafka.broker_check import is_silence, no_broker
 from dedup_sdk._kafka.client_errors import is_retriable, text_of
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._kafka.fields import offsets_of
@@ -232,9 +233,16 @@ class Bridge:
                 return ask()
             except KafkaException as error:
                 if not is_retriable(error) or time.monotonic() > until:
-                    raise BridgeError(
-                        f"the {end} does not answer: {text_of(error)}; check its bootstrap servers and settings"
-                    ) from None
+                    if not is_silence(error):
+                        raise BridgeError(
+                            f"the {end} does not answer: {text_of(error)}; check its bootstrap servers and settings"
+                        ) from None
+                    servers = self._source_config if end == "source" else self._target_settings.client
+                    said = no_broker(
+                        servers.get("bootstrap.servers", ""), START_S, text_of(error),
+                        check=f"the bootstrap servers and settings of the {end}",
+                    )  # fmt: skip
+                    raise BridgeError(said) from None
                 if self._ending.wait(_ASK_AGAIN_S):
                     raise _StoppedError from None
 

@@ -11,6 +11,7 @@ from dedup_sdk._cli.app import app
 from dedup_sdk._cli.backfill import summary
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
+from spark_backfill.options import job_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,12 +44,40 @@ def test_wrong_options_are_status_2_and_one_line(dedup: Dedup, changed: dict[str
     assert named in line
 
 
-def test_the_help_is_that_of_the_job(dedup: Dedup) -> None:
-    """``dedup backfill --help`` lists the job's options on stdout."""
+def test_the_help_has_every_option_of_the_job(dedup: Dedup) -> None:
+    """``dedup backfill --help`` has the examples, the exit statuses, and each option that the job's parser takes."""
     done = dedup("backfill", "--help")
     assert done.status == 0
-    assert done.stdout.startswith("usage: dedup backfill")
-    assert "--assume-processed" in done.stdout
+    assert "    dedup backfill --bootstrap" in done.stdout
+    assert "143" in done.stdout
+    assert "129" in done.stdout
+    shown = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", done.stdout, re.MULTILINE))
+    of_job = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", job_parser().format_help(), re.MULTILINE))
+    assert shown == of_job | {"--json", "--quiet"}
+
+
+@pytest.mark.parametrize("arguments", [["-h"], ["--no-such-option", "--help"], ["--topic", "--help"]])
+def test_the_help_is_shown_whatever_else_is_given(dedup: Dedup, arguments: list[str]) -> None:
+    """A line that is not finished yet is no error where the help is asked for."""
+    assert dedup("backfill", *arguments) == dedup("backfill", "--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        ([], "--topic, --id, --window, and --output or --shared"),
+        (["--topic", "t", "--id", "key", "--window", "7d"], "--output or --shared"),
+        (["--output", "o", "--id", "key"], "--topic, --window"),
+        (["--shared", "redis://h:1/0", "--id", "key", "--window", "7d"], "--topic"),
+    ],
+)
+def test_what_is_missing_is_said(dedup: Dedup, arguments: list[str], missing: str) -> None:
+    """All of it in one line; a shared memory takes the place of a snapshot."""
+    done = dedup("backfill", *arguments)
+    assert (done.status, done.stdout) == (2, "")
+    assert (
+        done.stderr == f"dedup: the following arguments are required: {missing}; see dedup backfill --help\n"
+    )
 
 
 REPORT = {
@@ -142,4 +171,5 @@ def test_options_are_completed(dedup: Dedup) -> None:
     offered = {each.value for each in command.shell_complete(context, "--")}
     assert {"--topic", "--client-config", "--json", "--quiet", "--help"} <= offered
     assert [each.value for each in command.shell_complete(context, "--shared-sco")] == ["--shared-scope"]
+    assert all(each.help for each in command.shell_complete(context, "--"))
     assert offered <= set(re.findall(r"--[a-z-]+", dedup("backfill", "--help").stdout))

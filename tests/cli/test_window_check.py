@@ -1,4 +1,4 @@
-"""The arguments that ``dedup window-check`` refuses before it asks a broker, and its line where there is none."""
+"""The arguments that ``dedup window-check`` refuses, and the line of all commands where no broker is there."""
 
 from __future__ import annotations
 
@@ -51,10 +51,23 @@ def test_a_producer_without_an_end_is_told(dedup: Dedup, tmp_path: Path, content
     assert said in line
 
 
-def test_a_broker_that_is_away_is_one_line(dedup: Dedup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the question."""
-    monkeypatch.setattr("dedup_sdk._kafka.window_check.ASK_S", 0.5)
-    done = dedup("window-check", *NOBODY, "--window", "7d")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["window-check", *NOBODY, "--window", "7d"],
+        ["rewind", *NOBODY, "--group", "billing", "--to-earliest"],
+        ["redrive", *NOBODY[:2], "--from", "billing.dead-letters"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_broker_that_is_away_is_one_line(
+    dedup: Dedup, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """With the address, the cause, and the option to check; what was asked for is not blamed."""
+    monkeypatch.setattr("dedup_sdk._kafka.broker_check.DOWN_S", 1.2)
+    done = dedup(*arguments)
     assert (done.status, done.stdout) == (1, "")
-    [line] = done.stderr.splitlines()
-    assert "the settings of topic 'orders' cannot be read" in line
+    assert done.stderr == (
+        "dedup: no broker answers at 127.0.0.1:9 within 1 s "
+        "(Connect to ipv4#127.0.0.1:9 failed: Connection refused); check --bootstrap\n"
+    )

@@ -303,7 +303,7 @@ def test_columns_that_cannot_be_kafkas_are_named(
         (
             {"offset": [0], "partition": [0], "ts": [1_700_000_000]},
             "ts:ms",
-            "1700000000 ms since 1970: is its unit",
+            "would be 1970-01-20T16:13:20.000+00:00: is its unit",
         ),
     ],
 )

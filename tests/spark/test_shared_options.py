@@ -117,7 +117,10 @@ def test_its_options_need_a_memory() -> None:
         ]
     with pytest.raises(SystemExit):
         parse_options([*SHARED[:6], "--window", "7d", "--group", "g"], said.append)
-    assert said[-1] == "error: the following arguments are required: --output; see dedup backfill --help"
+    assert (
+        said[-1]
+        == "error: the following arguments are required: --output or --shared; see dedup backfill --help"
+    )
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,25 @@ consumer = made()
 """
 """What examples use without making it, as a module."""
 
+AIRFLOW = {
+    "airflow/__init__.py": "",
+    "airflow/sdk.py": """\
+from typing import Any, Self
+
+class DAG:
+    def __init__(self, dag_id: str, **settings: Any) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+""",
+    "airflow/providers/apache/spark/operators/spark_submit.py": """\
+from typing import Any
+
+class SparkSubmitOperator:
+    def __init__(self, *, task_id: str, application: str, **settings: Any) -> None: ...
+""",
+}
+"""The names of Airflow, which is not installed, that the page's DAG uses."""
+
 SUBJECTS = {"again", "consumer", "engine", "message", "producer", "record"}
 """The variables whose attributes are misspelt: what a loop handles, and what it takes it from."""
 
@@ -67,7 +86,7 @@ def programs() -> dict[str, str]:
     A block that begins with ``# folder/file.py`` is that file. Another one is a module that imports what it uses and
     does not make: from the blocks above it, else from `NAMES`.
     """
-    files = {"names.py": NAMES, "shop/__init__.py": "", "shop/billing.py": NAMES}
+    files = {"names.py": NAMES, "shop/__init__.py": "", "shop/billing.py": NAMES, **AIRFLOW}
     for page in PAGES:
         files |= _blocks(page)
     for path in sorted((ROOT / "examples").glob("*.py")):

@@ -87,9 +87,9 @@ LAYERS = {
     "runner": Layer(
         ("dedup_sdk/_runner",),
         ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids._redrive", "dedup_sdk._fork_safety",
-         "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields",
-         "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks", "dedup_sdk._observe",
-         "dedup_sdk._runner", "confluent_kafka", "stamina"),
+         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.error_text",
+         "dedup_sdk._kafka.fields", "dedup_sdk._kafka.settings", "dedup_sdk._kafka.worker_session", "dedup_sdk._marks",
+         "dedup_sdk._observe", "dedup_sdk._runner", "confluent_kafka", "stamina"),
     ),
     "producer": Layer(("dedup_sdk/producer",), ("dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk._fork_safety",
                                                 "dedup_sdk._lazy_names", "dedup_sdk.producer", "dedup_sdk._window",
@@ -98,7 +98,7 @@ LAYERS = {
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
          "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields",
-         "dedup_sdk._kafka.commit_text",
+         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.commit_text",
          "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings",
          "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter",
          "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
@@ -125,7 +125,8 @@ LAYERS = {
     "backfill": Layer(
         ("spark_backfill",),
         # The marks of units are replayed as by a consumer.
-        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.error_text",
+        (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.broker_check",
+         "dedup_sdk._kafka.error_text",
          "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client",
          "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk.shared", "dedup_sdk._store",
          "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._strategy import LastId, Lookup
-from dedup_sdk._window import Window, Windows, length_text
+from dedup_sdk._window import Window, Windows, length_text, one_unit_text
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import key
 from dedup_sdk.orders import integer
@@ -171,6 +173,64 @@ def test_a_length_of_time_is_a_window() -> None:
     assert LastId(id=key(), order=integer(), window=timedelta(days=1)).window == Window(days=1)
     with pytest.raises(ConfigurationError):
         Lookup(id=key(), window=timedelta(0))
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (timedelta(days=-1), "timedelta(days=-1)"),
+        (timedelta(hours=-1), "timedelta(hours=-1)"),
+        (timedelta(days=-1, hours=-12), "timedelta(days=-1, hours=-12)"),
+        (timedelta(seconds=-90, milliseconds=-5), "timedelta(minutes=-1, seconds=-30, milliseconds=-5)"),
+        (timedelta(microseconds=-1), "datetime.timedelta(days=-1, seconds=86399, microseconds=999999)"),
+    ],
+)
+def test_a_negative_length_is_named_as_it_was_written(length: timedelta, text: str) -> None:
+    """The setting and the value, not a number of milliseconds."""
+    with pytest.raises(
+        ConfigurationError, match=rf"^window={re.escape(text)}: a window is a positive length"
+    ):
+        Lookup(id=key(), window=length)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1h30m", "1h30m"),
+        ("90m", "1h30m"),
+        ("36h", "1d12h"),
+        ("1d12h", "1d12h"),
+        ("1w", "7d"),
+        ("24h", "1d"),
+        ("61s", "1m1s"),
+        ("1m500ms", "1m500ms"),
+        ("90m+5n", "1h30m+5n"),
+    ],
+)
+def test_a_window_is_shown_in_its_largest_units(text: str, shown: str) -> None:
+    """However it was written."""
+    assert str(Window.parse(text)) == shown
+
+
+def test_the_text_in_a_fingerprint_has_one_unit() -> None:
+    """Rules of windows that are shown in several units stay the same."""
+    windows = ("1h30m", "36h", "7d+5n", "500ms", "off")
+    assert [one_unit_text(Window.parse(text)) for text in windows] == ["90m", "36h", "7d+5n", "500ms", "off"]
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000+00:00"),
+        (1_700_000_000_123, "2023-11-14T22:13:20.123+00:00"),
+        (-1, "1969-12-31T23:59:59.999+00:00"),
+        (1_700_000_000_000_000, "the year 55840"),
+        (-(10**15), "the year -29719"),
+    ],
+)
+def test_a_time_is_shown_in_utc(timestamp_ms: int, text: str) -> None:
+    """Of a time that no calendar has, the year."""
+    assert time_text(timestamp_ms) == text
 
 
 @given(st.integers(0, 2**53 - 1), st.none() | st.integers(1, 2**53 - 1))
