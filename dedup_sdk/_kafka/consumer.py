@@ -208,6 +208,7 @@ class DedupConsumer(Consumer):
             lock=self._access,
             interruption=self._interruption,
             fetcher=self._fetcher,
+            classifier=classifier,
             delivery=self._delivery,
         )
         self._loop = FetchLoop(
