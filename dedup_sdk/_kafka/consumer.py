@@ -831,13 +831,13 @@ def _seconds(timeout: Any) -> float:
     """Return a call's timeout as the plain client takes it: any number; None, and -1, mean no limit."""
     if timeout is None:
         return -1
-    given: float = timeout
-    if not isinstance(timeout, float):
-        try:
-            given = operator.index(timeout) if hasattr(timeout, "__index__") else float(timeout.__float__())
-        except (AttributeError, TypeError, ValueError):
-            raise TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0") from None
-    if isinstance(given, float) and isnan(given):
+    try:
+        if hasattr(timeout, "__index__"):
+            return operator.index(timeout)
+        given = float(timeout.__float__())
+    except (AttributeError, TypeError, ValueError):
+        raise TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0") from None
+    if isnan(given):
         # No time is at or after it: the call would never return.
         raise ValueError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0, or -1 for no limit")
     return given
