@@ -52,7 +52,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateTable
 
-from dedup_adapters.sql.tables import DIALECTS
+from dedup_adapters.sql._tables import DIALECTS
 from dedup_sdk import ConfigurationError
 from dedup_sdk.producer import (
     OutboxError,
