@@ -13,6 +13,8 @@ from dedup_sdk.errors import ConfigurationError
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _MOST_SHOWN: Final = 100
 """Characters of a value in an error; the rest is cut off."""
+_MOST_ERROR_SHOWN: Final = 300
+"""Characters of an exception's text in a log line; the rest is cut off."""
 MOST: Final = 2**53
 """A larger whole number is a mistake; as a float it equals its neighbour."""
 MOST_SECONDS: Final = 1_000_000_000.0
@@ -32,6 +34,16 @@ def shown(value: object) -> str:
     if not text or _ADDRESS.search(text):
         return f"<{type(value).__name__}>"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+def error_shown(error: BaseException) -> str:
+    """Return the type and the text of an exception in one printable line, cut to a few hundred characters."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - as above
+        text = ""
+    text = "".join(each if each.isprintable() else "?" for each in text[:_MOST_ERROR_SHOWN])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -34,17 +34,19 @@ def main() -> None:
         send(kafka.bootstrap, "web", "order-1", "order-2")
         send(kafka.bootstrap, "phone", "order-2", "order-3")
         berlin = stack.enter_context(consumer_of("berlin", "web", kafka.bootstrap, store, stack))
+        # One list for both consumers: a signal ends every loop of this program.
+        caught = stack.enter_context(berlin.stop_on_signals())
         print("berlin reads the web shop's orders, and is slow with the last one")
-        ship(berlin, "berlin", 1)
-        in_hand = next_message(berlin)
+        ship(berlin, "berlin", caught)
+        in_hand = next_message(berlin, caught)
         print(
             "paris reads those by phone: order-2 is in flight in berlin, and neither dropped nor shipped twice"
         )
         paris = stack.enter_context(consumer_of("paris", "phone", kafka.bootstrap, store, stack))
-        ship(paris, "paris", 1)
+        ship(paris, "paris", caught)
         berlin.complete(in_hand)
         print(f"  berlin ships {text_of(in_hand)}")
-        while not paris.counters.verdicts["duplicate"]:
+        while not (paris.counters.verdicts["duplicate"] or caught):
             paris.poll(0.1)
         print("paris is told that it was completed, and its copy is a duplicate")
 
@@ -62,20 +64,20 @@ def consumer_of(group: str, topic: str, bootstrap: str, store: ClaimStore, stack
     return consumer
 
 
-def ship(consumer: DedupConsumer, city: str, count: int) -> None:
-    """Ship some orders."""
-    for _ in range(count):
-        message = next_message(consumer)
-        print(f"  {city} ships {text_of(message)}")
-        consumer.complete(message)
+def ship(consumer: DedupConsumer, city: str, caught: list[int]) -> None:
+    """Ship the next order."""
+    message = next_message(consumer, caught)
+    print(f"  {city} ships {text_of(message)}")
+    consumer.complete(message)
 
 
-def next_message(consumer: DedupConsumer) -> Message:
-    """Wait for the next message."""
-    while True:
-        message: Message | None = consumer.poll(1)
+def next_message(consumer: DedupConsumer, caught: list[int]) -> Message:
+    """Wait for the next message; end the program, in order, after a signal."""
+    while not caught:
+        message: Message | None = consumer.poll(0.2)
         if message is not None:
             return message
+    raise SystemExit
 
 
 def text_of(message: Message) -> str:
@@ -100,7 +102,8 @@ def shared_store(stack: ExitStack) -> ClaimStore:
     folder = stack.enter_context(TemporaryDirectory())
     # With an append-only file, as it is to have: else a restart would forget every ID.
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--appendonly", "yes"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603 (a command made here)
+    # In a group of its own: Ctrl-C must not end it before the consumers are closed.
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, process_group=0)  # noqa: S603 (a command made here)
     stack.callback(server.wait)
     stack.callback(server.terminate)
     store = RedisStore(f"redis://127.0.0.1:{port}/0")

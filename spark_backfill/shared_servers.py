@@ -125,14 +125,14 @@ class SqlServer:
     def shown(self) -> str:
         """See `SharedServer`."""
         with _installed(_scheme(self.url)):
-            from dedup_adapters.sql.engines import shown_url
+            from dedup_adapters.sql._engines import shown_url
         return shown_url(self.url)
 
     @property
     def secrets(self) -> frozenset[str]:
         """See `SharedServer`."""
         with _installed(_scheme(self.url)):
-            from dedup_adapters.sql.engines import hidden_in
+            from dedup_adapters.sql._engines import hidden_in
         return secrets_of(hidden_in(self.url))
 
     def connect(self) -> SharedStore:

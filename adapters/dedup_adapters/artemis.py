@@ -13,10 +13,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from dedup_adapters.address_settings import Wildcards
-from dedup_adapters.broker_file import BrokerSettings
-from dedup_adapters.id_cache import Defaults, from_file, lookup
+from dedup_adapters._address_settings import Wildcards
+from dedup_adapters._broker_file import BrokerSettings
+from dedup_adapters._id_cache import Defaults, from_file, lookup
 from dedup_sdk import IdSpec, Lookup, Unit, header
+
+__all__ = [
+    "DUPLICATE_ID",
+    "ID_CACHE_SIZE",
+    "BrokerSettings",
+    "Wildcards",
+    "duplicate_detection",
+    "from_broker_xml",
+]
 
 DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
 """The header that contains the ID of a message; in the broker it is a property."""

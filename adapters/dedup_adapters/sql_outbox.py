@@ -52,7 +52,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.schema import CreateTable
 
-from dedup_adapters.sql.tables import DIALECTS
+from dedup_adapters.sql._tables import DIALECTS
 from dedup_sdk import ConfigurationError
 from dedup_sdk.producer import (
     OutboxError,
@@ -306,6 +306,7 @@ class _Lock:
 def _table(name: str) -> Table:
     number = BigInteger().with_variant(Integer, "sqlite")  # SQLite increments INTEGER keys only
     content = LargeBinary().with_variant(mysql.LONGBLOB, "mysql", "mariadb")
+    # No statement compares topics, and none is in a key: the collation pads, but what is stored comes back as it is.
     exact = mysql.VARCHAR(_TOPIC_CHARACTERS, charset="utf8mb4", collation="utf8mb4_bin")
     return Table(
         name, MetaData(),

@@ -15,7 +15,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 from dedup_sdk._kafka.assignment import Pause
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.commits import Coordinates
-from dedup_sdk._kafka.delivery import Delivery, Fetcher
+from dedup_sdk._kafka.delivery import BatchClassifier, Delivery, Fetcher
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk._kafka.session import Session, commit_in_group
 from dedup_sdk._kafka.settings import ClientSettings
@@ -54,12 +54,13 @@ class AssignmentApi:
         lock: ClientLock,
         interruption: Interruption,
         fetcher: Fetcher,
+        classifier: BatchClassifier,
         delivery: Delivery,
     ) -> None:
         self._consumer = consumer
         self._session, self._client, self._settings = session, client, settings
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
-        self._fetcher, self._delivery = fetcher, delivery
+        self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._handlers: Handlers | None = None
         self.asked = False
         """Whether the application ever subscribed to topics, or assigned partitions."""
@@ -201,6 +202,7 @@ class AssignmentApi:
             lost = {c for c, assigned in self._session.assigned.items() if not assigned.is_ours}
             self._handlers.leave(coordinates_in(partitions) - lost, waits=True)
         self.forget(coordinates_in(partitions))
+        self._classifier.warn_of_missing_ids(coordinates_in(partitions))
         self._session.give_back(partitions)
 
     def lose(self, partitions: list[TopicPartition]) -> None:
@@ -210,6 +212,7 @@ class AssignmentApi:
         if not self._interruption.happened:
             self._write_completed(partitions)
         self.forget(coordinates_in(partitions))
+        self._classifier.warn_of_missing_ids(coordinates_in(partitions))
         self._session.lose(partitions)
 
     def _write_completed(self, partitions: list[TopicPartition]) -> None:

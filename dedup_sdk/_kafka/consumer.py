@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from inspect import Parameter, signature
+from math import isnan
 from pathlib import Path
 from signal import Signals
 from threading import Thread, get_ident
@@ -208,6 +209,7 @@ class DedupConsumer(Consumer):
             lock=self._access,
             interruption=self._interruption,
             fetcher=self._fetcher,
+            classifier=classifier,
             delivery=self._delivery,
         )
         self._loop = FetchLoop(
@@ -252,7 +254,7 @@ class DedupConsumer(Consumer):
             else:
                 self._polled_counters.delivered += 1
                 return message
-        if type(timeout) not in _NUMBERS:
+        if type(timeout) is not int:
             timeout = _seconds(timeout)
         got: list[Message] = self._loop.messages(1, timeout, BATCH)
         if not got:
@@ -274,7 +276,7 @@ class DedupConsumer(Consumer):
         if not 1 <= num_messages <= MOST_CONSUMED:
             # The plain client's own answer, which changes nothing here.
             return list(super().consume(num_messages, timeout))
-        if type(timeout) not in _NUMBERS:
+        if type(timeout) is not int:
             timeout = _seconds(timeout)
         events = self._delivery.events_given
         got = self._loop.messages(num_messages, timeout, num_messages)
@@ -609,7 +611,10 @@ class DedupConsumer(Consumer):
             # The client ends the whole process for some of these.
             if not isinstance(each, str) or any("\ud800" <= character <= "\udfff" for character in each):
                 raise TypeError(f"topics={shown(given)}: {shown(each)} is not a topic's name; give text")
-        self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
+        try:
+            self._assignment.subscribe(topics, on_assign, on_revoke, on_lost)
+        except KafkaException as error:
+            raise _refused_topics(error, given) from None
 
     def unsubscribe(self) -> None:
         """Leave the group; the messages of the last call come again to the next owner of their partition.
@@ -802,9 +807,6 @@ class DedupConsumer(Consumer):
             logger.exception("closing failed too, after %r", error)
 
 
-_NUMBERS: Final = (float, int)
-
-
 def _partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
     """Return the partitions that a call is given; they must be a list, as for the plain client."""
     if not isinstance(given, list) or not all(isinstance(each, TopicPartition) for each in given):
@@ -814,14 +816,31 @@ def _partitions(given: Any, name: str = "partitions") -> list[TopicPartition]:
     return given
 
 
+def _refused_topics(error: KafkaException, topics: list[Any]) -> KafkaException:
+    """Return the client's error about topics that it cannot subscribe to, with a text that says why."""
+    code = error.args[0].code()
+    if code != KafkaError._INVALID_ARG:  # noqa: SLF001 (that is its public name)
+        return error
+    advice = "give at least one topic, e.g. subscribe(['orders'])"
+    if topics:
+        advice = "give each topic once, none of them empty, and patterns (which begin with ^) without errors"
+    return KafkaException(KafkaError(code, f"topics={shown(topics)}: {advice}"))
+
+
 def _seconds(timeout: Any) -> float:
     """Return a call's timeout as the plain client takes it: any number; None, and -1, mean no limit."""
     if timeout is None:
         return -1
     try:
-        return operator.index(timeout) if hasattr(timeout, "__index__") else float(timeout.__float__())
+        if hasattr(timeout, "__index__"):
+            return operator.index(timeout)
+        given = float(timeout.__float__())
     except (AttributeError, TypeError, ValueError):
         raise TypeError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0") from None
+    if isnan(given):
+        # No time is at or after it: the call would never return.
+        raise ValueError(f"timeout={shown(timeout)}: give seconds, e.g. 1.0, or -1 for no limit")
+    return given
 
 
 def _refuse_choices(**chosen: str) -> None:
@@ -851,8 +870,7 @@ _ELSEWHERE: Final = {
 
 def _refuse_other(message: object) -> None:
     if not isinstance(message, Message):
-        given = "None" if message is None else f"a {type(message).__name__}"
-        raise TypeError(f"{given} is not a message; give one that poll() or consume() returned")
+        raise TypeError(f"message={shown(message)}: give a message that poll() or consume() returned")
 
 
 def _refuse_strategy(dedup: Strategy, mode: Mode, recovery: Recovery) -> None:

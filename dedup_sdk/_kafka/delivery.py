@@ -24,7 +24,7 @@ becomes `INDIVIDUAL`, too: a commit of all delivered messages, as in the usual `
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import chain, compress, repeat
@@ -42,8 +42,10 @@ from dedup_sdk._kafka.fields import MessageFields
 from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._marks import Int64s
+from dedup_sdk._strategy import LastId
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
+from dedup_sdk.ids._columns import FailedCall, ReadOnce
 
 if TYPE_CHECKING:
     from dedup_sdk._kafka.missing_ids import MissingIds
@@ -276,12 +278,13 @@ class BatchClassifier:
 
         Adjacent messages of one partition are all judged, or none of them.
         """
-        ids = self._spec.digests(MessageFields(batch))
+        fields = ReadOnce(MessageFields(batch))
+        ids = self._spec.digests(fields)
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
-        if ids.missing or (self._missing_ids is not None and self._missing_ids.counting):
-            self._note_missing(topics, batch, ids)
+        if ids.missing or fields.failures or (self._missing_ids is not None and self._missing_ids.counting):
+            self._note_missing(topics, batch, ids, fields.failures)
         one = partitions.count(partitions[0]) == count and topics.count(topics[0]) == count
         runs = [_Run(topics[0], partitions[0], slice(0, count))] if one else _runs(topics, partitions)
         if self._fail and ids.missing and (lacking := self._lacking(batch, ids)) is not None:
@@ -329,12 +332,21 @@ class BatchClassifier:
             messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
         return Classified(messages, judged, rest, error, frozenset(doubted))
 
-    def _note_missing(self, topics: list[str], batch: list[Any], ids: Ids) -> None:
+    def _note_missing(
+        self, topics: list[str], batch: list[Any], ids: Ids, failures: Mapping[str, FailedCall]
+    ) -> None:
         if self._missing_ids is None:
             from dedup_sdk._kafka.missing_ids import MissingIds
 
-            self._missing_ids = MissingIds(str(self._engine.strategy.id), self._engine.strategy.window_of)
-        self._missing_ids.note(topics, batch, ids)
+            strategy = self._engine.strategy
+            source = strategy.source if isinstance(strategy, LastId) else None
+            self._missing_ids = MissingIds(strategy.id, strategy.window_of, source=source)
+        self._missing_ids.note(topics, batch, ids, failures)
+
+    def warn_of_missing_ids(self, ending: Collection[Coordinates] = ()) -> None:
+        """Warn of topics whose records have no IDs, if enough came in a minute, or partitions are ``ending``."""
+        if self._missing_ids is not None and self._missing_ids.counting:
+            self._missing_ids.look({topic for topic, _ in ending})
 
     def _lacking(self, batch: list[Any], ids: Ids) -> int | None:
         """Return the first message without an ID in a topic where IDs are looked up, None without one."""

@@ -436,6 +436,7 @@ class FetchLoop:
         self._since_maintenance = 0
         self._write_completed()
         self._engine.trim()
+        self._classifier.warn_of_missing_ids()
         if self._engine.gatekeeper is not None:
             self._ask(self._engine.gatekeeper)
         if self._assignment.noted_seeks:

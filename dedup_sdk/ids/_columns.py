@@ -88,8 +88,23 @@ class RecordFields:
         return list(self._records)
 
 
+class FailedCall(NamedTuple):
+    """A call of a user's function that raised; all are text of one line.
+
+    ``place`` is the record, ``orders[0]@12``; ``function`` the function's name and the line in it, ``order_id
+    (shop.py:7)``; ``error`` the exception's type and text.
+    """
+
+    place: str
+    function: str
+    error: str
+
+
 class ReadOnce:
-    """Fields shared by several parts of a spec: each column is read at most once."""
+    """Fields shared by several parts of a spec: each column is read at most once.
+
+    ``failures`` has, by topic, the first call of a user's function that raised.
+    """
 
     @classmethod
     def of(cls, fields: Fields) -> ReadOnce:
@@ -104,6 +119,7 @@ class ReadOnce:
         self._keys: list[bytes | None] | None = None
         self._values: list[bytes | None] | None = None
         self._records: list[Record] | None = None
+        self.failures: dict[str, FailedCall] = {}
 
     @property
     def count(self) -> int:
@@ -163,6 +179,10 @@ class ReadOnce:
         if self._records is None:
             self._records = self._source.records()
         return self._records
+
+    def note_failure(self, topic: str, failure: FailedCall) -> None:
+        """Keep the first failure of a topic."""
+        self.failures.setdefault(topic, failure)
 
 
 MAX_ID_BYTES = 65_536

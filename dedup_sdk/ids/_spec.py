@@ -23,12 +23,13 @@ import re
 import string
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from dedup_sdk._checks import shown, unfit_arguments
+from dedup_sdk._checks import error_shown, shown, unfit_arguments
 from dedup_sdk.errors import IdSpecError
-from dedup_sdk.ids._columns import Column, Fields, Ids, Need, ReadOnce, digest_columns
+from dedup_sdk.ids._columns import Column, FailedCall, Fields, Ids, Need, ReadOnce, digest_columns
 from dedup_sdk.ids._json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix, redriven_digest
 
@@ -244,10 +245,21 @@ def _results(call: Callable[[Record], object], fields: ReadOnce) -> Column:
     def read(record: Record) -> object:
         try:
             return call(record)
-        except Exception:  # noqa: BLE001 (the user's code; whatever it raises, the record is delivered)
+        except Exception as error:  # noqa: BLE001 (the user's code; whatever it raises, the record is delivered)
+            if record.topic not in fields.failures:
+                fields.note_failure(record.topic, _failed_call(call, record, error))
             raise NoIdError("failed") from None
 
     return scalar_column(read, fields.records())
+
+
+def _failed_call(call: Callable[[Record], object], record: Record, error: Exception) -> FailedCall:
+    function = getattr(call, "__name__", type(call).__name__)
+    # The first frame is the caller's; there is no other one for a function written in C.
+    inside = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    if inside is not None:
+        function += f" ({PurePath(inside.tb_frame.f_code.co_filename).name}:{inside.tb_lineno})"
+    return FailedCall(f"{record.topic}[{record.partition}]@{record.offset}", function, error_shown(error))
 
 
 def _is_text(text: object) -> bool:

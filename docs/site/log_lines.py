@@ -101,8 +101,14 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/missing_ids.py", "%s: %d of %d records have no ID",
-            "The ID spec does not fit the topic, so its duplicates are handled. Correct the spec by the header names "
-            "in the line, or the producer.",
+            "The ID spec does not fit the topic, so its duplicates are handled. The end of the line has what is known "
+            "of these records, e.g. their headers: correct the spec, or the producer "
+            "([IDs](ids.md#records-without-an-id)).",
+        ),
+        Line(
+            "_kafka/missing_ids.py", "%s has no ID by %s: %s raised",
+            "Your ID function raised its first exception. Correct the function, at the file and line that the line "
+            "has.",
         ),
         Line(
             "_kafka/assignment.py", "%s[%d]: %d records are in flight",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -143,3 +145,40 @@ def test_an_example_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> 
 def test_every_example_is_run() -> None:
     """No example is left out of the test above."""
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(PRINTED)
+
+
+def calls(path: Path) -> set[str]:
+    """The names of the functions and methods that an example calls."""
+    called = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    return {
+        each.attr if isinstance(each, ast.Attribute) else each.id
+        for each in called
+        if isinstance(each, ast.Attribute | ast.Name)
+    }
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_that_consumes_ends_in_order(path: Path) -> None:
+    """Users copy examples: by ``kill`` and Ctrl-C the consumer of each finishes its message, and leaves its group."""
+    called = calls(path)
+    assert "stop_on_signals" in called or "DedupConsumer" not in called
+
+
+def test_some_examples_consume() -> None:
+    """The test above is about them."""
+    consuming = [path for path in EXAMPLES.glob("*.py") if "DedupConsumer" in calls(path)]
+    assert len(consuming) > len(PRINTED) / 2
+
+
+@pytest.mark.slow
+def test_a_killed_example_ends_in_order(tmp_path: Path) -> None:
+    """The one with two consumers and a server: SIGTERM after the first line."""
+    with subprocess.Popen(
+        [sys.executable, "-u", EXAMPLES / "shared_redis.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        assert program.stdout.readline().startswith("berlin reads")
+        program.send_signal(signal.SIGTERM)
+        _, said = program.communicate(timeout=60)
+        assert (program.returncode, said) == (0, "")

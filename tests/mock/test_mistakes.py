@@ -309,14 +309,38 @@ CALLS = {
         lambda: with_consumer(lambda c: c.commit(offsets=["a"])), ("offsets=['a']", "a list of TopicPartition"),
         TypeError
     ),
+    "subscribe([])": Mistake(
+        lambda: with_consumer(lambda c: c.subscribe([])), ("topics=[]", "subscribe(['orders'])"), KafkaException
+    ),
+    "subscribe(['orders', 'orders'])": Mistake(
+        lambda: with_consumer(lambda c: c.subscribe(["orders", "orders"])),
+        ("topics=['orders', 'orders']", "give each topic once"),
+        KafkaException,
+    ),
+    "subscribe(['^('])": Mistake(
+        lambda: with_consumer(lambda c: c.subscribe(["^("])), ("topics=['^(']", "without errors"), KafkaException
+    ),
+    "poll(nan)": Mistake(
+        lambda: with_consumer(lambda c: c.poll(float("nan"))),
+        ("timeout=nan", "give seconds, e.g. 1.0, or -1 for no limit"),
+        ValueError,
+    ),
+    "consume(1, nan)": Mistake(
+        lambda: with_consumer(lambda c: c.consume(1, Decimal("nan"))),
+        ("timeout=Decimal('NaN')", "or -1 for no limit"),
+        ValueError,
+    ),
+    "complete(1)": Mistake(
+        lambda: with_consumer(lambda c: c.complete(1)), ("message=1", "give a message that poll()"), TypeError
+    ),
     "poll('1')": Mistake(lambda: with_consumer(lambda c: c.poll("1")), ("timeout='1'", "give seconds"), TypeError),
     "consume('10')": Mistake(
         lambda: with_consumer(lambda c: c.consume("10")), ("num_messages='10'", "whole number"), TypeError
     ),
-    "complete('x')": Mistake(lambda: with_consumer(lambda c: c.complete("x")), ("a str", "poll()"), TypeError),
-    "complete(None)": Mistake(lambda: with_consumer(lambda c: c.complete(None)), ("None", "poll()"), TypeError),
-    "complete([...])": Mistake(lambda: with_consumer(lambda c: c.complete([])), ("a list", "poll()"), TypeError),
-    "commit('x')": Mistake(lambda: with_consumer(lambda c: c.commit("x")), ("a str", "poll()"), TypeError),
+    "complete('x')": Mistake(lambda: with_consumer(lambda c: c.complete("x")), ("message='x'", "poll()"), TypeError),
+    "complete(None)": Mistake(lambda: with_consumer(lambda c: c.complete(None)), ("message=None", "poll()"), TypeError),
+    "complete([...])": Mistake(lambda: with_consumer(lambda c: c.complete([])), ("message=[]", "poll()"), TypeError),
+    "commit('x')": Mistake(lambda: with_consumer(lambda c: c.commit("x")), ("message='x'", "poll()"), TypeError),
     "seek((...))": Mistake(
         lambda: with_consumer(lambda c: c.seek(("orders", 0, 5))), ("('orders', 0, 5)", "TopicPartition("), TypeError
     ),

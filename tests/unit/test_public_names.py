@@ -4,6 +4,7 @@ import ast
 import inspect
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -120,6 +121,8 @@ PUBLIC = {
 
 All of `dedup_sdk.errors` and `dedup_sdk.orders` are.
 """
+ADAPTERS = ["artemis", "cmq", "conventions", "hornetq", "redis", "solace", "sql", "sql_outbox"]
+"""The public modules of `dedup_adapters`."""
 NAMES = [(package, name) for package, names in PUBLIC.items() for name in names]
 MOST_TOP_LEVEL_NAMES = 40
 MOVED = [
@@ -213,6 +216,23 @@ def test_a_private_module_is_private_by_name() -> None:
         if name.startswith("dedup_sdk") and not any(part.startswith("_") for part in name.split("."))
     }
     assert named | {"dedup_sdk"} == {*PUBLIC, "dedup_sdk.errors", "dedup_sdk.orders"}
+
+
+def test_a_private_module_of_the_adapters_is_private_by_name() -> None:
+    """Those that users import are the adapters themselves, and each is in the documentation or an example."""
+    named = {
+        name.removeprefix("dedup_adapters.")
+        for name in modules()
+        if name.startswith("dedup_adapters.") and not any(part.startswith("_") for part in name.split("."))
+    }
+    assert sorted(named) == ADAPTERS
+    root = Path(__file__).parents[2]
+    text = "".join(page.read_text() for page in (*root.glob("docs/*.md"), *root.glob("examples/*.py")))
+    imported = set(re.findall(r"from dedup_adapters\.(\w+(?:\.\w+)*) import", text))
+    for names in re.findall(r"from dedup_adapters import ([\w, ]+)", text):
+        imported |= {name.strip() for name in names.split(",")}
+    assert sorted(imported) == ADAPTERS
+    assert re.findall(r"\bdedup_adapters\.(?:\w+\.)*_\w+", text) == []
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLIC if name != "dedup_sdk.ids"])

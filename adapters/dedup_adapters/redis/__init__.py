@@ -12,6 +12,6 @@ try:
 except ImportError as error:  # pragma: no cover (the environment has it)
     raise ImportError("dedup_adapters.redis needs redis-py: pip install 'dedup-sdk[redis]'") from error
 
-from dedup_adapters.redis.store import RedisStore
+from dedup_adapters.redis._store import RedisStore
 
 __all__ = ["RedisStore"]

@@ -24,10 +24,10 @@ except ImportError as error:  # pragma: no cover (the environment has it)
         "dedup_adapters.sql needs SQLAlchemy: pip install 'dedup-sdk[sql]', and your database's driver"
     ) from error
 
-from dedup_adapters.sql.errors import InboxError, OutOfOrderError, is_retryable
-from dedup_adapters.sql.inbox import Inbox, InboxCounts
-from dedup_adapters.sql.offsets import KeptOffsets
-from dedup_adapters.sql.shared import SharedStore
+from dedup_adapters.sql._errors import InboxError, OutOfOrderError, is_retryable
+from dedup_adapters.sql._inbox import Inbox, InboxCounts
+from dedup_adapters.sql._offsets import KeptOffsets
+from dedup_adapters.sql._shared import SharedStore
 
 __all__ = [
     "Inbox",

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from tests.support.producing import Outgoing
 
 README = Path(__file__).parents[3] / "README.md"
-HANDLED_FIRST = 300
+HANDLED_FIRST = 1_000
 MOST_PAUSE_S = 20.0
 """A limit on the time from the signal to the next message, without the start of an interpreter.
 
-It takes a second; if the
-program does not leave its group, the next one waits for the end of a session, 45 s."""
+It takes a second; if the program does not leave its group, the next one waits for the end of a session, 45 s."""
 CHARGE = """
 import time
 
 from dedup_sdk import DedupConsumer, Lookup
 
 def charge(message):
+    time.sleep(0.002)
     print(message.value().decode(), time.time(), flush=True)
 
 print("begins", time.time(), flush=True)
@@ -38,9 +38,18 @@ print("begins", time.time(), flush=True)
 
 
 def test_the_program_of_the_readme_doubles_nothing_when_it_is_terminated(
-    broker: Broker, topic: str, group: str, tmp_path: Path, produce: Callable[[str, Iterable[Outgoing]], int]
+    *,
+    broker: Broker,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    produce: Callable[[str, Iterable[Outgoing]], int],
+    record_property: Callable[[str, object], None],
 ) -> None:
-    """SIGTERM in the middle of its loop: the next process goes on within seconds, and no message comes twice."""
+    """SIGTERM in the middle of its loop: the next process goes on within seconds, and no message comes twice.
+
+    The handler takes 2 ms, so that the signal comes while most of the messages are still to be handled.
+    """
     sent = numbers(0, 3_000)
     for partition in range(4):
         produce(topic, with_ids(*sent[partition::4], partition=partition))
@@ -49,7 +58,9 @@ def test_the_program_of_the_readme_doubles_nothing_when_it_is_terminated(
     second = run_until(program, len(sent) - len(first.handled))
     assert sorted([*first.handled, *second.handled], key=int) == sent
     next_at = min(second.handled.values())
-    assert (first.ended_at - first.terminated_at) + (next_at - second.began_at) < MOST_PAUSE_S
+    pause_s = (first.ended_at - first.terminated_at) + (next_at - second.began_at)
+    record_property("pause_s", pause_s)
+    assert pause_s < MOST_PAUSE_S
 
 
 class Run(NamedTuple):

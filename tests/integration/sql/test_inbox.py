@@ -216,6 +216,19 @@ def test_groups_whose_names_look_alike_are_apart(engine: Engine, inbox: Inbox) -
         )
 
 
+def test_a_blank_at_the_end_of_a_name_counts(engine: Engine, inbox: Inbox) -> None:
+    """`Inbox` refuses such a group; rows of one that another program added are not taken for another group's."""
+    ids = inbox.metadata.tables["dedup_inbox"]
+    more = {"attempt": bytes(8)} if "attempt" in ids.c else {}
+    with engine.begin() as connection:
+        for group in ("a", "a "):
+            row = {"consumer_group": group, "id": bytes(16), "seen_ms": 1, **more}
+            connection.execute(insert(ids).values(row))
+        for group in ("a", "a "):
+            found = connection.execute(select(ids.c.consumer_group).where(ids.c.consumer_group == group))
+            assert found.scalars().all() == [group]
+
+
 @pytest.mark.parametrize("name", ["billing ", " billing", "billing\0", "billing\t", "bil\ud800ling"])
 def test_a_group_name_that_a_database_could_change_is_refused(engine: Engine, name: str) -> None:
     """Blanks around it, a null character, and a text without UTF-8."""

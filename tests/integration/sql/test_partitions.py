@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, bindparam, event, text
 from sqlalchemy.exc import DBAPIError
 
 from dedup_adapters.sql import Inbox, InboxError, is_retryable
-from dedup_adapters.sql import inbox as module
+from dedup_adapters.sql import _inbox as module
 from dedup_sdk import ConfigurationError, Record
 from tests.integration.sql.conftest import SERVERS
 from tests.support.databases import Statements

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_adapters import artemis, hornetq
-from dedup_adapters.address_settings import Wildcards
+from dedup_adapters._address_settings import Wildcards
 from dedup_sdk import ConfigurationError, Lookup, Window
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dedup_adapters import artemis, broker_file, hornetq
+from dedup_adapters import _broker_file as broker_file
+from dedup_adapters import artemis, hornetq
 from dedup_sdk import ConfigurationError, Window
 
 ARTEMIS = """\

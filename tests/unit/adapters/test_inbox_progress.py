@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedup_adapters.sql import InboxError, OutOfOrderError
-from dedup_adapters.sql.offsets import Progress
+from dedup_adapters.sql._offsets import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

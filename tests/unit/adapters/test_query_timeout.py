@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dedup_adapters.sql.query_timeout import QueryTimeout
+from dedup_adapters.sql._query_timeout import QueryTimeout
 
 _FOREVER_S = 3_600.0
 

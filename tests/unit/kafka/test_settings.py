@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from dedup_sdk import ConfigurationError, DedupConsumer, Lookup, MemoryStore, Ro
 from dedup_sdk._kafka.settings import admin_settings, client_settings, reader_settings
 from dedup_sdk.ids import key
 
+MOST_SETTINGS = 10
 LEAST = {"bootstrap.servers": "127.0.0.1:9", "group.id": "billing", "log_level": 0}
 
 
@@ -296,10 +298,18 @@ def test_what_is_no_message_is_refused() -> None:
     ) as consumer:  # fmt: skip
         other: Any = "orders"
         for call in (consumer.complete, consumer.release, consumer.holds, consumer.verdict):
-            with pytest.raises(TypeError, match="a str is not a message; give one that"):
+            with pytest.raises(TypeError, match=r"^message='orders': give a message that poll"):
                 call(other)
-        with pytest.raises(TypeError, match="a str is not a message"), consumer.once(other):
+        with pytest.raises(TypeError, match=r"^message='orders': give"), consumer.once(other):
             raise AssertionError("the block ran")
+
+
+def test_the_consumer_has_few_settings_of_its_own() -> None:
+    """At most ten: a new one has to take the place of another, or goes into a value such as `Recovery`."""
+    parameters = inspect.signature(DedupConsumer).parameters.values()
+    own = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert "dedup" in own
+    assert len(own) <= MOST_SETTINGS
 
 
 def test_deserializers_are_called_in_the_loop() -> None:

@@ -29,7 +29,7 @@ from sqlalchemy import (
     text,
 )
 
-from dedup_adapters.sql.errors import InboxError
+from dedup_adapters.sql._errors import InboxError
 from dedup_sdk import Window
 
 PARTS: Final = 8

@@ -12,8 +12,8 @@ from redis import Redis
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
-from dedup_adapters.redis.clients import client_maker, passes, run_ids, told, warn_of_forgetting
-from dedup_adapters.redis.scripts import CLAIM, COMPLETE, LOAD, RELEASE, RENEW
+from dedup_adapters.redis._clients import client_maker, passes, run_ids, told, warn_of_forgetting
+from dedup_adapters.redis._scripts import CLAIM, COMPLETE, LOAD, RELEASE, RENEW
 from dedup_sdk import ConfigurationError
 from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 

@@ -42,11 +42,11 @@ from sqlalchemy import Sequence as Numbers
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateSequence, CreateTable
 
-from dedup_adapters.sql import statements
-from dedup_adapters.sql.engines import EXAMPLE, LIBPQ, engine_of
-from dedup_adapters.sql.errors import is_retryable
-from dedup_adapters.sql.query_timeout import Query, QueryTimeout
-from dedup_adapters.sql.tables import difference
+from dedup_adapters.sql import _statements as statements
+from dedup_adapters.sql._engines import EXAMPLE, LIBPQ, engine_of
+from dedup_adapters.sql._errors import is_retryable
+from dedup_adapters.sql._query_timeout import Query, QueryTimeout
+from dedup_adapters.sql._tables import difference
 from dedup_sdk import ConfigurationError
 from dedup_sdk.shared import Claim, ClaimKind, SharedStoreError
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dedup_adapters.address_settings import Wildcards, check_size
+from dedup_adapters._address_settings import Wildcards, check_size
 from dedup_sdk import ConfigurationError, Lookup
 
 if TYPE_CHECKING:

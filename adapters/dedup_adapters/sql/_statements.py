@@ -1,6 +1,6 @@
 """The statements of a shared memory in PostgreSQL: each works on the IDs of a batch.
 
-`dedup_adapters.sql.shared` fills in the names in braces, such as ``{table}``.
+`dedup_adapters.sql._shared` fills in the names in braces, such as ``{table}``.
 
 A call is a transaction with its own ``lock_timeout`` and ``idle_in_transaction_session_timeout``. Without a
 transaction a consumer could not stop between a statement and its ``COMMIT``; but then the role's

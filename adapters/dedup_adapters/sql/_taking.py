@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
-from dedup_adapters.sql.tables import ATTEMPT_BYTES, KEY_BYTES, Tables
+from dedup_adapters.sql._tables import ATTEMPT_BYTES, KEY_BYTES, Tables
 
 Take = Callable[[Connection, str, Sequence[bytes]], set[bytes]]
 """Stores a group's IDs (16 bytes each, distinct, ascending); returns those that were absent or expired.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dedup_adapters.address_settings import Wildcards, cache_sizes, check_size, count_window
-from dedup_adapters.broker_file import BrokerSettings, read_broker_file
+from dedup_adapters._address_settings import Wildcards, cache_sizes, check_size, count_window
+from dedup_adapters._broker_file import BrokerSettings, read_broker_file
 from dedup_sdk import ConfigurationError, IdSpec, Lookup, Unit, Windows
 
 
@@ -42,7 +42,7 @@ def lookup(
     characters: object = Wildcards() if wildcards is None else wildcards
     if not isinstance(characters, Wildcards):
         raise ConfigurationError(
-            f"wildcards={characters!r}: give dedup_adapters.address_settings.Wildcards(delimiter='/', ...)"
+            f"wildcards={characters!r}: give Wildcards(delimiter='/', ...) of dedup_adapters.artemis"
         )
     sizes = cache_sizes(addresses, characters)
     windows = Windows(default=count_window(id_cache_size), topics=sizes)

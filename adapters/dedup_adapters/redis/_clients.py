@@ -25,7 +25,7 @@ from redis.exceptions import ConnectionError as LostConnectionError
 from redis.exceptions import TimeoutError as LateError
 from redis.retry import Retry
 
-from dedup_adapters.redis.url_options import check_options
+from dedup_adapters.redis._url_options import check_options
 from dedup_sdk import ConfigurationError
 
 logger = logging.getLogger("dedup_adapters")

@@ -13,10 +13,18 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, Engine, MetaData, bindparam, delete, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from dedup_adapters.sql.errors import InboxError
-from dedup_adapters.sql.offsets import KeptOffsets, place_of, topics_of
-from dedup_adapters.sql.tables import DIALECTS, GROUP_CHARACTERS, KEY_BYTES, check, clock_of, ddl, make_tables
-from dedup_adapters.sql.taking import taking
+from dedup_adapters.sql._errors import InboxError
+from dedup_adapters.sql._offsets import KeptOffsets, place_of, topics_of
+from dedup_adapters.sql._tables import (
+    DIALECTS,
+    GROUP_CHARACTERS,
+    KEY_BYTES,
+    check,
+    clock_of,
+    ddl,
+    make_tables,
+)
+from dedup_adapters.sql._taking import taking
 from dedup_sdk import ConfigurationError, IdSpec, Window, header, id_spec, ids_of
 
 

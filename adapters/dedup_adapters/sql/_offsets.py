@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient
 from sqlalchemy import Connection, Engine, Table, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from dedup_adapters.sql.errors import InboxError, OutOfOrderError
+from dedup_adapters.sql._errors import InboxError, OutOfOrderError
 from dedup_sdk import ConfigurationError, Record
 
 _error: Final = methodcaller("error")

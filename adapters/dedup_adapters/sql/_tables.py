@@ -37,8 +37,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from dedup_adapters.sql.errors import InboxError
-from dedup_adapters.sql.generations import Generations
+from dedup_adapters.sql._errors import InboxError
+from dedup_adapters.sql._generations import Generations
 
 _SERVERS: Final = {  # in UTC: local time is ambiguous in the hour that repeats in autumn
     "postgresql": "CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint)",
