@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk._marks import Int64s
@@ -155,6 +154,8 @@ class TailReader:
         with self._discarded_on_error():
             answer = self._consumer.offsets_for_times(asked, timeout=self._readers.timeout_s)[0]
         if answer.error is not None:
+            from dedup_sdk._kafka.error_text import time_text
+
             raise RecoveryError(
                 f"{self._topic}[{self._partition}]: the broker returned no offset for the time "
                 f"{time_text(timestamp_ms)}: {answer.error}"

@@ -270,7 +270,7 @@ WINDOW = {
         lambda: lookup(id="key", window={"orders": "7d"}), ("{'orders': '7d'}", "Windows(default='7d', topics=")
     ),
     "a negative timedelta": Mistake(
-        lambda: lookup(id="key", window=dt.timedelta(days=-1)), ("-86400000", "Window(days=7)")
+        lambda: lookup(id="key", window=dt.timedelta(days=-1)), ("timedelta(days=-1)", "timedelta(days=7)")
     ),
     "Window(7)": Mistake(lambda: window(7), ("Window", "positional"), TypeError),
     "Window(months=1)": Mistake(lambda: window(days=7, months=1), ("'months'",), TypeError),
