@@ -42,8 +42,16 @@ def error_shown(error: BaseException) -> str:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - as above
         text = ""
-    text = "".join(each if each.isprintable() else "?" for each in text[:_MOST_ERROR_SHOWN])
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    try:
+        kind = str(type(error).__name__)
+    except Exception:  # noqa: BLE001 - as above
+        kind = "an exception"
+    return f"{one_line(kind)}: {one_line(text)}" if text else one_line(kind)
+
+
+def one_line(text: str) -> str:
+    """Return other people's text in one printable line, cut to a few hundred characters."""
+    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_ERROR_SHOWN])
 
 
 def choice(name: str, value: object, choices: Iterable[str]) -> None:

@@ -92,8 +92,9 @@ class Counters:
 
     ``verdicts`` has one total for each final verdict; ``reasons`` splits those that have a reason. A message is judged
     before your program gets it, so that one which waits for your next call is counted there already. ``delivered``
-    counts the messages that your program got: `poll`, `consume` or an iteration returned them, or `run` called its
-    handler (counted when the message leaves the run). Its sum over the lives of a consumer is what was delivered.
+    counts deliveries: `poll`, `consume` or an iteration returned a message, or `run` called its handler with it
+    (counted when the message leaves the run). A released message is delivered once more. Its sum over the lives of a
+    consumer is the number of deliveries.
     ``released`` counts released records, ``retried`` calls of a handler after its first for a message,
     ``dead_lettered`` records that were completed by a dead letter, ``stale`` completions for a partition or
     record that was no longer open (they change nothing), ``abandoned`` messages whose handler was still

@@ -20,6 +20,10 @@ _FIRST_S: Final = 1.0
 _SILENCE: Final = frozenset({
     KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE,  # noqa: SLF001
 })  # fmt: skip
+_REFUSALS: Final = frozenset({
+    KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED,  # noqa: SLF001 (public)
+})  # fmt: skip
+"""Errors of a broker that is there."""
 _WHERE: Final = re.compile(r"^\S+/bootstrap: | \(after \d+ms in state \w+\)")
 
 
@@ -58,6 +62,11 @@ def require_broker(
             ]
             cause = _WHERE.sub("", causes[0] if causes else text_of(error))
             servers = str(config["bootstrap.servers"])
+            if any(event.code() in _REFUSALS or "handshake" in event.str() for event in events):
+                raise failure(
+                    f"the broker at {servers} accepts no connection with these settings ({cause}); check "
+                    "security.protocol and the sasl.* and ssl.* settings of --client-config"
+                ) from None
             raise failure(no_broker(servers, waited_s, cause, check=option)) from None
         else:
             return

@@ -169,6 +169,7 @@ class DedupConsumer(Consumer):
     ) -> None:
         _refuse_choices(completion=completion, mode=mode, durability=durability)
         _refuse_strategy(dedup, mode, recovery)
+        recovery.try_folders()
         refuse_unknown(client_arguments, _OURS, _ELSEWHERE)
         settings = client_settings(config, client_arguments, revoke_deadline=revoke_deadline)
         refuse_no_broker(settings.client)
@@ -187,8 +188,6 @@ class DedupConsumer(Consumer):
             bears_full_disk=True,
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
-        self._polled_counters = self._engine.counters
-        """Counts the messages that `poll` and `consume` return: during `run`, which counts its own, into nothing."""
         if sharing is not None:
             gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
             self._engine.share(gatekeeper)
@@ -196,7 +195,9 @@ class DedupConsumer(Consumer):
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
         self._access, self._interruption = ClientLock(), Interruption()
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
-        self._delivery = Delivery(classifier.partition_of, _completed_by(completion, settings))
+        self._delivery = Delivery(
+            classifier.partition_of, _completed_by(completion, settings), self._engine.counters
+        )
         # With durability="record" each message is written before the next one, so poll() has no quick way.
         self._ready: deque[Message] = deque() if durability == "record" else self._delivery.ready
         self._fetcher = Fetcher(self, self._session, self._access)
@@ -228,7 +229,6 @@ class DedupConsumer(Consumer):
         )
         self._stopped = False
         self._runner: Runner | None = None
-        recovery.try_folders()
         keep_from_children(self)
 
     # --- messages ------------------------------------------------------------------------------------------------
@@ -246,22 +246,19 @@ class DedupConsumer(Consumer):
             try:
                 # Without the lock, which would cost more than all the rest; see `Delivery`.
                 message = self._ready.popleft()
+                self._delivery.counters.delivered += 1
             except IndexError:
                 pass
             except BaseException:
                 self._interruption.note()
                 raise
             else:
-                self._polled_counters.delivered += 1
                 return message
-        if type(timeout) is not int:
+        if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
-        got: list[Message] = self._loop.messages(1, timeout, BATCH)
-        if not got:
-            return None
-        if got[0].error() is None:
-            self._polled_counters.delivered += 1
-        return got[0]
+        got = self._loop.messages(1, timeout, BATCH)
+        # No call after that: a signal would drop the message, and nobody would note the interruption.
+        return got[0] if got else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to ``num_messages`` messages that are no duplicates; fewer (or none) after ``timeout`` seconds.
@@ -276,13 +273,9 @@ class DedupConsumer(Consumer):
         if not 1 <= num_messages <= MOST_CONSUMED:
             # The plain client's own answer, which changes nothing here.
             return list(super().consume(num_messages, timeout))
-        if type(timeout) is not int:
+        if type(timeout) not in _NUMBERS or timeout != timeout:  # noqa: PLR0124 (nan)
             timeout = _seconds(timeout)
-        events = self._delivery.events_given
-        got = self._loop.messages(num_messages, timeout, num_messages)
-        no_event = self._delivery.events_given == events
-        self._polled_counters.delivered += len(got) if no_event else sum(each.error() is None for each in got)
-        return got
+        return self._loop.messages(num_messages, timeout, num_messages)
 
     def __iter__(self) -> Iterator[Message]:
         """Yield messages until `stop`, or ``idle_timeout`` seconds without one; raise fatal errors, log others."""
@@ -410,7 +403,6 @@ class DedupConsumer(Consumer):
         """Run a runner in its session; `stop` and `release` know of it meanwhile."""
         try:
             self._make_current(runner)
-            self._polled_counters = Counters()
             session.begin(runner)
             if self._stopped:
                 runner.stop()
@@ -429,7 +421,6 @@ class DedupConsumer(Consumer):
                     session.end()
                     raise
                 finally:
-                    self._polled_counters = self._engine.counters
                     self._runner, self._stopped = None, False
 
     def _make_current(self, runner: Runner) -> None:
@@ -825,6 +816,9 @@ def _refused_topics(error: KafkaException, topics: list[Any]) -> KafkaException:
     if topics:
         advice = "give each topic once, none of them empty, and patterns (which begin with ^) without errors"
     return KafkaException(KafkaError(code, f"topics={shown(topics)}: {advice}"))
+
+
+_NUMBERS: Final = (float, int)
 
 
 def _seconds(timeout: Any) -> float:

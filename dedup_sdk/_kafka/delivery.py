@@ -42,6 +42,7 @@ from dedup_sdk._kafka.fields import MessageFields
 from dedup_sdk._kafka.guards import ClientLock
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._marks import Int64s
+from dedup_sdk._observe import Counters
 from dedup_sdk._strategy import LastId
 from dedup_sdk.errors import DedupError
 from dedup_sdk.ids import Ids
@@ -437,7 +438,7 @@ class CompletedBy(Enum):
 class Delivery:
     """The messages between judging and completion. ``ready`` and ``individual`` are delivered next.
 
-    ``events_given`` counts the client's events that `take` returned; it only rises.
+    ``counters`` counts the deliveries; during a worker session, which counts its own, it is another one.
 
     ``partition_of`` returns a partition that delivers, by topic and number.
 
@@ -448,14 +449,15 @@ class Delivery:
     def __init__(
         self,
         partition_of: Callable[[str, int], Partition | None],
-        completed_by: CompletedBy = CompletedBy.NEXT_CALL,
+        completed_by: CompletedBy,
+        counters: Counters,
     ) -> None:
+        self.counters = self._counters = counters
         self.completed_by = self._configured = completed_by
         self._laid_aside: list[Any] | None = None
         """Individual messages that were delivered before `begin_explicit`; None outside of it."""
         self.ready: deque[Any] = deque()
         self.individual: deque[Any] = deque()
-        self.events_given = 0
         self._aside: dict[Coordinates, list[Any]] = {}
         self.partition_of = partition_of
         self._batch: list[Any] = []
@@ -481,11 +483,11 @@ class Delivery:
 
     def take(self, count: int) -> list[Any]:
         """Deliver at most ``count`` messages: individual ones first."""
-        out: list[Any] = []
+        out, events = list[Any](), 0
         while self.individual and len(out) < count:
             message = self.individual.popleft()
             if message.error() is not None:
-                self.events_given += 1
+                events += 1
             elif self._unfinished(message) is None:
                 # A late thread completed it after it was released.
                 continue
@@ -501,6 +503,7 @@ class Delivery:
                     out.append(self.ready.popleft())
         if out:
             self._last, self._taken = tuple(out), len(self._batch) - len(self.ready)
+            self.counters.delivered += len(out) - events
         return out
 
     def offer_event(self, event: Any) -> None:
@@ -664,6 +667,7 @@ class Delivery:
     def begin_explicit(self) -> None:
         """Have messages end by `DedupConsumer.complete` only, until `end_explicit`; with the lock."""
         self._laid_aside, self._individual_handed = self._individual_handed, []
+        self.counters = Counters()
         self.completed_by = CompletedBy.NOTHING
 
     def end_explicit(self) -> None:
@@ -671,7 +675,7 @@ class Delivery:
 
         Individual messages that were delivered before, and are to be completed by offsets, can be so again.
         """
-        self.completed_by = self._configured
+        self.completed_by, self.counters = self._configured, self._counters
         if self._laid_aside is not None and self.completed_by is CompletedBy.COMMIT:
             self._individual_handed = [m for m in self._laid_aside if self.in_flight(m) and not self.waits(m)]
         self._laid_aside = None

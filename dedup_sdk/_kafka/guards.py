@@ -184,15 +184,22 @@ def is_inside(method: Callable[..., Any], owner: object) -> bool:
     return False
 
 
-_POOLS: Final = frozenset({"concurrent.futures.thread", "anyio._backends._asyncio"})
-"""Modules whose threads call the functions that they are given: those of `asyncio.to_thread` and of web frameworks."""
+_POOLS: Final = frozenset({
+    "concurrent.futures.thread", "anyio._backends._asyncio", "asgiref.sync", "trio._threads",
+})  # fmt: skip
+"""Modules whose threads call the functions that they are given: those of `asyncio.to_thread`, and of web frameworks."""
 
 
-def is_called_by_pool(depth: int) -> bool:
-    """Whether a thread pool called the method ``depth`` frames above this one: its result may be dropped."""
+def is_called_by_pool() -> bool:
+    """Whether a thread pool called this package, directly or by a lambda: it may drop the result.
+
+    A function of the application between them may be a loop, which drops nothing.
+    """
     frame: FrameType | None = currentframe()
-    for _ in range(depth + 1):
-        frame = None if frame is None else frame.f_back
+    while frame is not None and (
+        frame.f_code.co_name == "<lambda>" or str(frame.f_globals.get("__name__")).startswith("dedup_sdk.")
+    ):
+        frame = frame.f_back
     return frame is not None and frame.f_globals.get("__name__") in _POOLS
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress, repeat
 from operator import is_not
-from threading import RLock, get_ident
+from threading import RLock, get_ident, main_thread
 from typing import Any, Final, Literal
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -142,8 +142,7 @@ class FetchLoop:
         self._holds_back = False
         self._poller: int | None = None
         """The thread inside `messages`."""
-        self._asker: int | None = None
-        """The thread that was inside `messages` last."""
+        self._main_thread = main_thread().ident
         self._refused = False
         """Whether another thread was refused since that thread entered."""
 
@@ -160,10 +159,9 @@ class FetchLoop:
         with self._mutex:
             lock = self._lock
             busy = self._poller or lock.client_thread or lock.closer
-            if busy or lock.closed or me != self._asker or not self._assignment.asked:
+            if busy or lock.closed or me != self._main_thread or not self._assignment.asked:
                 self._refuse_or_warn(me)
-            self._poller = self._asker = me
-            self._refused = False
+            self._poller, self._refused = me, False
         try:
             try:
                 while True:
@@ -206,7 +204,7 @@ class FetchLoop:
         if self._poller not in (None, thread):
             self._refused = True
             raise RuntimeError(_TWO_POLLERS)
-        if self._delivery.completed_by is not CompletedBy.NOTHING and is_called_by_pool(3):
+        if self._delivery.completed_by is not CompletedBy.NOTHING and is_called_by_pool():
             raise RuntimeError(_IN_POOL)
         if not self._assignment.asked:
             self._assignment.warn_not_asked()
@@ -232,6 +230,7 @@ class FetchLoop:
                     len(again),
                 )
                 self._engine.counters.released += len(again)
+                self._delivery.counters.delivered -= len(again)
                 self._delivery.put_back([message for message, _ in again])
                 for _, place in again:
                     place.chunk.offer_again(place.row)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._kafka.fields import MessageFields
 from dedup_sdk._window import Window
 from dedup_sdk.ids import Ids, IdSpec
@@ -91,10 +92,13 @@ class MissingIds:
             self._topics[topic] = None if self._window_of(topic).is_off else _Topic(self._clock())
         if failures and not self._told_failure:
             self._tell_failure(failures)
-        for topic, looked_at in self._topics.items():
-            if looked_at is not None:
+        rows_of: dict[str, list[int]] = {}
+        for row, topic in enumerate(topics):
+            rows_of.setdefault(topic, []).append(row)
+        for topic, rows in rows_of.items():
+            if (looked_at := self._topics.get(topic)) is not None:
                 looked_at.failure = looked_at.failure or failures.get(topic)
-                self._take(topic, looked_at, topics, messages, ids)
+                self._take(topic, looked_at, rows, messages, ids)
         self._count_on()
 
     def look(self, ending: Collection[str] = ()) -> None:
@@ -115,14 +119,13 @@ class MissingIds:
                 logger.warning(
                     "%s has no ID by %s: %s raised %s; correct the function, or have it return None for a record "
                     "without an ID (later errors are only counted, as unkeyed.failed)",
-                    failure.place, self._id_spec, failure.function, failure.error,
+                    failure.place, self._id_spec, failure.function, masked_text(failure.error),
                 )  # fmt: skip
                 return
 
     def _take(
-        self, topic: str, looked_at: _Topic, topics: Sequence[str], messages: Sequence[Any], ids: Ids
+        self, topic: str, looked_at: _Topic, rows: Sequence[int], messages: Sequence[Any], ids: Ids
     ) -> None:
-        rows = (row for row, name in enumerate(topics) if name == topic)
         for row in islice(rows, RECORDS - looked_at.seen):
             looked_at.seen += 1
             if row in ids.missing:
@@ -159,7 +162,7 @@ class MissingIds:
         [(reason, count)] = looked_at.reasons.most_common(1)
         if reason == "failed" and looked_at.failure is not None:
             place, function, error = looked_at.failure
-            return f"e.g. at {place}, {function} raised {error}: correct the function"
+            return f"e.g. at {place}, {function} raised {masked_text(error)}: correct the function"
         if reason == "malformed" and looked_at.framed * 2 > count:
             return (
                 "these values begin with the byte 0, like those of a schema registry (Avro, Protobuf): take a function "

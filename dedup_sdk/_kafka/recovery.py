@@ -69,6 +69,7 @@ from dedup_sdk._store.snapshot_source import (
     scratch,
     shown_location,
     snapshot_locations,
+    unreadable_folders,
 )
 from dedup_sdk._strategy import Lookup, Strategy
 from dedup_sdk._window import Window, length_text
@@ -131,9 +132,9 @@ class Recovery:
             that were completed since the last commit.
 
     Raises `ConfigurationError` for settings that are not valid, and for a snapshot that cannot be read as it stands: a
-    URL without a driver, a file instead of a folder. A consumer tries folders when it is made: where no snapshot can be
-    read, it logs a warning, because its stores may be up to date, and `SnapshotError` is raised when a partition needs
-    the snapshot. URLs are tried only then.
+    URL without a driver, a file instead of a folder. A consumer reads one snapshot's manifest when it is made: where no
+    folder has one that can be read, it logs a warning, because its stores may be up to date, and `SnapshotError` is
+    raised when a partition needs the snapshot. URLs are tried only then.
     """
 
     snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
@@ -173,12 +174,10 @@ class Recovery:
             )
 
     def try_folders(self) -> None:
-        """Log a warning if none of the snapshots in folders can be read; URLs are not tried."""
-        folders = [place for place in self.snapshot if not is_url(place)]
-        try:
-            if folders:
-                find_snapshots(folders)
-        except SnapshotError as error:
+        """Log a warning if no snapshot can be read; nothing with URLs, which are tried when a partition needs one."""
+        if any(map(is_url, self.snapshot)):
+            return
+        for error in unreadable_folders(self.snapshot):
             logger.warning(
                 "Recovery(snapshot=...): no snapshot can be read now: %s. The consumer begins without it; poll() will "
                 "raise this error if the store of a partition is missing or too old",

@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -381,6 +381,19 @@ def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:
     if errors and not found:
         raise errors[0]
     return found, list(map(str, errors))
+
+
+def unreadable_folders(places: Iterable[str]) -> list[SnapshotError]:
+    """Return the first error if no folder has a snapshot that can be read, else nothing; one manifest is read."""
+    errors: list[SnapshotError] = []
+    for folder in chain.from_iterable(_folders(Path(place)) for place in places):
+        try:
+            read_manifest(folder)
+        except SnapshotError as error:
+            errors.append(error)
+        else:
+            return []
+    return errors[:1]
 
 
 def _folders(place: Path) -> list[Path]:

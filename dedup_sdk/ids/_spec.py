@@ -27,7 +27,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from dedup_sdk._checks import error_shown, shown, unfit_arguments
+from dedup_sdk._checks import error_shown, one_line, shown, unfit_arguments
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids._columns import Column, FailedCall, Fields, Ids, Need, ReadOnce, digest_columns
 from dedup_sdk.ids._json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
@@ -254,7 +254,10 @@ def _results(call: Callable[[Record], object], fields: ReadOnce) -> Column:
 
 
 def _failed_call(call: Callable[[Record], object], record: Record, error: Exception) -> FailedCall:
-    function = getattr(call, "__name__", type(call).__name__)
+    try:
+        function = one_line(str(call.__name__))
+    except Exception:  # noqa: BLE001 (the user's object)
+        function = "the function"
     # The first frame is the caller's; there is no other one for a function written in C.
     inside = error.__traceback__.tb_next if error.__traceback__ is not None else None
     if inside is not None:

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._kafka.broker_check import require_broker
+from dedup_sdk.errors import RecoveryError
+from dedup_sdk.testing import MockKafka
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -71,3 +75,14 @@ def test_a_broker_that_is_away_is_one_line(
         "dedup: no broker answers at 127.0.0.1:9 within 1 s "
         "(Connect to ipv4#127.0.0.1:9 failed: Connection refused); check --bootstrap\n"
     )
+
+
+@pytest.mark.parametrize("settings", [{"security.protocol": "SSL"}, {"security.protocol": "SASL_PLAINTEXT"}])
+def test_a_broker_that_refuses_the_settings_is_not_called_away(settings: dict[str, str]) -> None:
+    """It is there: the line names the settings to check, and not the address."""
+    settings = {**settings, "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": "secret-word"}
+    with MockKafka() as kafka, pytest.raises(RecoveryError) as caught:
+        require_broker({"bootstrap.servers": kafka.bootstrap, **settings}, RecoveryError)
+    assert "accepts no connection with these settings" in str(caught.value)
+    assert "check security.protocol" in str(caught.value)
+    assert "secret-word" not in str(caught.value)

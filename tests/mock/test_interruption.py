@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -500,3 +501,16 @@ def test_an_error_after_progress_is_another_one(
         monkeypatch.undo()
         assert raised
     assert consumer.partition_statuses[0].hindrances == ()
+
+
+@pytest.mark.parametrize("call", ["poll", "consume"])
+def test_nothing_is_called_between_the_delivery_and_the_return(
+    make: Make, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A signal is handled in a call: there its exception would drop the message, and nobody would know."""
+    consumer = make("orders")
+    message = Mock(error=Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(fetch_loop.FetchLoop, "messages", lambda *_: [message])
+
+    got: Any = [consumer.poll(0)] if call == "poll" else consumer.consume(1, 0)
+    assert got == [message]

@@ -33,6 +33,7 @@ from dedup_sdk import (
     header,
     ids,
 )
+from dedup_sdk._cli.app import run
 from dedup_sdk.errors import IdSpecError
 from tests.support.consuming import iterate_all, poll_some, run_all
 
@@ -445,6 +446,23 @@ def test_a_snapshot_that_cannot_be_read_is_told(
     assert told.levelname == "WARNING"
     assert str(folder) in told.getMessage()
     assert says in told.getMessage()
+
+
+@pytest.mark.parametrize("other", ["memory://bucket/snapshots", "readable"])
+def test_one_snapshot_that_can_be_read_is_enough(
+    make: Make, send: Send, tmp_path: Path, caplog: pytest.LogCaptureFixture, other: str
+) -> None:
+    """And URLs are tried only when a partition needs one."""
+    place = other
+    if other == "readable":
+        place = str(tmp_path / "snapshot")
+        send("a")
+        with make("orders", store=tmp_path / "store") as consumer:
+            poll_some(consumer, 1)
+        assert run(["snapshot", "--store", str(tmp_path / "store"), "--output", place, "--quiet"]) == 0
+    caplog.clear()
+    make(recovery=Recovery(snapshot=[tmp_path / "missing", place]))
+    assert [each.getMessage() for each in caplog.records if each.name == "dedup_sdk"] == []
 
 
 def test_a_consumer_without_a_topic_says_so_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:

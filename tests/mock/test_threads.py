@@ -186,11 +186,14 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
         returned.append(consumer.poll(PATIENCE_S))
         return returned[-1]
 
+    def ask_at_once() -> Any:
+        return consumer.poll(0)
+
     async def cancel_and_ask() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.to_thread(poll), 0.2)
         with pytest.raises(RuntimeError, match="another thread is in poll"):
-            await asyncio.to_thread(lambda: consumer.poll(0))
+            await asyncio.to_thread(ask_at_once)
         send("a")
 
     asyncio.run(cancel_and_ask())
@@ -204,18 +207,25 @@ def test_a_message_of_a_cancelled_call_comes_again(make: Make, send: Send) -> No
     assert consumer.counters.stores_set_aside == 0
 
 
-@pytest.mark.parametrize("method", ["poll", "consume"])
+@pytest.mark.parametrize("call", ["poll", "consume", "next", "lambda"])
 @pytest.mark.parametrize("config", [{}, {"enable.auto.commit": False}], ids=["next call", "commit"])
 def test_a_pool_may_not_ask_where_a_dropped_message_would_be_lost(
-    make: Make, send: Send, method: str, config: dict[str, Any]
+    make: Make, send: Send, call: str, config: dict[str, Any]
 ) -> None:
     """A cancelled task drops the message of its call: the next call, or commit, would complete it."""
     consumer = make("orders", config=config)
     send("a")
 
+    calls: dict[str, Callable[[], object]] = {
+        "poll": consumer.poll,
+        "consume": consumer.consume,
+        "next": iter(consumer).__next__,
+        "lambda": lambda: consumer.poll(PATIENCE_S),
+    }
+
     async def ask() -> None:
         with pytest.raises(RuntimeError, match=r"thread pool .*completion=\"explicit\""):
-            await asyncio.to_thread(getattr(consumer, method))
+            await asyncio.to_thread(calls[call])
 
     asyncio.run(ask())
     with ThreadPoolExecutor(1) as pool:

@@ -90,7 +90,9 @@ class Member(Watched):
         self.claims.leases.start_renewing = lambda: None  # type: ignore[method-assign]
         self.engine.share(self.claims)
         self.hand = Delivery(
-            self._partition_of, CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING
+            self._partition_of,
+            CompletedBy.NEXT_CALL if life.implicit else CompletedBy.NOTHING,
+            self.engine.counters,
         )
         self.assigned: dict[Where, Any] = {}
         session = SimpleNamespace(assigned=self.assigned)

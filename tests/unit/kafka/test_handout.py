@@ -9,7 +9,8 @@ from typing import Any
 
 from confluent_kafka import Message
 
-from dedup_sdk._kafka.delivery import Classified, Delivery
+from dedup_sdk._kafka.delivery import Classified, CompletedBy, Delivery
+from dedup_sdk._observe import Counters
 
 
 class Contended(deque[Any]):
@@ -28,7 +29,9 @@ class Contended(deque[Any]):
 def test_what_was_polled_meanwhile_was_given_out_and_the_rest_was_not() -> None:
     """Or a message would end before the application has it, and one that it has would never end."""
     open_partitions: dict[tuple[str, int], Any] = {}
-    hand = Delivery(lambda topic, partition: open_partitions.get((topic, partition)))
+    hand = Delivery(
+        lambda topic, partition: open_partitions.get((topic, partition)), CompletedBy.NEXT_CALL, Counters()
+    )
     hand.ready = Contended()
     batch = [
         Message(topic="orders", partition=partition, offset=offset)

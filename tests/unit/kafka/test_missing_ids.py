@@ -207,3 +207,40 @@ def test_a_function_without_python_code_has_no_line() -> None:
     fields = ReadOnce(RecordFields([Record("orders", 3, 0)]))
     function(cast("Any", len), name="n", version="1").digests(fields)
     assert fields.failures["orders"].function == "len"
+
+
+class Nameless(type):
+    """A class of classes whose names cannot be read."""
+
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        """No name."""
+        raise ZeroDivisionError
+
+
+class Odd:
+    """A callable whose name is no text, and which raises an exception whose class has no name."""
+
+    __name__ = None
+
+    def __call__(self, _: Record) -> str:
+        """Fail."""
+        raise Nameless("NoName", (ValueError,), {})("password=hunter2")
+
+
+def test_whatever_a_function_is_and_raises_its_record_has_no_id() -> None:
+    """Texts that cannot be made stop nothing."""
+    fields = ReadOnce(RecordFields([Record("orders", 3, 0)]))
+    assert function(Odd(), name="n", version="1").digests(fields).missing == {0: "failed"}
+    [(topic, failure)] = fields.failures.items()
+    assert (topic, failure.error) == ("orders", "an exception: password=hunter2")
+
+
+def test_secrets_in_an_exception_are_masked(caplog: pytest.LogCaptureFixture) -> None:
+    """Its text is other people's."""
+    looking = MissingIds(function(Odd(), name="n", version="1"), lambda _: Window(days=7))
+    failed = {"orders": FailedCall("orders[0]@0", "f", "ValueError: password=hunter2 https://u:pw@h/")}
+    looking.note(["orders"], [Message(topic="orders")], Ids([None], {0: "failed"}), failed)
+    assert "hunter2" not in caplog.text
+    assert "u:pw" not in caplog.text
+    assert "ValueError" in caplog.text
