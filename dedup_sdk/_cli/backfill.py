@@ -148,7 +148,7 @@ def _parameter(names: Sequence[str], panel: str | None, settings: Mapping[str, A
         kind |= None
     option = typer.Option(
         *names,
-        metavar=settings.get("metavar"),
+        metavar=settings.get("metavar") or (None if "choices" in settings else names[-1].lstrip("-").upper()),
         help=settings["help"],
         rich_help_panel=panel,
         show_default=False,
