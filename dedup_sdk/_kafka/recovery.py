@@ -69,7 +69,7 @@ from dedup_sdk._store.snapshot_source import (
     scratch,
     shown_location,
     snapshot_locations,
-    unreadable_folders,
+    why_unreadable,
 )
 from dedup_sdk._strategy import Lookup, Strategy
 from dedup_sdk._window import Window, length_text
@@ -177,7 +177,7 @@ class Recovery:
         """Log a warning if no snapshot can be read; nothing with URLs, which are tried when a partition needs one."""
         if any(map(is_url, self.snapshot)):
             return
-        for error in unreadable_folders(self.snapshot):
+        if (error := why_unreadable(self.snapshot)) is not None:
             logger.warning(
                 "Recovery(snapshot=...): no snapshot can be read now: %s. The consumer begins without it; poll() will "
                 "raise this error if the store of a partition is missing or too old",

@@ -383,17 +383,17 @@ def find_snapshots(places: Iterable[str]) -> tuple[list[Source], list[str]]:
     return found, list(map(str, errors))
 
 
-def unreadable_folders(places: Iterable[str]) -> list[SnapshotError]:
-    """Return the first error if no folder has a snapshot that can be read, else nothing; one manifest is read."""
-    errors: list[SnapshotError] = []
+def why_unreadable(places: Iterable[str]) -> SnapshotError | None:
+    """Return the first error if no folder has a snapshot that can be read, else None; it stops at one that can."""
+    first: SnapshotError | None = None
     for folder in chain.from_iterable(_folders(Path(place)) for place in places):
         try:
             read_manifest(folder)
         except SnapshotError as error:
-            errors.append(error)
+            first = first or error
         else:
-            return []
-    return errors[:1]
+            return None
+    return first
 
 
 def _folders(place: Path) -> list[Path]:

@@ -509,7 +509,7 @@ def test_nothing_is_called_between_the_delivery_and_the_return(
 ) -> None:
     """A signal is handled in a call: there its exception would drop the message, and nobody would know."""
     consumer = make("orders")
-    message = Mock(error=Mock(side_effect=KeyboardInterrupt))
+    message = Mock(error=Mock(side_effect=Interrupted))
     monkeypatch.setattr(fetch_loop.FetchLoop, "messages", lambda *_: [message])
 
     got: Any = [consumer.poll(0)] if call == "poll" else consumer.consume(1, 0)
