@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,39 @@ from dedup_sdk._core.ranges import merged
 DIGEST_BYTES = 16
 
 Int64s = NDArray[np.int64]
+
+
+class Digests(Sequence[bytes]):
+    """Digests joined in ``joined``, 16 bytes each; they are split on demand."""
+
+    __slots__ = ("joined",)
+
+    def __init__(self, joined: bytes) -> None:
+        self.joined = joined
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return len(self.joined) // DIGEST_BYTES
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(cut_digests(self.joined))
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Digests: ...
+    def __getitem__(self, index: int | slice) -> bytes | Digests:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return Digests(b"".join(list(self)[index]))
+            return Digests(self.joined[DIGEST_BYTES * start : DIGEST_BYTES * stop])
+        row = range(len(self))[index]
+        return self.joined[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)]
 
 
 class Packed(Sequence[bytes]):
@@ -189,6 +222,11 @@ def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
     """Return the joined digests at some indexes, in that order, or where a mask is true."""
     taken: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
     return taken
+
+
+def join_digests(digests: Sequence[bytes | None]) -> bytes:
+    """Return digests in one ``bytes``; none may be missing."""
+    return digests.joined if isinstance(digests, Digests) else b"".join(cast("Sequence[bytes]", digests))
 
 
 def cut_digests(digests: bytes) -> list[bytes]:

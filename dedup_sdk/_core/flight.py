@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from dedup_sdk._core.ranges import Range, Ranges, from_offset, lie_inside, merged
-from dedup_sdk._marks import Int64s, Marks, Progress, Witness
+from dedup_sdk._marks import Digests, Int64s, Marks, Progress, Witness, join_digests
 from dedup_sdk._record import Verdict, VerdictKind
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]
@@ -58,8 +58,8 @@ class Chunk:
 
     - ``offsets``: a list of ``n`` integers; ``column``: the same as an array, shape ``(n,)``.
     - ``timestamps``: milliseconds since the epoch, shape ``(n,)``.
-    - ``digests``: the ID of each record (bytes), None without one; ``joined``: all of them in one ``bytes``, once
-      `join_digests` was called.
+    - ``digests``: the ID of each record (bytes), None without one; ``joined``: all of them in one ``bytes``, where they
+      are `Digests`, or once `join_digests` was called.
     - ``items``: the caller's own objects (records or messages), parallel to the columns.
     - ``kinds[i]``: the verdict, an index into `KINDS`.
     - ``reasons``, ``seen``, ``attempts``: by row, the reason of the verdict; offset and timestamp (ms) of the
@@ -76,14 +76,18 @@ class Chunk:
     )  # fmt: skip
 
     def __init__(
-        self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], items: Sequence[Any] = ()
+        self,
+        offsets: list[int],
+        timestamps: Int64s,
+        digests: Sequence[bytes | None],
+        items: Sequence[Any] = (),
     ) -> None:
         count = len(offsets)
         self.offsets = offsets
         self.column = np.fromiter(offsets, np.int64, count)
         self.timestamps = timestamps
         self.digests = digests
-        self.joined: bytes | None = None
+        self.joined = digests.joined if isinstance(digests, Digests) else None
         self.items = items
         self.kinds = bytearray(count)
         self.states = bytearray(b"\x01") * count
@@ -190,15 +194,16 @@ class Chunk:
 
     def join_digests(self) -> bytes:
         """Return the digests of all records in one ``bytes``; each must have one."""
-        digests: list[Any] = self.digests
-        self.joined = joined = b"".join(digests)
-        return joined
+        if self.joined is None:
+            self.joined = join_digests(self.digests)
+        return self.joined
 
     def replace_digests(self, digests: Mapping[int, bytes | None]) -> None:
         """Set the digests of some rows; the caller's list stays as it is."""
-        self.digests = list(self.digests)
+        replaced = list(self.digests)
         for row, digest in digests.items():
-            self.digests[row] = digest
+            replaced[row] = digest
+        self.digests, self.joined = replaced, None
 
     def replace_timestamps(self, timestamps: Int64s) -> None:
         """Have the records judged by other timestamps (ms), shape ``(n,)``."""

@@ -1,7 +1,7 @@
 """The memory that looks IDs up: a record is a duplicate if its ID was completed inside the window.
 
 recent
-    marks in memory, in no sorted file yet, and the IDs in flight: one dictionary (`RecentMarks`)
+    marks in memory, in no sorted file yet, and the IDs in flight: one table (`RecentMarks`)
 undecided
     IDs whose records are held back, not for a record in flight but for numbers of the count window
 """
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import compress
-from operator import is_not
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +31,7 @@ from dedup_sdk._core.flight import (
 from dedup_sdk._core.memory import Find, LastRecord, Live, Written
 from dedup_sdk._core.ranges import Range
 from dedup_sdk._core.reach import Reach
+from dedup_sdk._core.recent import Bools, Met, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk._marks import (
@@ -50,202 +49,6 @@ from dedup_sdk._marks import (
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._window import Window
 
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
-_FEWEST: Final = 1_024
-
-
-class TimestampIndex:
-    """Offsets, ascending, and their timestamps (ms).
-
-    ``strays`` are offsets that came from elsewhere than the log being read, in any order.
-    """
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._offsets = np.empty(_FEWEST, np.int64)
-        self._timestamps = np.empty(_FEWEST, np.int64)
-        self._strays: dict[int, int] = {}
-
-    def extend(self, offsets: Int64s, timestamps: Int64s) -> None:
-        """Add offsets not below the others, ascending, an offset perhaps twice; both of one length."""
-        start, end = self._count, self._count + len(offsets)
-        if end > len(self._offsets):
-            room = max(end, 2 * len(self._offsets))
-            self._offsets = np.resize(self._offsets[:start], room) if start else np.empty(room, np.int64)
-            self._timestamps = (
-                np.resize(self._timestamps[:start], room) if start else np.empty(room, np.int64)
-            )
-        self._offsets[start:end] = offsets
-        self._timestamps[start:end] = timestamps
-        self._count = end
-
-    def __len__(self) -> int:
-        return self._count
-
-    def keep_only(self, offsets: Int64s) -> None:
-        """Forget all but these offsets, in any order; those kept apart stay."""
-        known = self._offsets[: self._count]
-        wanted = np.isin(known, offsets)
-        self.replace(known[wanted], self._timestamps[: self._count][wanted])
-
-    def replace(self, offsets: Int64s, timestamps: Int64s) -> None:
-        """Set the offsets anew, ascending; those kept apart stay."""
-        self._count = 0
-        self.extend(offsets, timestamps)
-
-    def keep(self, offset: int, timestamp_ms: int) -> None:
-        """Remember one offset apart from the others."""
-        self._strays[offset] = timestamp_ms
-
-    def at(self, offset: int) -> int:
-        """Return the timestamp of an offset that was added; KeyError if it was not."""
-        if offset in self._strays:
-            return self._strays[offset]
-        place = int(self._offsets[: self._count].searchsorted(offset))
-        if place == self._count or self._offsets[place] != offset:
-            raise KeyError(offset)
-        return int(self._timestamps[place])
-
-    def at_all(self, offsets: Int64s) -> Int64s:
-        """Return the timestamps of many offsets, shape as given; KeyError if one was never added."""
-        known = self._offsets[: self._count]
-        if self._count and int(known[-1]) - int(known[0]) == self._count - 1:
-            # A log without holes, as most are: the place of an offset needs no search. (A journal may hold an offset
-            # twice, which looks the same when it has as many holes: offsets not at their place are searched below.)
-            places = (offsets - known[0]).clip(0, self._count - 1)
-        else:
-            places = known.searchsorted(offsets)
-        if self._count:
-            np.minimum(places, self._count - 1, out=places)
-            found: Int64s = self._timestamps[places]
-            wrong = np.flatnonzero(
-                (known[places] != offsets) | (bool(self._strays) and np.isin(offsets, list(self._strays)))
-            )
-        else:
-            found, wrong = np.empty(len(offsets), np.int64), np.arange(len(offsets))
-        for index in wrong.tolist():
-            found[index] = self.at(int(offsets[index]))
-        return found
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._count = 0
-        self._strays.clear()
-
-
-class RecentMarks:
-    """Digest -> offset of the newest record with that ID, completed or in flight: one dictionary for both.
-
-    The watermark tells whether that record is completed (then the entry is a mark) or in flight. So completing a
-    record changes nothing here, and one dictionary operation a record answers three questions: is it a duplicate in
-    this batch, is it in flight, was it seen lately. An entry keeps only an offset (a Python integer that exists
-    anyway); the timestamps of offsets stay in columns (`TimestampIndex`). That is a third of the memory that a pair
-    per mark would take, and many are looked up in one call.
-
-    ``behind`` keeps the completed mark of an ID that is in flight again: it must outlive a crash before the record
-    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the offsets
-    (ascending) of an ID's other records in flight, below its newest: only where duplicates are shown (observe mode),
-    so that nothing is held back and a completed duplicate may lie below one in flight.
-    """
-
-    def __init__(self) -> None:
-        self.offsets: dict[bytes, int] = {}
-        self.behind: dict[bytes, Mark] = {}
-        self.beneath: dict[bytes, list[int]] = {}
-        self.time_index = TimestampIndex()
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def mark(self, digest: bytes) -> Mark | None:
-        """Return the entry of an ID as a mark; the caller knows that its record is completed."""
-        offset = self.offsets.get(digest)
-        if offset is None:
-            return None
-        return Mark(offset, self.time_index.at(offset))
-
-    def begin(self, digest: bytes, offset: int) -> None:
-        """Put an ID in flight in front of the mark that it has."""
-        if self.offsets.get(digest, offset) != offset:
-            self.behind[digest] = Mark(self.offsets[digest], self.time_index.at(self.offsets[digest]))
-        self.offsets[digest] = offset
-
-    def complete(self, digest: bytes, offset: int) -> None:
-        """Make the ID in flight at ``offset`` a mark, unless the mark behind it lies higher."""
-        behind = self.behind.pop(digest, None)
-        if behind is not None and behind.offset > offset:
-            self.restore(digest, behind)
-
-    def cover(self, digest: bytes, offset: int) -> None:
-        """Put a duplicate in front of an ID that is in flight, and in flight stays."""
-        self.beneath.setdefault(digest, []).append(self.offsets[digest])
-        self.offsets[digest] = offset
-
-    def complete_beneath(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
-        """Make the newest completed of an ID's covered records its mark behind, unless a higher mark is there."""
-        covered = self.beneath[digest]
-        ended = [offset for offset in covered if not is_open(offset)]
-        still = [offset for offset in covered if offset not in ended]
-        if still:
-            self.beneath[digest] = still
-        else:
-            del self.beneath[digest]
-        behind = self.behind.get(digest)
-        if ended and (behind is None or behind.offset < ended[-1]):
-            self.behind[digest] = Mark(ended[-1], self.time_index.at(ended[-1]))
-
-    def drop(self, digest: bytes, offset: int) -> None:
-        """Forget an ID that a unit stood in line for at ``offset``, which leaves no mark of it."""
-        if self.offsets.get(digest) == offset:
-            del self.offsets[digest]
-
-    def restore(self, digest: bytes, mark: Mark) -> None:
-        """Set an ID's mark from outside the log that passes by."""
-        self.offsets[digest] = mark.offset
-        self.time_index.keep(mark.offset, mark.timestamp_ms)
-
-    def fold(self, digests: list[bytes], offsets: list[int], timestamps: Int64s) -> None:
-        """Take completed records over in offset order; an entry of a higher offset stays."""
-        if not offsets:
-            return
-        self.time_index.extend(np.fromiter(offsets, np.int64, len(offsets)), timestamps)
-        known = self.offsets
-        if not known or all(known[digest] < offsets[0] for digest in known.keys() & set(digests)):
-            known.update(zip(digests, offsets, strict=True))
-            return
-        for digest, offset in zip(digests, offsets, strict=True):
-            if known.get(digest, -1) < offset:
-                known[digest] = offset
-
-    def keep_from(self, offset: int) -> None:
-        """Forget the IDs whose entry lies below ``offset``, and every timestamp."""
-        self.offsets = {digest: at for digest, at in self.offsets.items() if at >= offset}
-        self.time_index.clear()
-
-    def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
-        """Remove all marks of IDs that are not in flight, and return them with those of ``behind``, which stay.
-
-        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed.
-        """
-        digests = list(self.offsets)
-        offsets = np.fromiter(self.offsets.values(), np.int64, len(digests))
-        mask = ~are_open(offsets)
-        in_flight = np.flatnonzero(~mask).tolist()
-        kept = {digests[index]: int(offsets[index]) for index in in_flight}
-        if in_flight:
-            digests = [digests[index] for index in np.flatnonzero(mask).tolist()]
-            offsets = offsets[mask]
-        times = self.time_index.at_all(offsets)
-        if self.behind:
-            digests = [*digests, *self.behind]
-            columns = np.asarray(list(self.behind.values()), np.int64)
-            offsets, times = np.concatenate((offsets, columns[:, 0])), np.concatenate((times, columns[:, 1]))
-        self.offsets = kept
-        # The records that a mark covers are older than it, whether they are completed or not.
-        self.beneath = {digest: under for digest, under in self.beneath.items() if digest in kept}
-        self.time_index.clear()
-        return Marks(b"".join(digests), offsets, times)
-
 
 class Waiting(NamedTuple):
     """A record that is held back, and the mark that the store had of its ID when it came."""
@@ -256,11 +59,15 @@ class Waiting(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Records that are judged by their IDs: their rows (None: all), their digests, and the store's marks of these."""
+    """Records that are judged by their IDs: their rows (None: all), joined digests, and the store's marks of these."""
 
-    rows: list[int] | None
-    digests: list[Any]
+    rows: Rows | None
+    digests: bytes
     found: Found
+
+    def rows_of(self, indexes: Rows) -> Rows:
+        """Return the rows of some of these records."""
+        return indexes if self.rows is None else self.rows[indexes]
 
 
 class LookupMemory:
@@ -290,16 +97,11 @@ class LookupMemory:
 
     def _load(self, recent: Marks) -> None:
         order = np.argsort(recent.offsets, kind="stable")
-        digests = cut_digests(take_digests(recent.digests, order))
-        offsets, timestamps = recent.offsets[order].tolist(), recent.timestamps[order]
-        below = bisect_left(offsets, self.flight.high)
-        self.recent.fold(digests[:below], offsets[:below], timestamps[:below])
-        # Above the watermark records come again, so that these marks stand apart from the log that passes by.
-        above = zip(digests[below:], offsets[below:], timestamps[below:].tolist(), strict=True)
-        for digest, offset, timestamp_ms in above:
-            self.recent.restore(digest, Mark(offset, timestamp_ms))
+        digests = take_digests(recent.digests, order)
+        self.recent.fold(digests, recent.offsets[order], recent.timestamps[order])
         if self.count_window and recent.numbers is not None:
-            self.count_window.put_back(dict(zip(digests, recent.numbers[order].tolist(), strict=True)))
+            numbers = recent.numbers[order].tolist()
+            self.count_window.put_back(dict(zip(cut_digests(digests), numbers, strict=True)))
             self.note_journaled(recent)
 
     @property
@@ -354,78 +156,77 @@ class LookupMemory:
         elif missing:
             chunk.judge_unkeyed(missing, discard=discard)
         if not chunk.unmarked:
-            return Asked(None, chunk.digests, find(chunk.join_digests(), len(chunk.digests)))
+            joined = chunk.join_digests()
+            return Asked(None, joined, find(joined, len(chunk.offsets)))
         keyed = [row for row in range(len(chunk.offsets)) if row not in chunk.unmarked]
-        digests: list[Any] = [chunk.digests[row] for row in keyed]
-        return Asked(keyed, digests, find(b"".join(digests), len(digests)) if digests else NONE_FOUND)
+        joined = b"".join([digest_of(chunk, row) for row in keyed])
+        return Asked(np.array(keyed, np.intp), joined, find(joined, len(keyed)) if keyed else NONE_FOUND)
 
-    def judge(self, chunk: Chunk, known: Asked, *, timed: bool = False) -> None:
-        """See `Memory`; in one pass of columns. ``timed``: the timestamps of the chunk are known already."""
-        keyed, digests, found = known
-        if not timed:
-            column, timestamps = chunk.column, chunk.timestamps
-            if keyed is not None:
-                column, timestamps = column[keyed], timestamps[keyed]
-            self.recent.time_index.extend(column, timestamps)
-        offsets = chunk.offsets if keyed is None else [chunk.offsets[row] for row in keyed]
-        before = list(map(self.recent.offsets.setdefault, digests, offsets))
+    def judge(self, chunk: Chunk, known: Asked) -> None:
+        """See `Memory`; in one pass of columns."""
+        rows, digests, found = known
+        offsets, timestamps = chunk.column, chunk.timestamps
+        if rows is not None:
+            offsets, timestamps = offsets[rows], timestamps[rows]
+        met = self.recent.meet(digests, offsets, timestamps)
         if self.reach.since_ms is not None or self.reach.since_number is not None:
-            self._doubt(chunk, range(len(chunk.offsets)) if keyed is None else keyed)
-        if before == offsets and not found.indexes and self.count_window is None:
+            self._doubt(chunk, range(len(chunk.offsets)) if rows is None else rows.tolist())
+        if self.count_window is None and not found.indexes and not len(met.indexes):
             return
         stored = _as_marks(found)
         if self.count_window is not None:
-            met: Iterable[int] = range(len(offsets))
+            left: Iterable[int] = range(len(offsets))
         else:
-            met = list(compress(range(len(offsets)), map(is_not, before, offsets)))
-            if stored:
-                met = sorted({*met, *stored})
-            met = self._meet_columns(chunk, met, known, before=before, stored=stored)
-        for index in met:
-            self._meet(chunk, index if keyed is None else keyed[index], stored.get(index))
+            left = self._meet_columns(chunk, known, met, stored)
+        for index in left:
+            self._meet(chunk, index if rows is None else int(rows[index]), stored.get(index))
 
-    def _meet_columns(
-        self, chunk: Chunk, met: list[int], asked: Asked, *, before: list[int], stored: dict[int, Mark]
-    ) -> list[int]:
+    def _meet_columns(self, chunk: Chunk, asked: Asked, met: Met, stored: dict[int, Mark]) -> list[int]:
         """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
-        indexes = np.asarray(met, np.intp)
-        seen = np.fromiter(map(before.__getitem__, met), np.int64, len(met))
+        indexes, entries = met
+        seen, seen_ms = self.recent.marks_at(entries)
         plain = seen < self.flight.high
-        for at in self._entangled(met, asked.digests, stored):
-            plain[at] = False
-        others: list[int] = indexes[~plain].tolist()
-        if len(others) == len(met):
-            return others
-        indexes, seen = indexes[plain], seen[plain]
-        rows = indexes if asked.rows is None else np.asarray(asked.rows, np.intp)[indexes]
-        seen_ms = self.recent.time_index.at_all(seen)
-        duplicates = decide_marked(chunk.column[rows], chunk.timestamps[rows], seen, seen_ms, self.window)
-        if not duplicates.all():
-            others = sorted([*others, *indexes[~duplicates].tolist()])
-            rows, seen, seen_ms = rows[duplicates], seen[duplicates], seen_ms[duplicates]
-        shows_duplicates = self.flight.shows_duplicates
-        chunk.judge_duplicates(rows, seen, seen_ms, completed=not shows_duplicates)
-        hits = rows.tolist()
-        known: list[Any] = chunk.digests
-        if shows_duplicates:
-            for row in hits:
-                self.recent.begin(known[row], chunk.offsets[row])
-            return others
-        self.recent.offsets.update(
-            zip(map(known.__getitem__, hits), map(chunk.offsets.__getitem__, hits), strict=True)
-        )
-        return others
+        waiting, left = self.flight.waiting, list[int]()
+        if stored or waiting or len(set(entries.tolist())) < len(entries):
+            plain[self._entangled(chunk, asked, met, stored)] = False
+        hits, rows = self._judge_duplicates(chunk, asked.rows_of(indexes), seen, seen_ms, plain)
+        if len(rows) < len(indexes):
+            entries, left = entries[hits], indexes[~hits].tolist()
+        if self.flight.shows_duplicates:
+            for row in rows.tolist():
+                self.recent.begin(digest_of(chunk, row), chunk.offsets[row], int(chunk.timestamps[row]))
+        else:
+            self.recent.move(entries, chunk.column[rows], chunk.timestamps[rows])
+        # Of an ID that was not met the record itself was entered.
+        alone = np.array(sorted(stored.keys() - {*indexes.tolist()}), np.intp)
+        if len(alone):
+            marks = np.array([stored[index] for index in alone.tolist()], np.int64)
+            hits, _ = self._judge_duplicates(
+                chunk, asked.rows_of(alone), marks[:, 0], marks[:, 1], marks[:, 0] >= 0
+            )
+            left = sorted([*left, *alone[~hits].tolist()])
+        return left
 
-    def _entangled(self, met: list[int], digests: list[bytes], stored: dict[int, Mark]) -> list[int]:
+    def _judge_duplicates(
+        self, chunk: Chunk, rows: Rows, seen: Int64s, seen_ms: Int64s, where: Bools
+    ) -> tuple[Bools, Rows]:
+        """Call records duplicates, ``where`` it is true, if their marks make them so; return whether, and the rows."""
+        hits = where & decide_marked(chunk.column[rows], chunk.timestamps[rows], seen, seen_ms, self.window)
+        if not hits.all():
+            rows, seen, seen_ms = rows[hits], seen[hits], seen_ms[hits]
+        if len(rows):
+            chunk.judge_duplicates(rows, seen, seen_ms, completed=not self.flight.shows_duplicates)
+        return hits, rows
+
+    def _entangled(self, chunk: Chunk, asked: Asked, met: Met, stored: dict[int, Mark]) -> list[int]:
         """Return the places in ``met`` whose verdict hangs on more than one mark, on each other, or on who waits."""
+        entries, times = met.entries.tolist(), Counter(met.entries.tolist())
         waiting = self.flight.waiting
-        if not stored and not waiting and len(set(map(digests.__getitem__, met))) == len(met):
-            return []
-        times = Counter(map(digests.__getitem__, met))
+        rows = asked.rows_of(met.indexes).tolist()
         return [
             at
-            for at, index in enumerate(met)
-            if index in stored or times[digests[index]] > 1 or digests[index] in waiting
+            for at, (index, row) in enumerate(zip(met.indexes.tolist(), rows, strict=True))
+            if index in stored or times[entries[at]] > 1 or (waiting and digest_of(chunk, row) in waiting)
         ]
 
     def _doubt(self, chunk: Chunk, keyed: Iterable[int]) -> None:
@@ -458,14 +259,15 @@ class LookupMemory:
 
     def _show_duplicates(self, chunk: Chunk, row: int) -> None:
         """Call a record whose ID is in flight a duplicate, and offer it."""
-        digest, offset = digest_of(chunk, row), chunk.offsets[row]
-        leader = self.recent.offsets[digest]
-        seen = None if leader == offset else (leader, self.recent.time_index.at(leader))
-        chunk.judge(row, DUPLICATE, "in-flight", seen=seen)
-        if self.flight.is_open(leader) and leader != offset:
-            self.recent.cover(digest, offset)
+        digest, offset, timestamp_ms = digest_of(chunk, row), chunk.offsets[row], int(chunk.timestamps[row])
+        leader = self.recent.get(digest)
+        if leader is not None and leader.offset == offset:
+            leader = None
+        chunk.judge(row, DUPLICATE, "in-flight", seen=None if leader is None else leader[:2])
+        if leader is not None and self.flight.is_open(leader.offset):
+            self.recent.cover(digest, offset, timestamp_ms)
         else:
-            self.recent.begin(digest, offset)
+            self.recent.begin(digest, offset, timestamp_ms)
         if self.count_window is not None:
             self.count_window.forget(offset)
 
@@ -485,7 +287,7 @@ class LookupMemory:
             return True
         chunk.judge(row, KINDS.index(kind), "uncovered" if kind is VerdictKind.UNVERIFIED else "")
         chunk.unhold(row)
-        self.recent.begin(digest_of(chunk, row), offset)
+        self.recent.begin(digest_of(chunk, row), offset, timestamp_ms)
         if self.count_window is not None:
             self.count_window.offer(digest_of(chunk, row), offset)
         return True
@@ -495,13 +297,12 @@ class LookupMemory:
 
         With a count window the mark's number is, below zero, how many IDs were accepted after it.
         """
-        mark = stored
-        leader = self.recent.offsets.get(digest, offset)
-        if leader != offset:
-            if self.flight.is_open(leader):
+        mark, leader = stored, self.recent.get(digest)
+        if leader is not None and leader.offset != offset:
+            if self.flight.is_open(leader.offset):
                 return False, None
-            if mark is None or leader > mark.offset:
-                mark = Mark(leader, self.recent.time_index.at(leader))
+            if mark is None or leader.offset > mark.offset:
+                mark = leader
         if self.count_window is not None and mark is not None:
             after = self.count_window.accepted_after(
                 digest, self.count_window.numbers.get(digest, mark.number), offset
@@ -514,12 +315,12 @@ class LookupMemory:
 
     def _repeat(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
         """Move the mark of an ID to its duplicate, which is completed by itself, unless duplicates are shown."""
-        digest, offset = digest_of(chunk, row), chunk.offsets[row]
+        digest, offset, timestamp_ms = digest_of(chunk, row), chunk.offsets[row], int(chunk.timestamps[row])
         if self.flight.shows_duplicates:
-            self.recent.begin(digest, offset)
+            self.recent.begin(digest, offset, timestamp_ms)
         else:
             chunk.finish(row)
-            self.recent.offsets[digest] = offset
+            self.recent.put(digest, offset, timestamp_ms)
         if self.count_window is not None:
             self.count_window.forget(offset)
             if stored is not None:
@@ -567,9 +368,9 @@ class LookupMemory:
             )
         }
         for digest in asked:
-            offset = self.recent.offsets.get(digest, -1)
-            if offset >= 0 and (digest not in marks or marks[digest].offset < offset):
-                marks[digest] = Mark(offset, 0)
+            mark = self.recent.get(digest)
+            if mark is not None and (digest not in marks or marks[digest].offset < mark.offset):
+                marks[digest] = mark
         return marks
 
     # --- records that end ----------------------------------------------------------------------------------
@@ -597,9 +398,9 @@ class LookupMemory:
                 continue
             if digest in self.recent.beneath:
                 self.recent.complete_beneath(digest, self.flight.is_open)
-            offset = self.recent.offsets.get(digest)
-            if offset is not None and not self.flight.is_open(offset):
-                self.recent.complete(digest, offset)
+            mark = self.recent.get(digest)
+            if mark is not None and not self.flight.is_open(mark.offset):
+                self.recent.complete(digest, mark.offset)
 
     def _settle(self, ended: Iterable[bytes | None]) -> list[RecordRef]:
         """Judge the records that are held back and whose turn has come; return those to offer, ascending by offset.
@@ -628,36 +429,21 @@ class LookupMemory:
 
     # --- marks of units, which lie at their ends -------------------------------------------------------------
 
-    def note_times(self, chunk: Chunk) -> None:
-        """Note the timestamps of all records of a chunk, before some of them are judged (``timed``)."""
-        self.recent.time_index.extend(chunk.column, chunk.timestamps)
-
-    def shorten_times(self, most: int) -> None:
-        """Forget the timestamps of offsets that are neither remembered nor in flight.
-
-        That is done only where there are more than ``most``, and mostly such ones.
-        """
-        recent, flight = self.recent, self.flight
-        times = len(recent.time_index)
-        if times > most and times > most + 4 * (len(recent) + flight.kept):
-            known = np.fromiter(recent.offsets.values(), np.int64, len(recent))
-            recent.time_index.keep_only(np.concatenate([known, *(chunk.column for chunk in flight.chunks)]))
-
-    def put_in_line(self, digest: bytes, end: int) -> None:
-        """Have later records with an ID wait for a unit that ends at ``end``, where nothing else of the ID is known."""
-        self.recent.offsets.setdefault(digest, end)
+    def put_in_line(self, digest: bytes, end: int, end_ms: int) -> None:
+        """Have later records with an ID wait for a unit that ends there, where nothing else of the ID is known."""
+        self.recent.put_new(digest, end, end_ms)
 
     def leave_line(self, digest: bytes, end: int) -> None:
         """Forget an ID that was put in line at ``end``, and of which no mark is left there."""
         self.recent.drop(digest, end)
 
-    def begin_id(self, digest: bytes, end: int) -> None:
-        """Note that an ID is in flight with the unit that ends at ``end``."""
-        self.recent.begin(digest, end)
+    def begin_id(self, digest: bytes, end: int, end_ms: int) -> None:
+        """Note that an ID is in flight with the unit that ends there."""
+        self.recent.begin(digest, end, end_ms)
 
-    def move_mark(self, digest: bytes, end: int) -> None:
+    def move_mark(self, digest: bytes, end: int, end_ms: int) -> None:
         """Move the mark of an ID to the end of a unit that is a duplicate."""
-        self.recent.offsets[digest] = end
+        self.recent.put(digest, end, end_ms)
 
     def take_undecided(self) -> set[bytes]:
         """Return the IDs whose records wait for numbers of the count window; they are judged again now."""
@@ -749,8 +535,6 @@ class LookupMemory:
             if self.count_window is None
             else self._take_numbered(self.count_window)
         )
-        for chunk in flight.chunks:
-            self.recent.time_index.extend(chunk.column, chunk.timestamps)
         live = np.ones(marks.count, np.bool_)
         if self.count_window is not None and marks.numbers is not None:
             live &= marks.numbers > self.count_window.accepted - self.count_window.size
@@ -786,7 +570,7 @@ class LookupMemory:
         waited_on = self.waited_marks()
         self.recent.keep_from(self.flight.high)
         self.keep_marks(waited_on)
-        count_window.keep(self.recent.offsets)
+        count_window.keep(self.recent)
         self._journaled = {}
         return marks
 
@@ -794,37 +578,25 @@ class LookupMemory:
         """Return the marks in memory of IDs on which records wait and of which nothing is in flight."""
         marks: dict[bytes, Mark] = {}
         for digest in self.flight.waited_on:
-            offset = self.recent.offsets.get(digest)
-            mark = None if offset is None or self.flight.is_open(offset) else self.recent.mark(digest)
-            if mark is not None:
+            mark = self.recent.get(digest)
+            if mark is not None and not self.flight.is_open(mark.offset):
                 marks[digest] = mark
         return marks
 
     def keep_marks(self, marks: Mapping[bytes, Mark]) -> None:
         """Keep marks in memory that a flush took out: records that wait are judged by them."""
         for digest, mark in marks.items():
-            if digest not in self.recent.offsets:
-                self.recent.restore(digest, mark)
+            self.recent.put_new(digest, mark.offset, mark.timestamp_ms)
 
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""
-        # Later records are added above, so that only offsets below them may go into the sorted part.
-        chunks = self.flight.chunks
-        passed = marks.offsets < self.flight.position
-        columns = [marks.offsets[passed], *(chunk.column for chunk in chunks)]
-        times = [marks.timestamps[passed], *(chunk.timestamps for chunk in chunks)]
-        offsets, timestamps = np.concatenate(columns), np.concatenate(times)
-        order = np.argsort(offsets, kind="stable")
-        self.recent.time_index.replace(offsets[order], timestamps[order])
-        for index in np.flatnonzero(~passed).tolist():
-            self.recent.time_index.keep(int(marks.offsets[index]), int(marks.timestamps[index]))
-        digests = cut_digests(marks.digests)
+        # An ID in flight stays in front of its mark.
+        self.recent.meet(marks.digests, marks.offsets, marks.timestamps)
         self.note_journaled(marks)
-        for digest, offset in zip(digests, marks.offsets.tolist(), strict=True):
-            # An ID in flight stays in front of its mark.
-            self.recent.offsets.setdefault(digest, offset)
         if self.count_window is not None and marks.numbers is not None:
-            self.count_window.put_back(dict(zip(digests, marks.numbers.tolist(), strict=True)))
+            self.count_window.put_back(
+                dict(zip(cut_digests(marks.digests), marks.numbers.tolist(), strict=True))
+            )
 
     # --- records completed elsewhere -----------------------------------------------------------------------
 
@@ -843,13 +615,10 @@ class LookupMemory:
             self.flight.forget_dirty()
         elif chunk.unmarked:
             keyed = [row for row, digest in enumerate(digests) if digest is not None]
-            self.recent.fold(
-                [digest_of(chunk, row) for row in keyed], [offsets[row] for row in keyed], timestamps[keyed]
-            )
+            joined = b"".join([digest_of(chunk, row) for row in keyed])
+            self.recent.fold(joined, chunk.column[keyed], timestamps[keyed])
         else:
-            known: list[Any] = digests
-            chunk.join_digests()
-            self.recent.fold(known, offsets, timestamps)
+            self.recent.fold(chunk.join_digests(), chunk.column, timestamps)
         chunk.finish_offered()
         return (offsets[-1], int(timestamps[-1]), digests[-1]) if offsets else None
 

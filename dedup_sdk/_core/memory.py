@@ -16,7 +16,7 @@ from dedup_sdk._marks import Found, Int64s, Marks, Progress
 
 Find = Callable[[bytes, int], Found]
 """Looks so many digests (16 bytes each) up among older marks."""
-Live = Callable[[list[int], Int64s, list[bytes | None]], None]
+Live = Callable[[list[int], Int64s, Sequence[bytes | None]], None]
 """Admits records of a fold and completes them at once, as if they had been handled here."""
 LastRecord = tuple[int, int, bytes | None]
 """Offset, timestamp (ms) and digest of a record."""

@@ -52,8 +52,8 @@ class Joined(list[bytes | None]):
 
     __slots__ = ("ids", "sources")
 
-    def __init__(self, sources: list[bytes | None], ids: list[bytes | None]) -> None:
-        super().__init__(map(add, cast("list[bytes]", sources), cast("list[bytes]", ids)))
+    def __init__(self, sources: Sequence[bytes | None], ids: list[bytes | None]) -> None:
+        super().__init__(map(add, cast("Sequence[bytes]", sources), cast("list[bytes]", ids)))
         self.sources = sources
         self.ids = ids
 
@@ -207,7 +207,7 @@ class SourceKeys:
         found = [None if key is None else key[end - DIGEST_BYTES : end] for key in keys]
         return [None if digest == _NO_OTHER else digest for digest in found]
 
-    def sources_of(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
+    def sources_of(self, keys: Iterable[bytes | None]) -> Sequence[bytes | None]:
         """Return the source (16 bytes) in each source key, None where there is no key."""
         if isinstance(keys, Joined):
             return keys.sources

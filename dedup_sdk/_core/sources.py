@@ -494,7 +494,7 @@ class Sources:
         self.active = {digest: source for digest, source in self.active.items() if source.pending}
 
 
-def keys_of(chunk: Chunk) -> list[bytes | None]:
+def keys_of(chunk: Chunk) -> Sequence[bytes | None]:
     """Return the source key of each record that belongs to a source, None of the others."""
     if not chunk.unmarked:
         return chunk.digests

@@ -69,7 +69,7 @@ class PartitionState:
         self,
         offsets: list[int],
         timestamps: Int64s,
-        digests: list[bytes | None],
+        digests: Sequence[bytes | None],
         missing: dict[int, str],
         find: Find,
         *,
@@ -124,7 +124,7 @@ class PartitionState:
         self,
         offsets: list[int],
         timestamps: Int64s,
-        digests: list[bytes | None],
+        digests: Sequence[bytes | None],
         find: Find,
         end: int,
         *,
@@ -138,7 +138,7 @@ class PartitionState:
             self._note_times(timestamps, now_ms)
         chunk = Chunk(offsets, timestamps, digests)
 
-        def live(offsets: list[int], timestamps: Int64s, digests: list[bytes | None]) -> None:
+        def live(offsets: list[int], timestamps: Int64s, digests: Sequence[bytes | None]) -> None:
             missing = {row: "absent" for row, digest in enumerate(digests) if digest is None}
             part = Chunk(offsets, timestamps, digests)
             if self.flight.restored:

@@ -514,7 +514,7 @@ class Partition:
 
     # --- folding -------------------------------------------------------------------------------------------------
 
-    def fold(self, offsets: list[int], timestamps: Int64s, digests: list[bytes | None], end: int) -> None:
+    def fold(self, offsets: list[int], timestamps: Int64s, digests: Sequence[bytes | None], end: int) -> None:
         """Fold ``[high, end)``, which the group has completed, into the marks, and write it."""
         step = self.state.fold(offsets, timestamps, digests, self.store.find, end, now_ms=self.now_ms())
         self.writer.append(step.progress, step.marks)

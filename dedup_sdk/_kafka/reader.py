@@ -10,7 +10,7 @@ import logging
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -102,7 +102,7 @@ class Slice(NamedTuple):
 
     offsets: list[int]
     timestamps: Int64s
-    digests: list[bytes | None]
+    digests: Sequence[bytes | None]
     end: int
     epoch: int | None = None
 

@@ -56,8 +56,6 @@ MOST_OPEN: Final = 100_000
 In a fold it counts offsets. The unit's own records (`Unit.records`) come on top, but not in a fold, which then does
 not know whether the unit was accepted.
 """
-MOST_TIMES: Final = 65_536
-"""So many times of records are kept, whatever they are of."""
 WAITS_FOR_UNIT: Final = "unit"
 """The reason of a record that waits for its unit, and of one that is a duplicate only because its unit is."""
 _MEGABYTE: Final = 2**20
@@ -245,10 +243,6 @@ class UnitMemory:
         if isinstance(known, Asked):
             self.lookup.judge(chunk, known)
         else:
-            # All of them: a unit is remembered at its end, also where that bears no ID.
-            self.lookup.note_times(chunk)
-            # Without IDs no flush is ever due, which would forget them.
-            self.lookup.shorten_times(MOST_TIMES)
             self._admitting = chunk
             try:
                 self._judge_all(chunk, known)
@@ -309,7 +303,7 @@ class UnitMemory:
             [mark.timestamp_ms for mark in marks],
             [mark.number for mark in marks],
         )
-        self.lookup.judge(chunk, Asked(rows, digests, found), timed=True)
+        self.lookup.judge(chunk, Asked(np.array(rows, np.intp), b"".join(digests), found))
 
     def _hand_over_with(self, chunk: Chunk) -> None:
         """Offer the records of this chunk that became due together with it."""
@@ -347,7 +341,7 @@ class UnitMemory:
         """Have later records wait for a waiting unit, also where nothing else of an ID is known or in flight."""
         for digest in unit.digests:
             if self.flight.first_waiter(digest) is unit:
-                self.lookup.put_in_line(digest, unit.end)
+                self.lookup.put_in_line(digest, unit.end, unit.end_ms)
 
     def _settle_unit(self, unit: CompleteUnit) -> bool:
         """Give a unit its verdict and return True, or False while the verdict depends on records in flight."""
@@ -392,7 +386,7 @@ class UnitMemory:
                 chunk.judge(row, DUPLICATE, seen=(max(mark.offset, -1), mark.timestamp_ms))
         for digest in unit.digests:
             if digest in duplicates:
-                self.lookup.move_mark(digest, unit.end)
+                self.lookup.move_mark(digest, unit.end, unit.end_ms)
             else:
                 self.lookup.leave_line(digest, unit.end)
         self._number_none(unit, unit.digests)
@@ -411,7 +405,7 @@ class UnitMemory:
         """Offer the records of a unit, but for those that are duplicates by themselves; all of them end together."""
         unit.accept([digest for digest in unit.digests if digest not in duplicates])
         for digest in unit.digests:
-            self.lookup.begin_id(digest, unit.end)
+            self.lookup.begin_id(digest, unit.end, unit.end_ms)
         if self._count_window is not None:
             self._number_none(unit, duplicates)
             self._count_window.offer_all(unit.accepted, unit.end)

@@ -96,7 +96,7 @@ class RecordIds:
 
     def read(
         self, messages: Sequence[Any]
-    ) -> tuple[list[Headers | None], list[bytes | None], list[tuple[Any, int]]]:
+    ) -> tuple[list[Headers | None], Sequence[bytes | None], list[tuple[Any, int]]]:
         """Return headers, the digest of each ID (16 bytes, None without one), and messages with unreadable headers.
 
         The last are pairs of a message and its number of headers whose names are not UTF-8.

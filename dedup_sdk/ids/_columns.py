@@ -29,7 +29,9 @@ from itertools import chain
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
-from dedup_sdk._marks import DIGEST_BYTES
+import numpy as np
+
+from dedup_sdk._marks import DIGEST_BYTES, Digests
 
 if TYPE_CHECKING:
     from dedup_sdk._record import Record
@@ -187,7 +189,8 @@ class ReadOnce:
 
 MAX_ID_BYTES = 65_536
 
-_FIRST_BYTES = slice(DIGEST_BYTES)
+_HASH_BYTES = 32
+_DIGEST = np.dtype(f"V{DIGEST_BYTES}")
 _length = struct.Struct(">I")
 _PREFIX_BYTES = _length.size
 
@@ -230,7 +233,7 @@ class Ids(NamedTuple):
     - ``failed``: the callable of ``py:``, or the function, raised.
     """
 
-    digests: list[bytes | None]
+    digests: Sequence[bytes | None]
     missing: dict[int, str]
 
 
@@ -277,7 +280,8 @@ def digest_columns(columns: Sequence[Column]) -> Ids:
     if longest > limit:
         return _digests_with_gaps(columns, limit)
     sha256 = _short_sha256 if longest <= _ONE_BLOCK_BYTES else hashlib.sha256
-    return Ids([sha256(value).digest()[_FIRST_BYTES] for value in values], {})
+    hashes = b"".join([sha256(value).digest() for value in values])
+    return Ids(Digests(np.ndarray(len(values), _DIGEST, hashes, 0, (_HASH_BYTES,)).tobytes()), {})
 
 
 def _joined(columns: Sequence[Column]) -> Sequence[bytes]:

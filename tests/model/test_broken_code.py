@@ -12,8 +12,9 @@ import pytest
 from dedup_sdk import _decision as decision
 from dedup_sdk._core import lookup
 from dedup_sdk._core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
-from dedup_sdk._core.lookup import LookupMemory, RecentMarks, Waiting
+from dedup_sdk._core.lookup import LookupMemory, Waiting
 from dedup_sdk._core.reach import plan_start
+from dedup_sdk._core.recent import Met, RecentMarks
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka import recovery
 from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
@@ -120,7 +121,7 @@ def promote_a_twin(patch: pytest.MonkeyPatch) -> None:
         chunk.states[index] = PARKED
         twin.states[row] = INDIVIDUAL
         twin.kinds[row] = KINDS.index(VerdictKind.FRESH)
-        _recent(self).offsets[digest] = twin.offsets[row]
+        _recent(self).put(digest, twin.offsets[row], int(twin.timestamps[row]))
         return [RecordRef(twin, row)]
 
     patch.setattr(Partition, "release", promote)
@@ -139,7 +140,10 @@ def do_not_refresh(patch: pytest.MonkeyPatch) -> None:
         chunk.unmarked.add(index)
         self.recent.drop(digest_of(chunk, index), chunk.offsets[index])
 
-    patch.setattr(LookupMemory, "_meet_columns", lambda _self, _chunk, met, _asked, **_: met)
+    def each(_self: LookupMemory, _chunk: Chunk, _asked: Any, met: Met, stored: dict[int, Any]) -> list[int]:
+        return sorted({*met.indexes.tolist(), *stored})
+
+    patch.setattr(LookupMemory, "_meet_columns", each)
     patch.setattr(LookupMemory, "_repeat", repeat)
 
 

@@ -124,7 +124,7 @@ def owe_nothing(patch: pytest.MonkeyPatch) -> None:
         self.unwritten_steps = []
         memory = self._state.memory
         assert isinstance(memory, LookupMemory)
-        memory.recent.offsets.clear()
+        memory.recent.clear()
 
     patch.setattr(Writer, "_note_disk_full", forgetful)
 

@@ -117,7 +117,7 @@ def remember_rejected(patch: pytest.MonkeyPatch) -> None:
     def broken(memory: UnitMemory, unit: CompleteUnit, duplicates: Any) -> None:
         reject(memory, unit, duplicates)
         for digest in unit.digests:
-            memory.lookup.recent.offsets[digest] = unit.end
+            memory.lookup.recent.put(digest, unit.end, unit.end_ms)
         memory._remember(unit.digests, unit)
 
     patch.setattr(UnitMemory, "_reject", broken)
@@ -132,7 +132,7 @@ def remember_failed(patch: pytest.MonkeyPatch) -> None:
         for chunk, row in places:
             if chunk.digests[row] is not None:
                 chunk.unmarked.discard(row)
-                memory.lookup.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
+                memory.lookup.recent.put(chunk.digests[row], chunk.offsets[row], int(chunk.timestamps[row]))
 
     patch.setattr(UnitMemory, "_deliver_each", broken)
 
@@ -165,7 +165,7 @@ def stop_between_members(patch: pytest.MonkeyPatch) -> None:
         for chunk, row in unit.items:
             chunk.finish(row)
             if chunk.digests[row] is not None:
-                memory.lookup.recent.offsets[chunk.digests[row]] = chunk.offsets[row]
+                memory.lookup.recent.put(chunk.digests[row], chunk.offsets[row], int(chunk.timestamps[row]))
 
     patch.setattr(UnitMemory, "_pass_gathered", broken)
 

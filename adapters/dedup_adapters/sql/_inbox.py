@@ -171,7 +171,7 @@ class Inbox:
         self.counts.add(first=len(firsts), duplicate=duplicates, behind=len(handled), reasons=reasons)
         return answers
 
-    def _keys(self, topics: list[str], digests: list[bytes | None]) -> list[bytes | None]:
+    def _keys(self, topics: list[str], digests: Sequence[bytes | None]) -> list[bytes | None]:
         """Return the keys of the IDs in the table."""
         spec = _sized(str(self._spec))
         names = {topic: spec + (_sized(topic) if self._by_topic else b"") for topic in set(topics)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class OutOfRange:
         return KafkaError(KafkaError._AUTO_OFFSET_RESET, self._reason)
 
 
-def digests_of(entries: Iterable[Entry], keys: ReadsKeys) -> list[bytes | None]:
+def digests_of(entries: Iterable[Entry], keys: ReadsKeys) -> Sequence[bytes | None]:
     """The digests that travel in the place of the IDs of records."""
     return keys.digests(MessageFields([entry.message(0) for entry in entries])).digests
 

@@ -20,16 +20,15 @@ from dedup_sdk import (
 from dedup_sdk._core.flight import Chunk
 from dedup_sdk._marks import Found
 from dedup_sdk._store.protocol import KeyStore
-from dedup_sdk._units import memory as unit_memory
 from dedup_sdk._units.memory import UnitMemory
 from tests.support.unit_records import DAY, engine, record
 
 
-def times_known(dedup: Deduplicator) -> int:
-    """Of how many records the times are in memory."""
+def remembered(dedup: Deduplicator) -> int:
+    """How many IDs are in memory."""
     memory = dedup.partitions["t", 0].memory
     assert isinstance(memory, UnitMemory)
-    return len(memory.lookup.recent.time_index)
+    return memory.recent_count
 
 
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
@@ -166,10 +165,9 @@ def test_what_a_window_by_count_writes_late_is_not_looked_through_again_and_agai
     assert looked[0] < 5 * 300
 
 
-def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_without_ids_leave_nothing_in_memory() -> None:
     """Nothing of them is remembered, so that no flush is due; other marks stay so, with their time."""
-    monkeypatch.setattr(unit_memory, "MOST_TIMES", 10)
-    dedup, most = engine(), 0
+    dedup = engine()
     known = record(0, "a")
     dedup.admit([known])
     dedup.complete([known])
@@ -179,19 +177,10 @@ def test_units_without_ids_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPat
         pair = [record(offset, "", f"U{offset}"), record(offset + 1, "", f"U{offset}", end=True)]
         dedup.admit(pair)
         dedup.complete(pair)
-        most = max(most, times_known(dedup))
-    # Records behind a waiting one are in memory for it.
     end = record(1_000, "", "W", end=True)
     dedup.admit([end])
     dedup.complete([waits, end])
-    most_waiting, most = most, 0
-    for offset in range(2_000, 2_400, 2):
-        pair = [record(offset, "", f"U{offset}"), record(offset + 1, "", f"U{offset}", end=True)]
-        dedup.admit(pair)
-        dedup.complete(pair)
-        most = max(most, times_known(dedup))
-    assert most_waiting <= 410
-    assert most < 50
+    assert remembered(dedup) == 2
     again = [
         (each.kind.value, each.seen_offset, each.age_ms)
         for each in dedup.admit([record(3_000, "a"), record(3_001, "b")])

@@ -1,0 +1,118 @@
+"""The table of recent marks, against a dictionary."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from hashlib import sha256
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedup_sdk._core.recent import DigestTable, Met, RecentMarks
+
+
+def uniform(number: int) -> bytes:
+    """A digest as IDs have them."""
+    return sha256(b"%d" % number).digest()[:16]
+
+
+def alike(number: int) -> bytes:
+    """A digest whose first words are all the same, so that every bucket but one is empty."""
+    return number.to_bytes(16, "big")
+
+
+def close(number: int) -> bytes:
+    """A digest that shares its first word, and so bucket and tag, with fifteen others."""
+    return uniform(number >> 4)[:8] + number.to_bytes(8, "big")
+
+
+def met_in(known: dict[bytes, int], digests: list[bytes], first: int) -> list[tuple[int, int]]:
+    """What a dictionary says: positions that were met, and the offsets there."""
+    before = [known.setdefault(digest, first + index) for index, digest in enumerate(digests)]
+    return [(index, offset) for index, offset in enumerate(before) if offset != first + index]
+
+
+def meet(table: DigestTable, digests: list[bytes], first: int) -> Met:
+    """Enter digests at the offsets from ``first`` on; the timestamp is the offset times ten."""
+    offsets = np.arange(first, first + len(digests))
+    return table.meet(b"".join(digests), offsets, 10 * offsets)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([uniform, alike, close]),
+    st.lists(st.lists(st.integers(0, 600), max_size=300), max_size=12),
+    st.sets(st.integers(0, 600), max_size=40),
+    st.integers(0, 3),
+)
+def test_a_table_is_a_dictionary(
+    digest_of: Callable[[int], bytes], batches: list[list[int]], dropped: set[int], after: int
+) -> None:
+    """What was met, the length, and every entry, for batches of any size, growth, and entries that are dropped."""
+    table, known, first = DigestTable(), dict[bytes, int](), 0
+    for number, batch in enumerate(batches):
+        digests = list(map(digest_of, batch))
+        expected = met_in(known, digests, first)
+        indexes, entries = meet(table, digests, first)
+        assert list(zip(indexes.tolist(), table.offsets[entries].tolist(), strict=True)) == expected
+        first += len(batch)
+        if number == after:
+            for digest in map(digest_of, dropped):
+                if known.pop(digest, None) is not None:
+                    table.drop(digest, table.find(digest))
+    assert len(table) == len(known)
+    for digest in map(digest_of, range(601)):
+        entry = table.find(digest)
+        assert (table.offsets.item(entry) if entry >= 0 else None) == known.get(digest)
+    entries = table.live()
+    joined = table.digests(entries)
+    stored = [joined[at : at + 16] for at in range(0, len(joined), 16)]
+    assert dict(zip(stored, table.offsets[entries].tolist(), strict=True)) == known
+    assert (table.timestamps[entries] == 10 * table.offsets[entries]).all()
+
+
+def test_many_ids() -> None:
+    """More than the table has room for at first, one by one and in batches."""
+    table, known, first = DigestTable(), dict[bytes, int](), 0
+    seen = [os.urandom(16) for _ in range(40_000)]
+    for size in (1, 7, 1_000, 13, 20_000, 1_000, 3):
+        # Half of a batch came before.
+        digests = seen[first // 2 : first // 2 + size]
+        expected = met_in(known, digests, first)
+        indexes, entries = meet(table, digests, first)
+        assert list(zip(indexes.tolist(), table.offsets[entries].tolist(), strict=True)) == expected
+        first += size
+    assert len(table) == len(known)
+
+
+def test_a_fold_keeps_the_higher_offset() -> None:
+    """Of IDs that come twice, and of those that were there."""
+    recent = RecentMarks()
+    recent.put(uniform(1), 50, 500)
+    recent.put(uniform(2), 5, 51)
+    digests = b"".join(map(uniform, (1, 2, 3, 3)))
+    recent.fold(digests, np.array([10, 11, 12, 13]), np.array([100, 110, 120, 130]))
+    assert [recent.get(uniform(number)) for number in range(1, 5)] == [
+        (50, 500, 0),
+        (11, 110, 0),
+        (13, 130, 0),
+        None,
+    ]
+
+
+def test_ids_in_flight_stay() -> None:
+    """A flush takes all others, and the marks behind them."""
+    recent = RecentMarks()
+    for number in range(100):
+        recent.begin(uniform(number), number, 10 * number)
+    recent.begin(uniform(7), 200, 2_000)
+    marks = recent.take(lambda offsets: offsets >= 90)
+    assert marks.count == 90
+    assert sorted(marks.offsets.tolist()) == list(range(90))
+    assert (marks.timestamps == 10 * marks.offsets).all()
+    assert len(recent) == 11
+    assert recent.get(uniform(7)) == (200, 2_000, 0)
+    assert recent.get(uniform(95)) == (95, 950, 0)
+    assert recent.get(uniform(5)) is None
