@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
-from typing import Any, Final, NamedTuple, cast, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,11 +222,6 @@ def take_digests(digests: bytes, where: NDArray[Any]) -> bytes:
     """Return the joined digests at some indexes, in that order, or where a mask is true."""
     taken: bytes = np.frombuffer(digests, f"V{DIGEST_BYTES}")[where].tobytes()
     return taken
-
-
-def join_digests(digests: Sequence[bytes | None]) -> bytes:
-    """Return digests in one ``bytes``; none may be missing."""
-    return digests.joined if isinstance(digests, Digests) else b"".join(cast("Sequence[bytes]", digests))
 
 
 def cut_digests(digests: bytes) -> list[bytes]:

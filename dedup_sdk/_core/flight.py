@@ -25,12 +25,12 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from dedup_sdk._core.ranges import Range, Ranges, from_offset, lie_inside, merged
-from dedup_sdk._marks import Digests, Int64s, Marks, Progress, Witness, join_digests
+from dedup_sdk._marks import Digests, Int64s, Marks, Progress, Witness
 from dedup_sdk._record import Verdict, VerdictKind
 
 Rows = np.ndarray[Any, np.dtype[np.intp]]
@@ -195,7 +195,7 @@ class Chunk:
     def join_digests(self) -> bytes:
         """Return the digests of all records in one ``bytes``; each must have one."""
         if self.joined is None:
-            self.joined = join_digests(self.digests)
+            self.joined = b"".join(cast("Sequence[bytes]", self.digests))
         return self.joined
 
     def replace_digests(self, digests: Mapping[int, bytes | None]) -> None:
