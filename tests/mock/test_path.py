@@ -10,7 +10,7 @@ def test_one_record_is_a_short_way() -> None:
     trail = record_path()
 
     assert trail.count() <= 55, "\n".join(trail.trace)
-    assert trail.modules <= 12, sorted(trail.calls)
+    assert trail.modules <= 13, sorted(trail.calls)
     assert trail.count("_kafka/") <= 24, "\n".join(trail.trace)
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
