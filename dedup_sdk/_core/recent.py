@@ -62,81 +62,99 @@ class Met(NamedTuple):
 _NONE_MET: Final = Met(np.empty(0, np.intp), np.empty(0, np.intp))
 
 
-class DigestTable:
-    """Digest -> offset and timestamp (ms); ``offsets`` and ``timestamps`` are by entry. An entry keeps its number.
+class RecentMarks:
+    """Digest -> offset and timestamp of the newest record with that ID, completed or in flight.
 
-    ``expected``: how many entries will come.
+    The watermark tells whether that record is completed (then the entry is a mark) or in flight. So completing a
+    record changes nothing here, and one look-up a record answers three questions: is it a duplicate in this batch, is
+    it in flight, was it seen lately.
+
+    ``behind`` keeps the completed mark of an ID that is in flight again: it must outlive a crash before the record
+    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the marks
+    (ascending by offset) of an ID's other records in flight, below its newest: only where duplicates are shown (observe
+    mode), so that nothing is held back and a completed duplicate may lie below one in flight.
     """
 
-    def __init__(self, expected: int = 0) -> None:
-        self.offsets = np.empty(0, np.int64)
-        self.timestamps = np.empty(0, np.int64)
-        self._digests = bytearray()
-        self._cells = np.frombuffer(self._digests, _DIGEST)
-        self._count = self._dropped = self._room = 0
-        self._bits = 0
-        self._reserve(max(expected, 1))
+    def __init__(self) -> None:
+        self.behind: dict[bytes, Mark] = {}
+        self.beneath: dict[bytes, list[Mark]] = {}
+        self._begin(0)
 
     def __len__(self) -> int:
         return self._count - self._dropped
 
-    def find(self, digest: bytes) -> int:
-        """Return the entry of an ID, -1 without one."""
-        (word,) = _FIRST_WORD.unpack(digest)
-        at, tag = (word >> self._shift) * _ROW, word & _TAG_MASK | 1
-        tags = self._flat[at : at + _SLOTS].tolist()
-        if tag in tags:
-            for slot, each in enumerate(tags, at + _SLOTS):
-                if each == tag:
-                    entry = self._flat[slot]
-                    if self._digests[DIGEST_BYTES * entry : DIGEST_BYTES * (entry + 1)] == digest:
-                        return entry
-        return self._overflow.get(digest, -1)
+    def __contains__(self, digest: object) -> bool:
+        return isinstance(digest, bytes) and self._find(digest) >= 0
 
-    def enter(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Add an ID that has no entry."""
-        entry = self._count
-        if entry == self._room:
-            self._reserve(1)
-        self._digests[DIGEST_BYTES * entry : DIGEST_BYTES * (entry + 1)] = digest
-        self.offsets[entry], self.timestamps[entry] = offset, timestamp_ms
-        self._count += 1
-        (word,) = _FIRST_WORD.unpack(digest)
-        at = (word >> self._shift) * _ROW
-        tags = self._flat[at : at + _SLOTS].tolist()
-        if 0 in tags:
-            at += tags.index(0)
-            self._flat[at], self._flat[at + _SLOTS] = word & _TAG_MASK | 1, entry
+    # --- one ID --------------------------------------------------------------------------------------------
+
+    def get(self, digest: bytes) -> Mark | None:
+        """Return the newest record with an ID, None without one."""
+        entry = self._find(digest)
+        return None if entry < 0 else Mark(self._offsets.item(entry), self._timestamps.item(entry))
+
+    def put(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
+        """Make a record the newest with its ID."""
+        entry = self._find(digest)
+        if entry < 0:
+            self._enter(digest, offset, timestamp_ms)
         else:
-            self._overflow[digest] = entry
+            self._offsets[entry], self._timestamps[entry] = offset, timestamp_ms
 
-    def move(self, entries: Entries | int, offsets: Int64s | int, timestamps: Int64s | int) -> None:
-        """Set offset and timestamp of entries, shapes ``(k,)``; of an entry that comes twice the last ones count."""
-        self.offsets[entries], self.timestamps[entries] = offsets, timestamps
+    def put_new(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
+        """Do so unless there is a record with the ID."""
+        if digest not in self:
+            self._enter(digest, offset, timestamp_ms)
 
-    def drop(self, digest: bytes, entry: int) -> None:
-        """Remove the entry of an ID; its number is not used again."""
-        self.offsets[entry] = _DROPPED
-        self._dropped += 1
-        if self._overflow.pop(digest, None) is None:
-            bucket = self._buckets[_FIRST_WORD.unpack(digest)[0] >> self._shift]
-            bucket[:_SLOTS][(bucket[_SLOTS:] == entry) & (bucket[:_SLOTS] != 0)] = _GONE
+    def begin(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
+        """Put an ID in flight in front of the mark that it has."""
+        mark = self.get(digest)
+        if mark is not None and mark.offset != offset:
+            self.behind[digest] = mark
+        self.put(digest, offset, timestamp_ms)
 
-    def live(self) -> Entries:
-        """Return all entries, ascending: in the order in which they were added."""
-        entries: Entries = (self.offsets[: self._count] != _DROPPED).nonzero()[0]
-        return entries
+    def complete(self, digest: bytes, offset: int) -> None:
+        """Make the ID in flight at ``offset`` a mark, unless the mark behind it lies higher."""
+        behind = self.behind.pop(digest, None)
+        if behind is not None and behind.offset > offset:
+            self.put(digest, behind.offset, behind.timestamp_ms)
 
-    def digests(self, entries: Entries) -> bytes:
-        """Return the joined digests of entries."""
-        return self._cells.take(entries).tobytes()
+    def cover(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
+        """Put a duplicate in front of an ID that is in flight, and in flight stays."""
+        mark = self.get(digest)
+        if mark is not None:
+            self.beneath.setdefault(digest, []).append(mark)
+        self.put(digest, offset, timestamp_ms)
 
-    # --- many at once --------------------------------------------------------------------------------------
+    def complete_beneath(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
+        """Make the newest completed of an ID's covered records its mark behind, unless a higher mark is there."""
+        covered = self.beneath[digest]
+        still = [mark for mark in covered if is_open(mark.offset)]
+        ended = [mark for mark in covered if mark not in still]
+        if still:
+            self.beneath[digest] = still
+        else:
+            del self.beneath[digest]
+        behind = self.behind.get(digest)
+        if ended and (behind is None or behind.offset < ended[-1].offset):
+            self.behind[digest] = ended[-1]
+
+    def drop(self, digest: bytes, offset: int) -> None:
+        """Forget an ID that a unit stood in line for at ``offset``, which leaves no mark of it."""
+        entry = self._find(digest)
+        if entry >= 0 and self._offsets[entry] == offset:
+            self._offsets[entry] = _DROPPED
+            self._dropped += 1
+            if self._overflow.pop(digest, None) is None:
+                bucket = self._buckets[_FIRST_WORD.unpack(digest)[0] >> self._shift]
+                bucket[:_SLOTS][(bucket[_SLOTS:] == entry) & (bucket[:_SLOTS] != 0)] = _GONE
+
+    # --- columns -------------------------------------------------------------------------------------------
 
     def meet(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> Met:
-        """Add those of ``n`` joined digests that have no entry, and return the others.
+        """Put IDs in flight that have no entry, of ``n`` joined digests, and return the others.
 
-        An ID that comes more than once is added at its first place, and returned for the others.
+        An ID that comes more than once is put in flight at its first place, and returned for the others.
         """
         count = len(offsets)
         if count <= _FEW:
@@ -159,14 +177,114 @@ class DigestTable:
         late = self._enter_all(rows, cells, tags, buckets * _ROW, used.view(np.intp), offsets, timestamps)
         return _joined(met, self._meet_each(late, digests, offsets, timestamps)) if late else met
 
+    def marks_at(self, entries: Entries) -> tuple[Int64s, Int64s]:
+        """Return offsets and timestamps of entries, shapes ``(k,)``."""
+        return self._offsets[entries], self._timestamps[entries]
+
+    def move(self, entries: Entries, offsets: Int64s, timestamps: Int64s) -> None:
+        """Make records the newest of their entries, shapes ``(k,)``; of an entry that comes twice the last counts."""
+        self._offsets[entries], self._timestamps[entries] = offsets, timestamps
+
+    def fold(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> None:
+        """Take completed records over, ascending by offset; an entry of a higher offset stays."""
+        indexes, entries = self.meet(digests, offsets, timestamps)
+        later = self._offsets[entries] < offsets[indexes]
+        # Of an ID that comes more than once, the last assignment counts.
+        self.move(entries[later], offsets[indexes[later]], timestamps[indexes[later]])
+
+    def keep_from(self, offset: int) -> None:
+        """Forget the IDs whose record lies below ``offset``."""
+        entries = self._live()
+        self._keep(entries[self._offsets[entries] >= offset])
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._begin(0)
+
+    def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
+        """Remove all marks of IDs that are not in flight, and return them with those of ``behind``, which stay.
+
+        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed.
+        """
+        entries = self._live()
+        in_flight = are_open(self._offsets[entries])
+        marks = self._marks(entries[~in_flight])
+        self._keep(entries[in_flight])
+        # The records that a mark covers are older than it, whether they are completed or not.
+        self.beneath = {digest: under for digest, under in self.beneath.items() if digest in self}
+        if not self.behind:
+            return marks
+        columns = np.asarray([mark[:2] for mark in self.behind.values()], np.int64)
+        return join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])
+
+    def _marks(self, entries: Entries) -> Marks:
+        return Marks(self._cells.take(entries).tobytes(), *self.marks_at(entries))
+
+    def _live(self) -> Entries:
+        """Return all entries, ascending: in the order in which they were added."""
+        entries: Entries = (self._offsets[: self._count] != _DROPPED).nonzero()[0]
+        return entries
+
+    def _keep(self, entries: Entries) -> None:
+        """Forget all other entries. Others will come: there is room for some of them at once."""
+        kept = self._marks(entries)
+        self._begin(len(self) >> _GROWTH_BITS)
+        self.meet(kept.digests, kept.offsets, kept.timestamps)
+
+    # --- the table -----------------------------------------------------------------------------------------
+
+    def _begin(self, expected: int) -> None:
+        """Begin without entries, with room for so many."""
+        self._offsets = self._timestamps = np.empty(0, np.int64)
+        self._digests = bytearray()
+        self._cells = np.empty(0, _DIGEST)
+        self._count = self._dropped = self._room = self._bits = 0
+        # One bucket, without room for any entry.
+        self._shift = _WORD_BITS
+        self._buckets = np.zeros((1, _ROW), np.uint32)
+        self._flat = self._buckets.ravel().data
+        self._overflow: dict[bytes, int] = {}
+        if expected:
+            self._reserve(expected)
+
+    def _find(self, digest: bytes) -> int:
+        """Return the entry of an ID, -1 without one."""
+        (word,) = _FIRST_WORD.unpack(digest)
+        at, tag = (word >> self._shift) * _ROW, word & _TAG_MASK | 1
+        tags = self._flat[at : at + _SLOTS].tolist()
+        if tag in tags:
+            for slot, each in enumerate(tags, at + _SLOTS):
+                if each == tag:
+                    entry = self._flat[slot]
+                    if self._digests[DIGEST_BYTES * entry : DIGEST_BYTES * (entry + 1)] == digest:
+                        return entry
+        return self._overflow.get(digest, -1)
+
+    def _enter(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
+        """Add an ID that has no entry."""
+        entry = self._count
+        if entry == self._room:
+            self._reserve(1)
+        self._digests[DIGEST_BYTES * entry : DIGEST_BYTES * (entry + 1)] = digest
+        self._offsets[entry], self._timestamps[entry] = offset, timestamp_ms
+        self._count += 1
+        (word,) = _FIRST_WORD.unpack(digest)
+        at = (word >> self._shift) * _ROW
+        tags = self._flat[at : at + _SLOTS].tolist()
+        if 0 in tags:
+            at += tags.index(0)
+            self._flat[at], self._flat[at + _SLOTS] = word & _TAG_MASK | 1, entry
+        else:
+            self._overflow[digest] = entry
+
     def _meet_each(self, rows: Iterable[int], digests: bytes, offsets: Int64s, timestamps: Int64s) -> Met:
         """Do so for some rows of the columns, ascending, one after the other."""
         met: list[tuple[int, int]] = []
         for row in rows:
             digest = digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)]
-            entry = self.find(digest)
+            entry = self._find(digest)
             if entry < 0:
-                self.enter(digest, offsets.item(row), timestamps.item(row))
+                self._enter(digest, offsets.item(row), timestamps.item(row))
             else:
                 met.append((row, entry))
         if not met:
@@ -212,8 +330,8 @@ class DigestTable:
             rows, places = rows[won], places[won]
         start, end = self._count, self._count + len(rows)
         cells.take(rows, out=self._cells[start:end], mode="clip")
-        offsets.take(rows, out=self.offsets[start:end], mode="clip")
-        timestamps.take(rows, out=self.timestamps[start:end], mode="clip")
+        offsets.take(rows, out=self._offsets[start:end], mode="clip")
+        timestamps.take(rows, out=self._timestamps[start:end], mode="clip")
         slots[places] = tags.take(rows)
         slots[places + _SLOTS] = np.arange(start, end)
         self._count = end
@@ -222,29 +340,29 @@ class DigestTable:
     def _reserve(self, more: int) -> None:
         """Make room for so many more entries."""
         needed = self._count + more
-        if needed > len(self.offsets):
-            self._widen(max(needed, 2 * len(self.offsets), _MEAN_USED << _FEWEST_BITS))
+        if needed > len(self._offsets):
+            count, room = self._count, max(needed, 2 * len(self._offsets), _MEAN_USED << _FEWEST_BITS)
+            digests, offsets, timestamps = self._digests, self._offsets, self._timestamps
+            self._digests = bytearray(DIGEST_BYTES * room)
+            self._digests[: DIGEST_BYTES * count] = digests[: DIGEST_BYTES * count]
+            self._cells = np.frombuffer(self._digests, _DIGEST)
+            self._offsets, self._timestamps = np.empty(room, np.int64), np.empty(room, np.int64)
+            self._offsets[:count], self._timestamps[:count] = offsets[:count], timestamps[:count]
         if needed > _MEAN_USED << self._bits or not self._bits:
             grown = self._bits + _GROWTH_BITS if self._bits else _FEWEST_BITS
             self._bits = max(grown, (needed // _MEAN_USED).bit_length())
             self._index_anew()
-        self._room = min(len(self.offsets), _MEAN_USED << self._bits)
-
-    def _widen(self, room: int) -> None:
-        count, digests = self._count, bytearray(DIGEST_BYTES * room)
-        digests[: DIGEST_BYTES * count] = self._digests[: DIGEST_BYTES * count]
-        self._digests, self._cells = digests, np.frombuffer(digests, _DIGEST)
-        offsets, timestamps = np.empty(room, np.int64), np.empty(room, np.int64)
-        offsets[:count], timestamps[:count] = self.offsets[:count], self.timestamps[:count]
-        self.offsets, self.timestamps = offsets, timestamps
+        self._room = min(len(self._offsets), _MEAN_USED << self._bits)
 
     def _index_anew(self) -> None:
         """Give every entry a slot in a new table."""
         self._shift = _WORD_BITS - self._bits
         self._buckets = np.zeros((1 << self._bits, _ROW), np.uint32)
         self._flat = self._buckets.ravel().data
-        self._overflow: dict[bytes, int] = {}
-        entries, first = self.live(), self._cells.view(_WORD)[::2]
+        self._overflow = {}
+        if not self._count:
+            return
+        entries, first = self._live(), self._cells.view(_WORD)[::2]
         # Bucket and entry in one word: a plain sort takes less time than a sort of indexes.
         keys = first[entries] >> np.uint64(self._shift) << np.uint64(32) | entries.view(np.uint64)
         keys.sort()
@@ -273,147 +391,3 @@ def _joined(met: Met, others: Met) -> Met:
     indexes = np.concatenate((met.indexes, others.indexes))
     order = indexes.argsort()
     return Met(indexes[order], np.concatenate((met.entries, others.entries))[order])
-
-
-class RecentMarks:
-    """Digest -> offset and timestamp of the newest record with that ID, completed or in flight.
-
-    The watermark tells whether that record is completed (then the entry is a mark) or in flight. So completing a
-    record changes nothing here, and one look-up a record answers three questions: is it a duplicate in this batch, is
-    it in flight, was it seen lately.
-
-    ``behind`` keeps the completed mark of an ID that is in flight again: it must outlive a crash before the record
-    is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the marks
-    (ascending by offset) of an ID's other records in flight, below its newest: only where duplicates are shown (observe
-    mode), so that nothing is held back and a completed duplicate may lie below one in flight.
-    """
-
-    def __init__(self) -> None:
-        self.behind: dict[bytes, Mark] = {}
-        self.beneath: dict[bytes, list[Mark]] = {}
-        self._table = DigestTable()
-
-    def __len__(self) -> int:
-        return len(self._table)
-
-    def __contains__(self, digest: object) -> bool:
-        return isinstance(digest, bytes) and self._table.find(digest) >= 0
-
-    # --- one ID --------------------------------------------------------------------------------------------
-
-    def get(self, digest: bytes) -> Mark | None:
-        """Return the newest record with an ID, None without one."""
-        entry = self._table.find(digest)
-        return None if entry < 0 else self._mark(entry)
-
-    def _mark(self, entry: int) -> Mark:
-        return Mark(self._table.offsets.item(entry), self._table.timestamps.item(entry))
-
-    def put(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Make a record the newest with its ID."""
-        entry = self._table.find(digest)
-        if entry < 0:
-            self._table.enter(digest, offset, timestamp_ms)
-        else:
-            self._table.move(entry, offset, timestamp_ms)
-
-    def put_new(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Do so unless there is a record with the ID."""
-        if digest not in self:
-            self._table.enter(digest, offset, timestamp_ms)
-
-    def begin(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Put an ID in flight in front of the mark that it has."""
-        mark = self.get(digest)
-        if mark is not None and mark.offset != offset:
-            self.behind[digest] = mark
-        self.put(digest, offset, timestamp_ms)
-
-    def complete(self, digest: bytes, offset: int) -> None:
-        """Make the ID in flight at ``offset`` a mark, unless the mark behind it lies higher."""
-        behind = self.behind.pop(digest, None)
-        if behind is not None and behind.offset > offset:
-            self.put(digest, behind.offset, behind.timestamp_ms)
-
-    def cover(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
-        """Put a duplicate in front of an ID that is in flight, and in flight stays."""
-        mark = self.get(digest)
-        if mark is not None:
-            self.beneath.setdefault(digest, []).append(mark)
-        self.put(digest, offset, timestamp_ms)
-
-    def complete_beneath(self, digest: bytes, is_open: Callable[[int], bool]) -> None:
-        """Make the newest completed of an ID's covered records its mark behind, unless a higher mark is there."""
-        covered = self.beneath[digest]
-        still = [mark for mark in covered if is_open(mark.offset)]
-        ended = [mark for mark in covered if mark not in still]
-        if still:
-            self.beneath[digest] = still
-        else:
-            del self.beneath[digest]
-        behind = self.behind.get(digest)
-        if ended and (behind is None or behind.offset < ended[-1].offset):
-            self.behind[digest] = ended[-1]
-
-    def drop(self, digest: bytes, offset: int) -> None:
-        """Forget an ID that a unit stood in line for at ``offset``, which leaves no mark of it."""
-        entry = self._table.find(digest)
-        if entry >= 0 and self._table.offsets[entry] == offset:
-            self._table.drop(digest, entry)
-
-    # --- columns -------------------------------------------------------------------------------------------
-
-    def meet(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> Met:
-        """Put IDs in flight that have no record here, of ``n`` joined digests; return the others.
-
-        An ID that comes more than once is put in flight at its first place, and returned for the others.
-        """
-        return self._table.meet(digests, offsets, timestamps)
-
-    def marks_at(self, entries: Entries) -> tuple[Int64s, Int64s]:
-        """Return offsets and timestamps of entries, shapes ``(k,)``."""
-        return self._table.offsets[entries], self._table.timestamps[entries]
-
-    def move(self, entries: Entries, offsets: Int64s, timestamps: Int64s) -> None:
-        """Make records the newest of their entries, which differ; shapes ``(k,)``."""
-        self._table.move(entries, offsets, timestamps)
-
-    def fold(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> None:
-        """Take completed records over, ascending by offset; an entry of a higher offset stays."""
-        indexes, entries = self._table.meet(digests, offsets, timestamps)
-        later = self._table.offsets[entries] < offsets[indexes]
-        # Of an ID that comes more than once, the last assignment counts.
-        self.move(entries[later], offsets[indexes[later]], timestamps[indexes[later]])
-
-    def keep_from(self, offset: int) -> None:
-        """Forget the IDs whose record lies below ``offset``."""
-        entries = self._table.live()
-        self._keep(entries[self._table.offsets[entries] >= offset])
-
-    def _keep(self, entries: Entries) -> None:
-        """Forget all other entries; they get other numbers. As many as there were are expected to come again."""
-        table, self._table = self._table, DigestTable(len(self._table))
-        self._table.meet(table.digests(entries), table.offsets[entries], table.timestamps[entries])
-
-    def clear(self) -> None:
-        """Forget all entries."""
-        self._table = DigestTable()
-
-    def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
-        """Remove all marks of IDs that are not in flight, and return them with those of ``behind``, which stay.
-
-        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed.
-        """
-        entries = self._table.live()
-        in_flight = are_open(self._table.offsets[entries])
-        marks = self._marks(entries[~in_flight])
-        self._keep(entries[in_flight])
-        # The records that a mark covers are older than it, whether they are completed or not.
-        self.beneath = {digest: under for digest, under in self.beneath.items() if digest in self}
-        if not self.behind:
-            return marks
-        columns = np.asarray([mark[:2] for mark in self.behind.values()], np.int64)
-        return join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])
-
-    def _marks(self, entries: Entries) -> Marks:
-        return Marks(self._table.digests(entries), *self.marks_at(entries))

@@ -1,4 +1,4 @@
-"""The table of recent marks, against a dictionary."""
+"""Recent marks, against a dictionary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk._core.recent import DigestTable, Met, RecentMarks
+from dedup_sdk._core.recent import Met, RecentMarks
+from dedup_sdk._marks import cut_digests
 
 
 def uniform(number: int) -> bytes:
@@ -34,7 +35,7 @@ def met_in(known: dict[bytes, int], digests: list[bytes], first: int) -> list[tu
     return [(index, offset) for index, offset in enumerate(before) if offset != first + index]
 
 
-def meet(table: DigestTable, digests: list[bytes], first: int) -> Met:
+def meet(table: RecentMarks, digests: list[bytes], first: int) -> Met:
     """Enter digests at the offsets from ``first`` on; the timestamp is the offset times ten."""
     offsets = np.arange(first, first + len(digests))
     return table.meet(b"".join(digests), offsets, 10 * offsets)
@@ -51,38 +52,37 @@ def test_a_table_is_a_dictionary(
     digest_of: Callable[[int], bytes], batches: list[list[int]], dropped: set[int], after: int
 ) -> None:
     """What was met, the length, and every entry, for batches of any size, growth, and entries that are dropped."""
-    table, known, first = DigestTable(), dict[bytes, int](), 0
+    table, known, first = RecentMarks(), dict[bytes, int](), 0
     for number, batch in enumerate(batches):
         digests = list(map(digest_of, batch))
         expected = met_in(known, digests, first)
         indexes, entries = meet(table, digests, first)
-        assert list(zip(indexes.tolist(), table.offsets[entries].tolist(), strict=True)) == expected
+        assert list(zip(indexes.tolist(), table.marks_at(entries)[0].tolist(), strict=True)) == expected
         first += len(batch)
         if number == after:
             for digest in map(digest_of, dropped):
-                if known.pop(digest, None) is not None:
-                    table.drop(digest, table.find(digest))
+                if (offset := known.pop(digest, None)) is not None:
+                    table.drop(digest, offset)
     assert len(table) == len(known)
     for digest in map(digest_of, range(601)):
-        entry = table.find(digest)
-        assert (table.offsets.item(entry) if entry >= 0 else None) == known.get(digest)
-    entries = table.live()
-    joined = table.digests(entries)
-    stored = [joined[at : at + 16] for at in range(0, len(joined), 16)]
-    assert dict(zip(stored, table.offsets[entries].tolist(), strict=True)) == known
-    assert (table.timestamps[entries] == 10 * table.offsets[entries]).all()
+        mark = table.get(digest)
+        assert (None if mark is None else mark.offset) == known.get(digest)
+    marks = table.take(lambda offsets: np.zeros(len(offsets), np.bool_))
+    assert dict(zip(cut_digests(marks.digests), marks.offsets.tolist(), strict=True)) == known
+    assert (marks.timestamps == 10 * marks.offsets).all()
+    assert len(table) == 0
 
 
 def test_many_ids() -> None:
     """More than the table has room for at first, one by one and in batches."""
-    table, known, first = DigestTable(), dict[bytes, int](), 0
+    table, known, first = RecentMarks(), dict[bytes, int](), 0
     seen = [os.urandom(16) for _ in range(40_000)]
     for size in (1, 7, 1_000, 13, 20_000, 1_000, 3):
         # Half of a batch came before.
         digests = seen[first // 2 : first // 2 + size]
         expected = met_in(known, digests, first)
         indexes, entries = meet(table, digests, first)
-        assert list(zip(indexes.tolist(), table.offsets[entries].tolist(), strict=True)) == expected
+        assert list(zip(indexes.tolist(), table.marks_at(entries)[0].tolist(), strict=True)) == expected
         first += size
     assert len(table) == len(known)
 
