@@ -34,7 +34,7 @@ _ROW: Final = 2 * _SLOTS
 _MEAN_USED: Final = 3
 """The table grows when a bucket has so many entries on average; then one bucket in 80 is full."""
 _FEWEST_BITS: Final = 7
-_GROWTH_BITS: Final = 3
+_GROWTH_BITS: Final = 2
 _WORD_BITS: Final = 64
 _TAG_MASK: Final = 2**32 - 1
 _GONE: Final = 2
