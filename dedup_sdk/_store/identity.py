@@ -2,7 +2,7 @@
 
 A store keeps its identity under the key ``identity``::
 
-    {"format": 4, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
+    {"format": 5, "cluster": ..., "group": ..., ... (the fields of `Identity`), "window": "7d", "numbered": false}
 
 Every field of `Identity` must be equal for a store to be opened, even an empty one: a topic whose ID
 becomes known later is not assumed to be the same topic. ``window`` is that of the last owner and may
@@ -172,7 +172,7 @@ def _shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 
 
 def encode_identity(identity: Identity, window: Window, *, numbered: bool = True) -> bytes:

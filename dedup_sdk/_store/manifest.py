@@ -9,7 +9,7 @@ Layout of a snapshot folder::
 
 ``manifest.json`` is one JSON object with:
 
-- ``format`` (4);
+- ``format`` (5);
 - the fields of `Manifest`, with ``partitions`` as a list of objects with the fields of `PartitionManifest`,
   their ``files`` as a list with the fields of `SortedFile`, and their ``gaps`` with those of `Gap`;
 - ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts;
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from dedup_sdk._marks import Progress
-from dedup_sdk._store.filter_words import BLOCK_BYTES, PAGE_WORD_BYTES, WORD_BYTES
+from dedup_sdk._store.filter_words import BLOCK_BYTES, MOST_STEP_BYTES, PAGE_WORD_BYTES, WORD_BYTES
 from dedup_sdk._store.fingerprint import FINGERPRINT_DIGITS, sum_fingerprints
 from dedup_sdk._store.identity import MAX_INTEGER, Fields
 from dedup_sdk._store.pages import MAX_PAYLOAD_BYTES
@@ -43,7 +43,7 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 
 MANIFEST_NAME: Final = "manifest.json"
-FORMAT: Final = 4
+FORMAT: Final = 5
 RANK_DIGITS: Final = 8
 MAX_MANIFEST_BYTES: Final = 64 * 2**20
 _FRAME_BYTES: Final = 2**20
@@ -90,7 +90,9 @@ def most_bytes(marks: int, payloads: int) -> int:
 
 def filter_bounds(marks: int) -> tuple[int, int]:
     """Return the least and the most bytes of filter words: all marks in one block, or each in one of its own."""
-    return BLOCK_BYTES + WORD_BYTES * marks, (BLOCK_BYTES + WORD_BYTES + PAGE_WORD_BYTES) * marks
+    return BLOCK_BYTES + WORD_BYTES * marks, (
+        BLOCK_BYTES + WORD_BYTES + PAGE_WORD_BYTES + MOST_STEP_BYTES
+    ) * marks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,21 +12,23 @@ has one page, with its marks in the order of their completion. Layout, little-en
 
     count      uint32   n
     flags      uint8    1: numbers  2: payloads
-    widths     3 x uint8   size in bytes of an offset, a timestamp and a number, 0 to 8
+    bits       3 x uint8   size in bits of an offset, a timestamp and a number, 0 to 64; multiples of 8 if their sum
+                           is above 64
     least      3 x int64   the least offset, timestamp and number, 0 where there are none
-    marks      n x (digest 16 bytes, offset, timestamp, number, each minus the least, unsigned)
+    marks      n x (digest 16 bytes; one integer in as few bytes as its bits need: offset, timestamp and number, each
+               minus the least, the offset in the lowest bits)
     sizes      n x uint32, only with flag 2: bytes of each payload, 0 where there is none
     payloads   the bytes of all payloads, only with flag 2
 
 RocksDB protects blocks of pages by a checksum; a journal step has its own. RocksDB's writer is called once
 per page, which keeps it cheap: sorting 200,000 marks and writing them uncompressed takes some 0.5 µs of CPU
-per mark. The file has 23 bytes per mark; one key per mark would make it 44.
+per mark. The file has 22 bytes per mark; one key per mark would make it 44.
 
 A *step* is one journal record: the progress, and the marks that were completed with it. Layout,
 little-endian:
 
     magic        2 bytes  "DJ"
-    format       uint8    10
+    format       uint8    11
     flags        uint8    2: committed  4: since_ms  8: since_number  16: the done ranges are a delta
                           (`dedup_sdk._marks.latest`)  32: leader epoch  128: witness
                           A field without its flag is 0 and means None.
@@ -90,6 +92,7 @@ _NUMBERS, _PAYLOADS = 1, 2
 _KINDS: Final = frozenset({0, _NUMBERS, _PAYLOADS})
 _RANK_BYTES: Final = 4
 _WORD_BYTES: Final = 8
+_WORD_BITS: Final = 64
 _NO_TIME: Final = np.iinfo(np.int64).min
 
 
@@ -112,20 +115,28 @@ class _Layout:
     """The decoded head of a page, without its count."""
 
     __slots__ = (
-        "flags", "least", "number_at", "offset", "offset_mask", "stride", "time", "time_at", "time_mask", "widths",
+        "bits", "flags", "least", "number_at", "offset", "offset_mask", "stride", "time", "time_at", "time_mask",
     )  # fmt: skip
 
     def __init__(self, head: bytes) -> None:
         self.flags, *rest = _LAYOUT.unpack(head)
-        self.widths, self.least = rest[:3], rest[3:]
-        if max(self.widths) > _WORD_BYTES or self.flags not in _KINDS:
-            message = f"a page has invalid flags {self.flags} or widths {self.widths}; rebuild the store"
+        self.bits, self.least = rest[:3], rest[3:]
+        if max(self.bits) > _WORD_BITS or self.flags not in _KINDS or self.bits != _rounded(self.bits):
+            message = f"a page has invalid flags {self.flags} or bits {self.bits}; rebuild the store"
             raise StoreCorruptError(message)
-        self.stride = DIGEST_BYTES + sum(self.widths)
+        self.stride = DIGEST_BYTES + _bytes_of(self.bits)
         self.offset, self.time, _ = self.least
-        # In bits after the digest.
-        self.time_at, self.number_at = 8 * self.widths[0], 8 * (self.widths[0] + self.widths[1])
-        self.offset_mask, self.time_mask = (1 << self.time_at) - 1, (1 << 8 * self.widths[1]) - 1
+        self.time_at, self.number_at = self.bits[0], self.bits[0] + self.bits[1]
+        self.offset_mask, self.time_mask = (1 << self.bits[0]) - 1, (1 << self.bits[1]) - 1
+
+
+def _rounded(bits: list[int]) -> list[int]:
+    """Return the sizes rounded up to whole bytes where they do not fit into a word together."""
+    return bits if sum(bits) <= _WORD_BITS else [8 * _bytes_of([each]) for each in bits]
+
+
+def _bytes_of(bits: Sequence[int]) -> int:
+    return (sum(bits) + 7) // 8
 
 
 _layout: Final = lru_cache(maxsize=1024)(_Layout)
@@ -224,13 +235,12 @@ def _decode_alike(layout: _Layout, pages: list[bytes]) -> Marks:
         elif len(page) != end:
             raise _corrupt(page, f"its head requires {end} bytes")
     table = np.frombuffer(b"".join(bodies), np.uint8).reshape(-1, layout.stride)
-    (first, second, third), (offset, time, number) = layout.widths, layout.least
-    times_at, numbers_at = DIGEST_BYTES + first, DIGEST_BYTES + first + second
+    offsets, timestamps, numbers = _columns(table[:, DIGEST_BYTES:], layout)
     return Marks(
         table[:, :DIGEST_BYTES].tobytes(),
-        _column(table[:, DIGEST_BYTES:times_at], offset),
-        _column(table[:, times_at:numbers_at], time),
-        _column(table[:, numbers_at : numbers_at + third], number) if layout.flags & _NUMBERS else None,
+        offsets,
+        timestamps,
+        numbers if layout.flags & _NUMBERS else None,
         payloads if layout.flags & _PAYLOADS else None,
     )
 
@@ -331,18 +341,23 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
     _check_columns(marks)
     count, numbers = marks.count, marks.numbers
     payloads = marks.payloads if marks.bear_payloads else None
-    columns: list[tuple[bytes | Uint64s, int]] = [(marks.digests, DIGEST_BYTES)]
-    least, widths = [0, 0, 0], [0, 0, 0]
+    least, bits, words = [0, 0, 0], [0, 0, 0], list[Uint64s]()
     for index, column in enumerate((marks.offsets, marks.timestamps, numbers)):
         if column is None or not count:
             continue
         least[index] = int(column.min())
-        above = column.astype(np.uint64) - np.uint64(least[index] % 2**64)
-        widths[index] = (int(above.max()).bit_length() + 7) // 8
-        columns.append((above.astype(_WORD, copy=False), widths[index]))
-    body, stride = _interleaved(columns, count), DIGEST_BYTES + sum(widths)
+        words.append(column.astype(np.uint64) - np.uint64(least[index] % 2**64))
+        bits[index] = int(words[-1].max()).bit_length()
+    bits = _rounded(bits)
+    columns: list[tuple[bytes | Uint64s, int]] = [(marks.digests, DIGEST_BYTES)]
+    if sum(bits) <= _WORD_BITS:
+        words = [_packed(words, bits)] if words else []
+        columns += [(word, _bytes_of(bits)) for word in words]
+    else:
+        columns += [(word, size // 8) for word, size in zip(words, bits, strict=False)]
+    body, stride = _interleaved(columns, count), DIGEST_BYTES + _bytes_of(bits)
     flags = (_NUMBERS if numbers is not None else 0) | (_PAYLOADS if payloads is not None else 0)
-    head = _LAYOUT.pack(flags, *widths, *least)
+    head = _LAYOUT.pack(flags, *bits, *least)
     pages = []
     for start, end in pairwise(bounds):
         page = (end - start).to_bytes(_COUNT_BYTES, "little") + head + body[stride * start : stride * end]
@@ -408,11 +423,35 @@ def _page_bounds(marks: Marks) -> list[int]:
     return [*bounds, count]
 
 
-def _column(rows: NDArray[np.uint8], least: int) -> Int64s:
+def _packed(words: Sequence[Uint64s], bits: Sequence[int]) -> Uint64s:
+    """Return columns of so many bits each as one column, the first in the lowest bits."""
+    packed = words[-1]
+    for word, size in zip(words[-2::-1], bits[len(words) - 2 :: -1], strict=True):
+        # Above 64 bits there is nothing, and a shift by all of a word is undefined.
+        packed = word | packed << np.uint64(size % _WORD_BITS)
+    return packed
+
+
+def _columns(rows: NDArray[np.uint8], layout: _Layout) -> list[Int64s]:
+    """Return offsets, timestamps and numbers from the bytes behind the digests, shape ``(n, bytes)``."""
+    columns, at, packed = list[Int64s](), 0, sum(layout.bits) <= _WORD_BITS
+    word = _words(rows) if packed else np.empty(0, np.uint64)
+    for size, least in zip(layout.bits, layout.least, strict=True):
+        if packed:
+            above = word & np.uint64((1 << size) - 1)
+            word = word >> np.uint64(size % _WORD_BITS)
+        else:
+            above = _words(rows[:, at // 8 : (at + size) // 8])
+            at += size
+        columns.append((above + np.uint64(least % 2**64)).view(np.int64))
+    return columns
+
+
+def _words(rows: NDArray[np.uint8]) -> Uint64s:
+    """Return rows of up to 8 bytes, little-endian, as numbers."""
     words = np.zeros((len(rows), _WORD_BYTES), np.uint8)
     words[:, : rows.shape[1]] = rows
-    above = words.view(_WORD).ravel().astype(np.uint64, copy=False)
-    return (above + np.uint64(least % 2**64)).view(np.int64)
+    return words.view(_WORD).ravel().astype(np.uint64, copy=False)
 
 
 def _corrupt(page: bytes, why: str) -> StoreCorruptError:
@@ -487,7 +526,7 @@ def digest_order(
 
 
 _STEP_MAGIC: Final = b"DJ"
-STEP_FORMAT: Final = 10
+STEP_FORMAT: Final = 11
 
 _STEP: Final = struct.Struct("<2sBBIII10q2q8s")
 _RANGE: Final = struct.Struct("<qq")

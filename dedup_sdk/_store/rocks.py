@@ -660,7 +660,7 @@ class RocksStore:
     Args:
         path: the folder of the store.
         recent_marks: IDs that each consumer keeps in memory and in journals, over all its partitions, before those of
-            the fullest partition go to a sorted file (default 500,000); about 150 bytes each. Fewer need less memory,
+            the fullest partition go to a sorted file (default 500,000); about 120 bytes each. Fewer need less memory,
             and more writes. A source of `LastId` that remembers many IDs counts as several.
         block_cache_bytes: memory for pages of sorted files (default 32 MiB), shared by all stores of this process with
             the same value; more helps when many duplicates arrive. Write buffers (64 MiB) are shared by all stores.

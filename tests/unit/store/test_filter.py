@@ -4,7 +4,7 @@ import struct
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from zlib import crc32
+from zlib import compress, crc32
 
 import numpy as np
 import pytest
@@ -93,14 +93,27 @@ def test_patterns_can_be_made_from_their_description() -> None:
 
 
 def test_words_have_their_documented_layout() -> None:
-    """A block is magic, count, number of pages, CRC-32, ranks, patterns and pages, all little-endian.
+    """A block is magic, three counts, CRC-32, lower halves of ranks, patterns, pages and steps, all little-endian.
 
-    Ranks and pages are uint32, patterns uint16.
+    Pages are uint32, the others uint16; steps are packed by zlib.
     """
-    digest = bytes(range(1, 17))
-    data = encode_words(filter_words(digest))
-    columns = bytes([4, 3, 2, 1]) + bytes([16, 15])
-    assert data == b"DFW2" + struct.pack("<III", 1, 0, crc32(struct.pack("<II", 1, 0) + columns)) + columns
+    digests = bytes(range(1, 17)) + bytes([1, 3]) + bytes(range(3, 17))
+    data = encode_words(filter_words(digests, [0x01020304]))
+    steps = compress(struct.pack("<2H", 0x0102, 1), 1)
+    columns = bytes([4, 3, 4, 3]) + 2 * bytes([16, 15]) + bytes([4, 3, 2, 1]) + steps
+    counts = struct.pack("<III", 2, 1, len(steps))
+    assert data == b"DFW3" + counts + struct.pack("<I", crc32(counts + columns)) + columns
+    assert decode_words(data)[0].ranks.tolist() == [0x01020304, 0x01030304]
+
+
+@pytest.mark.parametrize("steps", [b"", b"no zlib", compress(bytes(2)), compress(bytes(2**24))])
+def test_steps_of_another_number_are_damage(steps: bytes) -> None:
+    """Whatever they would unpack to, and although the checksum is right."""
+    columns = bytes(2 * 4) + steps
+    counts = struct.pack("<III", 2, 0, len(steps))
+    data = b"DFW3" + counts + struct.pack("<I", crc32(counts + columns)) + columns
+    with pytest.raises(StoreCorruptError, match="its steps"):
+        decode_words(data)
 
 
 def test_words_come_back_block_by_block() -> None:

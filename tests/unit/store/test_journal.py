@@ -89,8 +89,8 @@ def test_no_changed_bit_goes_unseen(name: str) -> None:
 def test_a_newer_format_is_named() -> None:
     """A record of a later format, though whole, is refused with both numbers."""
     body = bytearray(encode_step(progress(1), NO_MARKS)[:-4])
-    body[2] = 11
-    with pytest.raises(StoreCorruptError, match="its format is 11, this version reads 10"):
+    body[2] = 12
+    with pytest.raises(StoreCorruptError, match="its format is 12, this version reads 11"):
         decode_step(bytes(body) + struct.pack("<I", crc32(body)))
 
 

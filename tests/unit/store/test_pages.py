@@ -196,13 +196,13 @@ def test_pages_with_and_without_numbers_join() -> None:
 
 
 PAGE = (
-    "02000000000201000500000000000000ffffffffffffffff0000000000000000"
-    + digest_of("a").hex() + "000000" + digest_of("b").hex() + "000103"
+    "02000000000902000500000000000000ffffffffffffffff0000000000000000"
+    + digest_of("a").hex() + "0000" + digest_of("b").hex() + "0007"
 )  # fmt: skip
 
 
 def test_a_page_has_its_documented_layout() -> None:
-    """Count, flags, widths, least values, digests, rows: each column as wide as its largest difference wants."""
+    """Count, flags, bits, least values, rows: each number has as many bits as its largest difference wants."""
     held = marks(("a", 5, -1), ("b", 261, 2))
     assert encode_page(held).hex() == PAGE
     assert found(bytes.fromhex(PAGE), "b") == (261, 2, 0, b"")
@@ -258,6 +258,30 @@ def test_whatever_is_written_is_found(rows: list[tuple[bytes, int, int]]) -> Non
         assert decode_page(page).timestamps.tolist() == [row[2] for row in rows]
         for digest, offset, timestamp in rows:
             assert found_digest(page, digest) == (offset, timestamp, 0, b"")
+
+
+SIZES = [(64, 0, 0), (0, 64, 0), (0, 0, 64), (32, 32, 0), (31, 30, 3), (9, 7, 5), (64, 64, 64), (40, 24, 1)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_numbers_of_any_size(sizes: tuple[int, int, int]) -> None:
+    """In one word together, or each in whole bytes."""
+    low = (-(2**63), -5, 0)
+    high = [least + 2**size - 1 for least, size in zip(low, sizes, strict=True)]
+    if sizes[1] == 64:
+        low, high[1] = (low[0], -(2**63), low[2]), 2**63 - 1
+    if sizes[2] == 64:
+        low, high[2] = (*low[:2], -(2**63)), 2**63 - 1
+    held = marks(("a", *low), ("b", *high), ("c", *low))
+    page = encode_page(held)
+    read = decode_page(page)
+    assert read.offsets.tolist() == held.offsets.tolist()
+    assert read.timestamps.tolist() == held.timestamps.tolist()
+    assert read.numbers is not None
+    assert held.numbers is not None
+    assert read.numbers.tolist() == held.numbers.tolist()
+    assert found(page, "b") == (*high, b"")
+    assert found(page, "c") == (*low, b"")
 
 
 def test_what_reaches_from_one_digest_into_the_next_is_none() -> None:

@@ -208,11 +208,11 @@ def test_a_generation_without_keys_opens_without_its_filter(
 def test_a_newer_store_is_refused(root: Path) -> None:
     """A store whose format is newer is refused with both numbers."""
     open_store(root).close()
-    newer = {"format": 5, "something": "else"}
+    newer = {"format": 6, "something": "else"}
     edit(root, "default", lambda family: family.put(b"identity", json.dumps(newer).encode()))
-    with pytest.raises(ForeignStoreError, match="has format 5, this version reads 4"):
+    with pytest.raises(ForeignStoreError, match="has format 6, this version reads 5"):
         open_store(root)
-    with pytest.raises(ForeignStoreError, match="has format 5"):
+    with pytest.raises(ForeignStoreError, match="has format 6"):
         read_partition(only_folder(root))
 
 

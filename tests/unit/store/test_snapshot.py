@@ -118,8 +118,8 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     "topic a number": (lambda c: c.update(topic=5), r"topic=5"),
     "topic endless": (lambda c: c.update(topic="x" * 5000), r"topic='xxx"),
     "vouched as text": (lambda c: c.update(vouched="yes"), r"vouched='yes'"),
-    "newer format": (lambda c: c.update(format=5), r"format=5: this version reads format 4; use the"),
-    "older format": (lambda c: c.update(format=3), r"format=3: this version reads format 4; make"),
+    "newer format": (lambda c: c.update(format=6), r"format=6: this version reads format 5; use the"),
+    "older format": (lambda c: c.update(format=4), r"format=4: this version reads format 5; make"),
     "fingerprint of a file": (
         lambda c: file(c).update(fingerprint="0" * 32),
         r"partitions\[0\]\.fingerprint='[0-9a-f]{32}': it is not the sum over the files",
@@ -150,11 +150,11 @@ HOSTILE: dict[str, tuple[Callable[[Content], object], str]] = {
     ),
     "filter words larger than its marks need": (
         lambda c: file(c).update(filter_bytes=2**40),
-        r"filter_bytes=1099511627776: must be a 64-bit integer, at least 106, at most 390",
+        r"filter_bytes=1099511627776: must be a 64-bit integer, at least 80, at most 660",
     ),
     "filter words smaller than its marks need": (
-        lambda c: file(c).update(filter_bytes=105),
-        r"filter_bytes=105",
+        lambda c: file(c).update(filter_bytes=79),
+        r"filter_bytes=79",
     ),
     "more payloads than marks": (
         lambda c: file(c).update(payloads=16),
