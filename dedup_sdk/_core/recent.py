@@ -35,6 +35,8 @@ _MEAN_USED: Final = 3
 """The table grows when a bucket has so many entries on average; then one bucket in 80 is full."""
 _FEWEST_BITS: Final = 7
 _GROWTH_BITS: Final = 2
+_MOST_EXPECTED: Final = 49_152
+"""There is room for so many entries at most before they come: a megabyte of buckets."""
 _WORD_BITS: Final = 64
 _TAG_MASK: Final = 2**32 - 1
 _GONE: Final = 2
@@ -228,7 +230,7 @@ class RecentMarks:
     def _keep(self, entries: Entries) -> None:
         """Forget all other entries. Others will come: there is room for some of them at once."""
         kept = self._marks(entries)
-        self._begin(len(self) >> _GROWTH_BITS)
+        self._begin(min(len(self) >> _GROWTH_BITS, _MOST_EXPECTED))
         self.meet(kept.digests, kept.offsets, kept.timestamps)
 
     # --- the table -----------------------------------------------------------------------------------------
