@@ -121,22 +121,20 @@ class _Layout:
     def __init__(self, head: bytes) -> None:
         self.flags, *rest = _LAYOUT.unpack(head)
         self.bits, self.least = rest[:3], rest[3:]
-        if max(self.bits) > _WORD_BITS or self.flags not in _KINDS or self.bits != _rounded(self.bits):
+        size = sum(self.bits)
+        whole = size <= _WORD_BITS or self.bits == _whole_bytes(self.bits)
+        if max(self.bits) > _WORD_BITS or self.flags not in _KINDS or not whole:
             message = f"a page has invalid flags {self.flags} or bits {self.bits}; rebuild the store"
             raise StoreCorruptError(message)
-        self.stride = DIGEST_BYTES + _bytes_of(self.bits)
+        self.stride = DIGEST_BYTES + (size + 7) // 8
         self.offset, self.time, _ = self.least
         self.time_at, self.number_at = self.bits[0], self.bits[0] + self.bits[1]
         self.offset_mask, self.time_mask = (1 << self.bits[0]) - 1, (1 << self.bits[1]) - 1
 
 
-def _rounded(bits: list[int]) -> list[int]:
-    """Return the sizes rounded up to whole bytes where they do not fit into a word together."""
-    return bits if sum(bits) <= _WORD_BITS else [8 * _bytes_of([each]) for each in bits]
-
-
-def _bytes_of(bits: Sequence[int]) -> int:
-    return (sum(bits) + 7) // 8
+def _whole_bytes(bits: Sequence[int]) -> list[int]:
+    """Return sizes in bits rounded up to whole bytes."""
+    return [(each + 7) // 8 * 8 for each in bits]
 
 
 _layout: Final = lru_cache(maxsize=1024)(_Layout)
@@ -348,14 +346,13 @@ def _encode(marks: Marks, bounds: list[int]) -> list[bytes]:
         least[index] = int(column.min())
         words.append(column.astype(np.uint64) - np.uint64(least[index] % 2**64))
         bits[index] = int(words[-1].max()).bit_length()
-    bits = _rounded(bits)
     columns: list[tuple[bytes | Uint64s, int]] = [(marks.digests, DIGEST_BYTES)]
-    if sum(bits) <= _WORD_BITS:
-        words = [_packed(words, bits)] if words else []
-        columns += [(word, _bytes_of(bits)) for word in words]
-    else:
+    if sum(bits) > _WORD_BITS:
+        bits = _whole_bytes(bits)
         columns += [(word, size // 8) for word, size in zip(words, bits, strict=False)]
-    body, stride = _interleaved(columns, count), DIGEST_BYTES + _bytes_of(bits)
+    elif words:
+        columns.append((_packed(words, bits), (sum(bits) + 7) // 8))
+    body, stride = _interleaved(columns, count), DIGEST_BYTES + (sum(bits) + 7) // 8
     flags = (_NUMBERS if numbers is not None else 0) | (_PAYLOADS if payloads is not None else 0)
     head = _LAYOUT.pack(flags, *bits, *least)
     pages = []
