@@ -6,6 +6,8 @@
 record
     one new record, with `Lookup`, one partition and a store on disk, through ``poll()``, and completed by the next
     ``poll()``
+lone
+    the same where messages come alone: it is delivered first, and judged with later ones
 housekeeping
     a ``poll()`` that brings nothing, when all that is on a timer is due
 assignment
@@ -27,6 +29,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Producer
@@ -120,6 +123,28 @@ def _one_record(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
             return trail
 
 
+def lone_path() -> Trail:
+    """Return the way of one record that comes alone, after others did, up to its delivery."""
+    with _consumer() as (consumer, send):
+        send()
+        _poll(consumer)
+        return min((_one_lone(consumer, send) for _ in range(_TRIES)), key=Trail.count)
+
+
+def _one_lone(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
+    for _ in range(3):
+        sending = Timer(_ARRIVES_S, send)
+        sending.start()
+        _poll(consumer)
+        sending.join()
+    send()
+    time.sleep(_ARRIVES_S)
+    trail = Trail()
+    with traced(trail):
+        _poll(consumer)
+    return trail
+
+
 def housekeeping_path() -> Trail:
     """Return the way of a call for which nothing has come."""
     with _consumer() as (consumer, send):
@@ -200,6 +225,7 @@ def _poll(consumer: DedupConsumer) -> Any:
 
 _PATHS: Final[dict[str, Callable[[], Trail]]] = {
     "record": record_path,
+    "lone": lone_path,
     "housekeeping": housekeeping_path,
     "assignment": assignment_path,
 }

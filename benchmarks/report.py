@@ -44,6 +44,8 @@ def summary(
         "ratio_to_bare_default": ratio(contenders, "dedup_consume", "bare_default"),
         "ratio_to_bare_tuned": ratio(contenders, "dedup_consume", "bare_tuned"),
         "poll_ratio_to_bare_tuned_poll": ratio(contenders, "dedup_poll", "bare_tuned_poll"),
+        "ratio_to_memory_set": ratio(contenders, "dedup_consume", "memory_set"),
+        "poll_ratio_to_memory_set_poll": ratio(contenders, "dedup_poll", "memory_set_poll"),
         "bytes_per_id": bytes_per_id,
         "exact": exact,
     }

@@ -379,6 +379,18 @@ class Flight:
         return sum(len(chunk.offsets) for chunk in self.chunks)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing above the position was completed before, and no record waits for another one."""
+        return not (
+            self.restored
+            or self.reported_ranges
+            or self._reported_open
+            or self.waiting
+            or self.shows_duplicates
+            or (self._epochs_below and max(self._epochs_below)[0] > self.position)
+        )
+
+    @property
     def first_open(self) -> int | None:
         """The offset of the first record that is not completed, None where all are."""
         return next((chunk.first_open() for chunk in self.chunks if chunk.open), None)

@@ -31,7 +31,7 @@ from dedup_sdk._core.flight import (
 from dedup_sdk._core.memory import Find, LastRecord, Live, Written
 from dedup_sdk._core.ranges import Range
 from dedup_sdk._core.reach import Reach
-from dedup_sdk._core.recent import Bools, Met, RecentMarks
+from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk._marks import (
@@ -139,6 +139,10 @@ class LookupMemory:
 
     # --- records that come ---------------------------------------------------------------------------------
 
+    def is_unknown(self, digest: bytes, find: Find) -> bool:
+        """Whether no record with this ID is completed or in flight, nor known for another reason."""
+        return self.recent.entry_of(digest) < 0 and not find(digest, 1).indexes
+
     def asks_for(self, digests: Iterable[bytes | None]) -> Iterable[bytes | None]:
         """See `Memory`."""
         return () if self._is_off else digests
@@ -168,7 +172,7 @@ class LookupMemory:
         offsets, timestamps = chunk.column, chunk.timestamps
         if rows is not None:
             offsets, timestamps = offsets[rows], timestamps[rows]
-        met = self.recent.meet(digests, offsets, timestamps)
+        met = self.recent.find_or_add(digests, offsets, timestamps)
         if self.reach.since_ms is not None or self.reach.since_number is not None:
             self._doubt(chunk, range(len(chunk.offsets)) if rows is None else rows.tolist())
         if self.count_window is None and not found.indexes and not len(met.indexes):
@@ -181,7 +185,7 @@ class LookupMemory:
         for index in left:
             self._meet(chunk, index if rows is None else int(rows[index]), stored.get(index))
 
-    def _meet_columns(self, chunk: Chunk, asked: Asked, met: Met, stored: dict[int, Mark]) -> list[int]:
+    def _meet_columns(self, chunk: Chunk, asked: Asked, met: Existing, stored: dict[int, Mark]) -> list[int]:
         """Judge at once the records whose ID has one completed mark and nothing in flight; return the others."""
         indexes, entries = met
         seen, seen_ms = self.recent.marks_at(entries)
@@ -218,7 +222,7 @@ class LookupMemory:
             chunk.judge_duplicates(rows, seen, seen_ms, completed=not self.flight.shows_duplicates)
         return hits, rows
 
-    def _entangled(self, chunk: Chunk, asked: Asked, met: Met, stored: dict[int, Mark]) -> list[int]:
+    def _entangled(self, chunk: Chunk, asked: Asked, met: Existing, stored: dict[int, Mark]) -> list[int]:
         """Return the places in ``met`` whose verdict hangs on more than one mark, on each other, or on who waits."""
         entries, times = met.entries.tolist(), Counter(met.entries.tolist())
         waiting = self.flight.waiting
@@ -591,7 +595,7 @@ class LookupMemory:
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""
         # An ID in flight stays in front of its mark.
-        self.recent.meet(marks.digests, marks.offsets, marks.timestamps)
+        self.recent.find_or_add(marks.digests, marks.offsets, marks.timestamps)
         self.note_journaled(marks)
         if self.count_window is not None and marks.numbers is not None:
             self.count_window.put_back(

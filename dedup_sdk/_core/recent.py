@@ -8,9 +8,8 @@ slot
     the number of an entry, and 32 bits of its digest, its *tag* (0: the slot is free). Where a bucket is full, a
     dictionary has the entries of further IDs.
 
-A batch is looked up and entered by some forty calls of numpy, 0.2 µs an ID with all misses of the caches. A dictionary
-of `bytes` takes twice as long, and its million small objects lie scattered among the messages, which makes all else
-slower, too.
+A batch is found or added by some forty calls of numpy. A dictionary of `bytes` takes longer, and its million small
+objects lie scattered among the messages, which makes all else slower, too (``benchmarks/hot_path.py``).
 """
 
 from __future__ import annotations
@@ -43,6 +42,8 @@ _GONE: Final = 2
 """The tag of an entry that was dropped: that of no digest, because those are odd."""
 _FEW: Final = 12
 """So many IDs are looked up one by one: numpy's calls would take longer."""
+_MOST_DROPPED: Final = 4_096
+"""With more dropped entries than that, and than others, the table is made anew."""
 _DROPPED: Final = int(np.iinfo(np.int64).min)
 """The offset of an entry that was dropped."""
 _FIRST_WORD: Final = Struct("<Q8x")
@@ -54,14 +55,14 @@ _LAST_BYTE: Final = np.uint64(56)
 _BUCKET: Final = np.dtype(f"V{4 * _ROW}")
 
 
-class Met(NamedTuple):
+class Existing(NamedTuple):
     """Those of some IDs that had an entry already: their positions, ascending, and their entries."""
 
     indexes: Entries
     entries: Entries
 
 
-_NONE_MET: Final = Met(np.empty(0, np.intp), np.empty(0, np.intp))
+_NONE_EXISTING: Final = Existing(np.empty(0, np.intp), np.empty(0, np.intp))
 
 
 class RecentMarks:
@@ -74,7 +75,8 @@ class RecentMarks:
     ``behind`` keeps the completed mark of an ID that is in flight again: it must outlive a crash before the record
     is completed, so that a flush writes it, and it wins if it lies above the record. ``beneath`` has the marks
     (ascending by offset) of an ID's other records in flight, below its newest: only where duplicates are shown (observe
-    mode), so that nothing is held back and a completed duplicate may lie below one in flight.
+    mode), so that nothing is held back and a completed duplicate may lie below one in flight. ``room``: the number of
+    entries for which there is memory.
     """
 
     def __init__(self) -> None:
@@ -86,18 +88,18 @@ class RecentMarks:
         return self._count - self._dropped
 
     def __contains__(self, digest: object) -> bool:
-        return isinstance(digest, bytes) and self._find(digest) >= 0
+        return isinstance(digest, bytes) and self.entry_of(digest) >= 0
 
     # --- one ID --------------------------------------------------------------------------------------------
 
     def get(self, digest: bytes) -> Mark | None:
         """Return the newest record with an ID, None without one."""
-        entry = self._find(digest)
+        entry = self.entry_of(digest)
         return None if entry < 0 else Mark(self._offsets.item(entry), self._timestamps.item(entry))
 
     def put(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
         """Make a record the newest with its ID."""
-        entry = self._find(digest)
+        entry = self.entry_of(digest)
         if entry < 0:
             self._enter(digest, offset, timestamp_ms)
         else:
@@ -143,41 +145,55 @@ class RecentMarks:
 
     def drop(self, digest: bytes, offset: int) -> None:
         """Forget an ID that a unit stood in line for at ``offset``, which leaves no mark of it."""
-        entry = self._find(digest)
+        entry = self.entry_of(digest)
         if entry >= 0 and self._offsets[entry] == offset:
             self._offsets[entry] = _DROPPED
             self._dropped += 1
             if self._overflow.pop(digest, None) is None:
                 bucket = self._buckets[_FIRST_WORD.unpack(digest)[0] >> self._shift]
                 bucket[:_SLOTS][(bucket[_SLOTS:] == entry) & (bucket[:_SLOTS] != 0)] = _GONE
+            if self._dropped > max(_MOST_DROPPED, len(self)):
+                self._keep(self._live())
 
     # --- columns -------------------------------------------------------------------------------------------
 
-    def meet(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> Met:
+    def find_or_add(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> Existing:
         """Put IDs in flight that have no entry, of ``n`` joined digests, and return the others.
 
         An ID that comes more than once is put in flight at its first place, and returned for the others.
         """
         count = len(offsets)
         if count <= _FEW:
-            return self._meet_each(range(count), digests, offsets, timestamps)
-        if self._count + count > self._room:
+            return self._find_or_add_each(range(count), digests, offsets, timestamps)
+        if self._count + count > self.room:
             self._reserve(count)
         cells = np.frombuffer(digests, _DIGEST)
         first = cells.view(_WORD)[::2]
-        buckets = (first >> np.uint64(self._shift)).view(np.intp)
+        buckets = (first >> np.uint64(self._shift)).view(np.int64).astype(np.intp, copy=False)
         tags = first.astype(np.uint32) | np.uint32(1)
         # Copies of the buckets, shape (n, 16).
         copied = self._buckets.view(_BUCKET).ravel().take(buckets).view(np.uint32).reshape(count, _ROW)
-        met = self._find_all(cells, tags, copied)
+        existing = self._find_all(cells, tags, copied)
         rows = np.arange(count)
-        if len(met.indexes):
+        if len(existing.indexes):
             unknown = np.ones(count, np.bool_)
-            unknown[met.indexes] = False
+            unknown[existing.indexes] = False
             rows = unknown.nonzero()[0]
         used = _words(copied[:, :_SLOTS] != 0) * _BYTES_SUM >> _LAST_BYTE
-        late = self._enter_all(rows, cells, tags, buckets * _ROW, used.view(np.intp), offsets, timestamps)
-        return _joined(met, self._meet_each(late, digests, offsets, timestamps)) if late else met
+        late = self._enter_all(
+            rows,
+            cells,
+            tags,
+            buckets * _ROW,
+            used.view(np.int64).astype(np.intp, copy=False),
+            offsets,
+            timestamps,
+        )
+        return (
+            _joined(existing, self._find_or_add_each(late, digests, offsets, timestamps))
+            if late
+            else existing
+        )
 
     def marks_at(self, entries: Entries) -> tuple[Int64s, Int64s]:
         """Return offsets and timestamps of entries, shapes ``(k,)``."""
@@ -189,7 +205,7 @@ class RecentMarks:
 
     def fold(self, digests: bytes, offsets: Int64s, timestamps: Int64s) -> None:
         """Take completed records over, ascending by offset; an entry of a higher offset stays."""
-        indexes, entries = self.meet(digests, offsets, timestamps)
+        indexes, entries = self.find_or_add(digests, offsets, timestamps)
         later = self._offsets[entries] < offsets[indexes]
         # Of an ID that comes more than once, the last assignment counts.
         self.move(entries[later], offsets[indexes[later]], timestamps[indexes[later]])
@@ -231,7 +247,7 @@ class RecentMarks:
         """Forget all other entries. Others will come: there is room for some of them at once."""
         kept = self._marks(entries)
         self._begin(min(len(self) >> _GROWTH_BITS, _MOST_EXPECTED))
-        self.meet(kept.digests, kept.offsets, kept.timestamps)
+        self.find_or_add(kept.digests, kept.offsets, kept.timestamps)
 
     # --- the table -----------------------------------------------------------------------------------------
 
@@ -240,7 +256,7 @@ class RecentMarks:
         self._offsets = self._timestamps = np.empty(0, np.int64)
         self._digests = bytearray()
         self._cells = np.empty(0, _DIGEST)
-        self._count = self._dropped = self._room = self._bits = 0
+        self._count = self._dropped = self.room = self._bits = 0
         # One bucket, without room for any entry.
         self._shift = _WORD_BITS
         self._buckets = np.zeros((1, _ROW), np.uint32)
@@ -249,7 +265,7 @@ class RecentMarks:
         if expected:
             self._reserve(expected)
 
-    def _find(self, digest: bytes) -> int:
+    def entry_of(self, digest: bytes) -> int:
         """Return the entry of an ID, -1 without one."""
         (word,) = _FIRST_WORD.unpack(digest)
         at, tag = (word >> self._shift) * _ROW, word & _TAG_MASK | 1
@@ -265,7 +281,7 @@ class RecentMarks:
     def _enter(self, digest: bytes, offset: int, timestamp_ms: int) -> None:
         """Add an ID that has no entry."""
         entry = self._count
-        if entry == self._room:
+        if entry == self.room:
             self._reserve(1)
         self._digests[DIGEST_BYTES * entry : DIGEST_BYTES * (entry + 1)] = digest
         self._offsets[entry], self._timestamps[entry] = offset, timestamp_ms
@@ -279,22 +295,26 @@ class RecentMarks:
         else:
             self._overflow[digest] = entry
 
-    def _meet_each(self, rows: Iterable[int], digests: bytes, offsets: Int64s, timestamps: Int64s) -> Met:
+    def _find_or_add_each(
+        self, rows: Iterable[int], digests: bytes, offsets: Int64s, timestamps: Int64s
+    ) -> Existing:
         """Do so for some rows of the columns, ascending, one after the other."""
-        met: list[tuple[int, int]] = []
+        existing: list[tuple[int, int]] = []
         for row in rows:
             digest = digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)]
-            entry = self._find(digest)
+            entry = self.entry_of(digest)
             if entry < 0:
                 self._enter(digest, offsets.item(row), timestamps.item(row))
             else:
-                met.append((row, entry))
-        if not met:
-            return _NONE_MET
-        columns = np.array(met, np.intp)
-        return Met(columns[:, 0], columns[:, 1])
+                existing.append((row, entry))
+        if not existing:
+            return _NONE_EXISTING
+        columns = np.array(existing, np.intp)
+        return Existing(columns[:, 0], columns[:, 1])
 
-    def _find_all(self, cells: NDArray[np.void], tags: NDArray[np.uint32], copied: NDArray[np.uint32]) -> Met:
+    def _find_all(
+        self, cells: NDArray[np.void], tags: NDArray[np.uint32], copied: NDArray[np.uint32]
+    ) -> Existing:
         """Return the IDs that have a slot in their bucket."""
         hits = copied[:, :_SLOTS] == tags[:, None]
         known = _words(hits).nonzero()[0]
@@ -302,7 +322,7 @@ class RecentMarks:
         known = known[rows]
         entries = copied[known, _SLOTS + slots].astype(np.intp)
         same = self._cells[entries] == cells[known]
-        return Met(known, entries) if same.all() else Met(known[same], entries[same])
+        return Existing(known, entries) if same.all() else Existing(known[same], entries[same])
 
     def _enter_all(
         self,
@@ -354,7 +374,7 @@ class RecentMarks:
             grown = self._bits + _GROWTH_BITS if self._bits else _FEWEST_BITS
             self._bits = max(grown, (needed // _MEAN_USED).bit_length())
             self._index_anew()
-        self._room = min(len(self._offsets), _MEAN_USED << self._bits)
+        self.room = min(len(self._offsets), _MEAN_USED << self._bits)
 
     def _index_anew(self) -> None:
         """Give every entry a slot in a new table."""
@@ -368,7 +388,10 @@ class RecentMarks:
         # Bucket and entry in one word: a plain sort takes less time than a sort of indexes.
         keys = first[entries] >> np.uint64(self._shift) << np.uint64(32) | entries.view(np.uint64)
         keys.sort()
-        entries, buckets = (keys & np.uint64(2**32 - 1)).view(np.intp), (keys >> np.uint64(32)).view(np.intp)
+        entries, buckets = (
+            (keys & np.uint64(2**32 - 1)).view(np.int64).astype(np.intp, copy=False),
+            (keys >> np.uint64(32)).view(np.int64).astype(np.intp, copy=False),
+        )
         begins = np.arange(len(entries))
         slots = begins.copy()
         begins[1:][buckets[1:] == buckets[:-1]] = 0
@@ -386,10 +409,10 @@ def _words(truths: NDArray[np.bool_]) -> NDArray[np.uint64]:
     return truths.view(np.uint64).ravel()
 
 
-def _joined(met: Met, others: Met) -> Met:
+def _joined(existing: Existing, others: Existing) -> Existing:
     """Return both, ascending by position."""
     if not len(others.indexes):
-        return met
-    indexes = np.concatenate((met.indexes, others.indexes))
+        return existing
+    indexes = np.concatenate((existing.indexes, others.indexes))
     order = indexes.argsort()
-    return Met(indexes[order], np.concatenate((met.entries, others.entries))[order])
+    return Existing(indexes[order], np.concatenate((existing.entries, others.entries))[order])

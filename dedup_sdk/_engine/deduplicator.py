@@ -12,16 +12,15 @@ from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
-from dedup_sdk._checks import callables, flag, whole
+from dedup_sdk._checks import callables, flag, text, whole
 from dedup_sdk._core.flight import RecordRef
 from dedup_sdk._core.memory import Find
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.gates import Gate, Gatekeeper
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._engine.prefetch import columns_of, looked_up
-from dedup_sdk._engine.settings import MOST_OFFSET, refuse_unusable
 from dedup_sdk._marks import Coverage, Int64s
 from dedup_sdk._observe import Counters, Observer, PartitionEvent
 from dedup_sdk._record import Record, Settled, Verdict
@@ -31,11 +30,12 @@ from dedup_sdk._store.protocol import DIGEST_NAME, Identity, KeyStore, Partition
 from dedup_sdk._strategy import Strategy, Terms
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, MissingIdError, StoreError
-from dedup_sdk.ids import Ids, RecordFields
+from dedup_sdk.ids import Ids, IdSpec, RecordFields
 from dedup_sdk.ids._spec import GroupKeys
 
 logger = logging.getLogger("dedup_sdk")
 
+_MOST_OFFSET: Final = 2**63 - 1
 _disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
 
 
@@ -76,7 +76,7 @@ class Deduplicator:
         bears_full_disk: bool = False,
         forgets_unwritten: bool = True,
     ) -> None:
-        refuse_unusable(strategy, store, clock, cluster=cluster, group=group, isolation=isolation)
+        _refuse_unusable(strategy, store, clock, cluster=cluster, group=group, isolation=isolation)
         flag("bears_full_disk", bears_full_disk)
         flag("forgets_unwritten", forgets_unwritten)
         self.strategy = strategy
@@ -86,6 +86,7 @@ class Deduplicator:
         self._recent_marks = self._store.recent_marks
         self._forgets_unwritten = forgets_unwritten
         self._observers = list(callables("observers", observers))
+        self.is_observed = bool(self._observers)
         self.keys = GroupKeys(strategy.keys, group)
         """Reads the keys of records, including dead letters of this group that are sent again."""
         self._cluster = cluster
@@ -236,7 +237,7 @@ class Deduplicator:
         for name, offset in (("low", low), ("committed", committed)):
             if offset is not None:
                 advice = "an offset is a whole number, and not negative; leave it out if it is unknown"
-                whole(name, offset, least=0, most=MOST_OFFSET, advice=advice)
+                whole(name, offset, least=0, most=_MOST_OFFSET, advice=advice)
         opened = self.attach(topic, partition)
         stored = opened.loaded.progress if opened.loaded else None
         told, new = committed is not None, stored is None and committed is None
@@ -545,3 +546,26 @@ def _ascending(batch: list[Record]) -> list[slice]:
     """Return slices without a repeated offset, of records sorted by offset: a partition admits ascending ones only."""
     cuts = [0, *(i for i in range(1, len(batch)) if batch[i].offset == batch[i - 1].offset), len(batch)]
     return [slice(start, end) for start, end in pairwise(cuts) if end > start]
+
+
+def is_key_store(store: object) -> bool:
+    """Whether an object has the attributes of a `KeyStore` that an engine reads at once."""
+    return callable(getattr(store, "open", None)) and all(
+        hasattr(store, name) for name in ("path", "recent_marks")
+    )
+
+
+def _refuse_unusable(
+    strategy: object, store: object, clock: object, *, cluster: str, group: str, isolation: str
+) -> None:
+    """Raise `ConfigurationError` for what is no setting of an engine."""
+    if not isinstance(getattr(strategy, "id", None), IdSpec):
+        raise ConfigurationError(
+            f"strategy={strategy!r}: give e.g. Lookup(id=header('dedup-id'), window=Window(days=7))"
+        )
+    if store is not None and (isinstance(store, type) or not is_key_store(store)):
+        raise ConfigurationError(f"store={store!r}: give a key store, e.g. RocksStore('var/dedup')")
+    if not callable(clock):
+        raise ConfigurationError(f"clock={clock!r}: give a function that returns seconds, e.g. time.time")
+    for name, value in (("cluster", cluster), ("group", group), ("isolation", isolation)):
+        text(name, value)

@@ -211,6 +211,13 @@ class Partition:
         """Set the offset from which this owner reads; see `committable`."""
         self._read_to = offset
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the verdict of a record at the position, or above it, depends on nothing but its ID."""
+        return (
+            self.started and self.begun and not self.writer.fenced and not self.gates and self.flight.is_plain
+        )
+
     def another_log(
         self,
         offsets: list[int],

@@ -105,6 +105,7 @@ class AssignmentApi:
                 if on_revoke is not None:
                     self._callback_errors.run(on_revoke, self._consumer, partitions)
                 with self._lock.lock:
+                    self._callback_errors.run(self._lock.catch_up)
                     self._callback_errors.run(
                         self._interruption.run_step, self.give_back, self._revoked_with(partitions)
                     )
@@ -114,6 +115,7 @@ class AssignmentApi:
             with self._lock.in_callback():
                 self._by_callback.clear()
                 with self._lock.lock:
+                    self._callback_errors.run(self._lock.catch_up)
                     self._callback_errors.run(self._interruption.run_step, self._write_completed, partitions)
                     self._session.mark_lost(partitions)
                 if callback is not None:
@@ -172,6 +174,7 @@ class AssignmentApi:
         with self._lock.lock:
             if self._session.assigned and not self._settings.incremental:
                 # The client replaces the user's assignment by the group's.
+                self._lock.catch_up()
                 self._give_all_back()
             self._session.take(chosen)
             if self._pausing:
@@ -394,6 +397,7 @@ class AssignmentApi:
     def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Return the offset after the last message delivered, per partition; hidden duplicates count as delivered."""
         with self._lock.lock:
+            self._lock.catch_up()
             self._lock.check_open()
             return [TopicPartition(tp.topic, tp.partition, self._position(tp)) for tp in partitions]
 
@@ -409,6 +413,7 @@ class AssignmentApi:
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Pause partitions until `resume`; messages already fetched are held back too."""
         with self._lock.lock:
+            self._lock.catch_up()
             self._lock.check_open()
             paused = coordinates_in(partitions)
             if self._assigning is not None:
@@ -423,6 +428,7 @@ class AssignmentApi:
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Resume partitions; one that still recovers delivers when its recovery has ended."""
         with self._lock.lock:
+            self._lock.catch_up()
             self._lock.check_open()
             resumed = coordinates_in(partitions)
             self._pausing -= resumed

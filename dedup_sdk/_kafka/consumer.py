@@ -35,8 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast, overload
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from dedup_sdk._checks import choice, seconds, shown
-from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._engine.settings import is_key_store
+from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
 from dedup_sdk._kafka.assignment import status_of
 from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.client import Client
@@ -189,7 +188,9 @@ class DedupConsumer(Consumer):
             forgets_unwritten=recovery.on_full_disk == "unverified",
         )
         if sharing is not None:
-            gatekeeper = sharing.gatekeeper(self.counters, group=settings.group, silence_s=settings.silence_s)
+            gatekeeper = sharing.gatekeeper(
+                self._engine.counters, group=settings.group, silence_s=settings.silence_s
+            )
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
@@ -667,12 +668,14 @@ class DedupConsumer(Consumer):
     @property
     def counters(self) -> Counters:
         """Totals by verdict since the consumer was made."""
+        self._loop.catch_up()
         return self._engine.counters
 
     @property
     def partition_statuses(self) -> list[PartitionStatus]:
         """The state of each assigned partition, and the reasons why it waits. From any thread; cheap."""
         with self._access.lock:
+            self._access.catch_up()
             return [status_of(assigned, self._engine) for assigned in self._session.assigned.values()]
 
     @property
@@ -789,6 +792,7 @@ class DedupConsumer(Consumer):
         if error is None:
             with self._access.lock:
                 if not self._access.closed and self._delivery.completed_by is CompletedBy.NEXT_CALL:
+                    self._callback_errors.run(self._access.catch_up)
                     self._callback_errors.run(self._loop.complete_below, None)
             self.close()
             return

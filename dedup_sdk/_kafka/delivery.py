@@ -193,6 +193,7 @@ class Fetcher:
         Partitions that the user paused are left as they are.
         """
         with self._lock.lock:
+            self._lock.catch_up()
             self._tell_pauses()
             assigned = self._session.assigned
             due = {c for c in self._behind if c not in assigned or Pause.USER not in assigned[c].pauses}
@@ -274,13 +275,13 @@ class BatchClassifier:
         self._missing_ids: MissingIds | None = None
         """There since the first record without an ID."""
 
-    def classify(self, batch: list[Any]) -> Classified:
+    def classify(self, batch: list[Any], ids: Ids | None = None) -> Classified:
         """Judge messages, no events. Those of partitions that do not deliver now are dropped: they come again.
 
-        Adjacent messages of one partition are all judged, or none of them.
+        Adjacent messages of one partition are all judged, or none of them. ``ids``: their IDs, where they were read.
         """
         fields = ReadOnce(MessageFields(batch))
-        ids = self._spec.digests(fields)
+        ids = self._spec.digests(fields) if ids is None else ids
         offsets: list[int] = list(map(_offset, batch))
         topics, partitions = list(map(_topic, batch)), list(map(_partition, batch))
         count = len(batch)
@@ -480,6 +481,15 @@ class Delivery:
         self._through = ([], [])
         self.ready.clear()
         self.ready.extend(judged.messages)
+
+    def add_delivered(self, judged: Classified) -> None:
+        """Add judged messages, which were delivered one a call, to the current batch, of which nothing is ready."""
+        self._batch, self._chunks = self._batch + judged.messages, self._chunks + judged.chunks
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no message is queued, and each delivered one is finished."""
+        return not (self._batch or self._individual_handed or self.ready or self.individual)
 
     def take(self, count: int) -> list[Any]:
         """Deliver at most ``count`` messages: individual ones first."""

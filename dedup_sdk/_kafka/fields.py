@@ -34,7 +34,7 @@ def offsets_of(messages: Sequence[Any]) -> list[int]:
     return list(map(read, messages))
 
 
-def _headers(message: Any) -> tuple[Any, int]:
+def headers_of(message: Any) -> tuple[Any, int]:
     """Return the headers whose names are valid UTF-8, and the number of the others.
 
     The message is changed: it keeps only those headers.
@@ -57,7 +57,7 @@ def as_record(message: Any) -> Record:
     return Record(
         topic=message.topic(), partition=message.partition(), offset=message.offset(),
         timestamp_ms=message.timestamp()[1], key=message.key(), value=message.value(),
-        headers=tuple(_headers(message)[0] or ()),
+        headers=tuple(headers_of(message)[0] or ()),
     )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ class MessageFields:
             return list(map(read, self.messages))
         except (SystemError, UnicodeDecodeError):
             # A header name is not valid UTF-8: leave out only that header.
-            read_one_by_one = list(map(_headers, self.messages))
+            read_one_by_one = list(map(headers_of, self.messages))
         self.nameless = [
             (message, missing)
             for message, (_, missing) in zip(self.messages, read_one_by_one, strict=True)

@@ -36,6 +36,10 @@ _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
 """Client callbacks that run inside ``poll`` and return nothing that the client uses."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class ClientLock:
     """A consumer's state lock (``lock``), and which thread is inside the client, or closes the consumer.
 
@@ -44,6 +48,8 @@ class ClientLock:
 
     def __init__(self) -> None:
         self.lock = RLock()
+        self.catch_up: Callable[[], None] = _nothing
+        """Brings the state up to date; everyone who takes the lock and meets messages calls it first."""
         self.closed = False
         self.closer: int | None = None
         """The ID of the thread that is closing the consumer."""
@@ -54,6 +60,10 @@ class ClientLock:
         self._asleep = 0
         """How many threads wait for ``_changed``: without one, nobody need be woken."""
         self._in_callback = False
+
+    def catch_up_by(self, catch_up: Callable[[], None]) -> None:
+        """Set `catch_up`."""
+        self.catch_up = catch_up
 
     def _sleep_until(self, condition: Callable[[], bool], timeout_s: float | None = None) -> None:
         self._asleep += 1
@@ -171,6 +181,7 @@ class ClientLock:
                     self._waiting -= 1
                     if self._asleep:
                         self._changed.notify_all()
+            self.catch_up()
             yield
 
 

@@ -3,6 +3,8 @@
     fetch ─▶ judge ─▶ deliver ─▶ complete
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
+    A message that comes alone is delivered before it is judged, if its ID is unknown (`dedup_sdk._kafka.early`).
+
 maintenance
     the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`,
     after `MAINTENANCE_RECORDS` records, and as soon as an event needs it.
@@ -35,6 +37,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import is_retriable
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
+from dedup_sdk._kafka.early import EarlyDelivery
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption, is_called_by_pool, is_inside
 from dedup_sdk._kafka.log_end import LogEnds
 from dedup_sdk._kafka.session import Session
@@ -54,6 +57,8 @@ JOINING_S = 60.0
 _RECOVERING_S = 0.02
 _AT_ONCE_S = 0.0002
 """A message that the client returns within that time was there already, and others may be behind it."""
+_LONE_CREDIT = 10
+"""After so many messages that were there at once, messages do not come alone any more."""
 _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
@@ -125,6 +130,10 @@ class FetchLoop:
         self._engine, self._session, self._client = engine, session, client
         self._callback_errors, self._lock, self._interruption = callback_errors, lock, interruption
         self._mutex: RLock = lock.lock
+        self._early = EarlyDelivery(engine, classifier, delivery, in_batches=durability == "batch")
+        lock.catch_up_by(self._judge_early)
+        self._lone = 0
+        """Above 0 messages come alone; it falls with each one that was there at once."""
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._assignment = assignment
         self._durability, self._only_stored = durability, only_stored
@@ -179,6 +188,7 @@ class FetchLoop:
                 with self._mutex:
                     # Together: once this thread is no poller any more, nobody is refused for it.
                     if self._refused:
+                        self._judge_early()
                         self._doubt_receipt(got)
                     self._poller = None
                 if self._collector.paused:
@@ -254,10 +264,11 @@ class FetchLoop:
     def _round(self, count: int, until: float, at_most: int) -> list[Any]:
         """Complete delivered messages; do maintenance if it is due; deliver ready messages, or fetch a batch."""
         delivery, interruption = self._delivery, self._interruption
-        if interruption.happened:
-            # Also if the interrupted step was another thread's.
-            self.reopen()
+        if self._early.messages and (got := self._deliver_early(count, until, at_most)):
+            return got
         with self._mutex:
+            if self._early.messages or interruption.happened:
+                self._settle()
             try:
                 if touched := delivery.finish():
                     if self._durability == "batch":
@@ -284,8 +295,9 @@ class FetchLoop:
         """Fetch the messages that are there, or that come in time; judge and deliver them."""
         fetcher, delivery = self._fetcher, self._delivery
         # Messages come one at a time: wait for the next one at once. But a gate that waits for records must know when
-        # there are none; and after maintenance a whole fetch shows whether they still come one at a time.
-        exact = self._session.hurried or self._engine.waits_for_time or not self._since_maintenance
+        # there are none; and if they did not come alone, a whole fetch after maintenance shows whether they do now.
+        begins = not (self._since_maintenance or self._lone)
+        exact = self._session.hurried or self._engine.waits_for_time or begins
         sparse = fetcher.ran_dry and count == 1 and not exact
         now = time.monotonic()
         if not sparse or now >= until:
@@ -297,8 +309,14 @@ class FetchLoop:
         self._heard_at = now
         enough = at_most if count > 1 else 1
         judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
+        alone = False
         if not judges:
             judges = self._wait_for(enough, until - now, at_most, sparse=sparse)
+            alone = sparse and len(fetcher.messages) == 1
+            if alone and self._lone and (early := self._take_early()):
+                return early
+        if judges:
+            self._lone = _LONE_CREDIT if alone else 0
         with self._mutex:
             try:
                 if judges and fetcher.messages:
@@ -311,11 +329,88 @@ class FetchLoop:
                 self._interruption.note()
                 raise
 
+    def _deliver_early(self, count: int, until: float, at_most: int) -> list[Any]:
+        """Wait for the next message behind early ones, until maintenance is due; return it if it is an early one."""
+        if self._interruption.happened:
+            return []
+        self._early.ask()
+        now = time.monotonic()
+        wait_s = min(until, self._interruption.maintenance_at, self._recover_at) - now
+        many = self._since_maintenance + len(self._early.messages) >= MAINTENANCE_RECORDS
+        if count > 1 or wait_s <= 0 or many or self._callback_errors.kept is not None:
+            return []
+        self._heard_at = now
+        self._fetcher.listen(wait_s)
+        self._lone = _LONE_CREDIT if time.monotonic() - now > _AT_ONCE_S else self._lone - 1
+        if self._lone:
+            return self._take_early()
+        # More of them are there, perhaps: these are judged together.
+        self._fetcher.fetch(at_most, 0)
+        return []
+
+    def _take_early(self) -> list[Any]:
+        """Return the only fetched message if it can be delivered before it is judged."""
+        fetcher = self._fetcher
+        with self._mutex:
+            messages = fetcher.messages
+            if len(messages) != 1 or self._interruption.happened or self._callback_errors.kept is not None:
+                return []
+            if not self._early.take(messages[0]):
+                return []
+            fetcher.rest([])
+            return messages
+
+    def _judge_early(self) -> None:
+        """Judge the early messages, with the lock; complete them if the call for more has begun.
+
+        An error is an interruption, and is not raised: the next call for messages reopens the partitions, and meets the
+        error again where it is handled.
+        """
+        early = self._early
+        if not early.messages:
+            return
+        asked = early.asked
+        try:
+            self._since_maintenance += early.judge()
+            if asked:
+                self._unwritten.update(self._delivery.finish())
+        except StoreError:
+            self._interruption.note()
+        except Exception:
+            self._interruption.note()
+            logger.exception("delivered messages could not be judged, and come again")
+        except BaseException:
+            self._interruption.note()
+            raise
+
+    def _complete_early(self) -> None:
+        """After an interruption: complete the early messages but for the last one, which may not have been received.
+
+        Nobody has changed a partition since they were delivered: else they would be judged.
+        """
+        if self._early.messages:
+            self._judge_early()
+            self._delivery.finish_asked()
+
+    def _settle(self) -> None:
+        """Judge the early messages; after an interruption, also of another thread, reopen the partitions."""
+        if not self._interruption.happened:
+            self._judge_early()
+        if self._interruption.happened:
+            self.reopen()
+
+    def catch_up(self) -> None:
+        """Judge the early messages, if there are any, and this is not the child of a fork."""
+        if self._early.messages and not self._lock.closed:
+            with self._mutex:
+                self._judge_early()
+
     def _listen_and_hand_over(self, count: int) -> list[Any]:
         """Serve the client, then deliver: with slow handlers a batch lasts long, and the group must hear from it."""
         self._heard_at = time.monotonic()
         self._fetcher.listen(0)
         with self._mutex:
+            self._judge_early()
             handed: list[Any] = self._interruption.run_step(self._hand_over, count)
             return handed
 
@@ -356,6 +451,7 @@ class FetchLoop:
         """After an interruption: open every partition again, from its store and its completed offsets."""
         with self._mutex:
             if self._interruption.happened:
+                self._complete_early()
                 self._unwritten.clear()
                 self._assignment.reopen_all()
 
@@ -488,6 +584,7 @@ class FetchLoop:
         ``defers_store_errors``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
         """
         with self._mutex:
+            self._judge_early()
             self._lock.check_open()
             try:
                 yield
@@ -538,6 +635,7 @@ class FetchLoop:
     def holds(self, message: Any) -> bool:
         """See `DedupConsumer.holds`."""
         with self._mutex:
+            self._judge_early()
             found = None if self._lock.closed or message.error() is not None else self.in_flight(message)
             if found is None:
                 return False
@@ -607,6 +705,7 @@ class FetchLoop:
         if message.error() is not None:
             return None
         with self._mutex:
+            self._judge_early()
             place = self._delivery.place(message)
             partition = self._delivery.partition_of(message.topic(), message.partition())
             if place is None and partition is not None:
@@ -626,6 +725,7 @@ class FetchLoop:
         are revoked or lost.
         """
         with self._mutex:
+            self._judge_early()
             if self._delivery.completed_by is CompletedBy.NEXT_CALL:
                 self.complete_below(None)
             self._delivery.begin_explicit()
@@ -655,6 +755,7 @@ class FetchLoop:
         if self._interruption.happened:
             self.reopen()
         with self._mutex:
+            self._judge_early()
             self._unwritten.update(self._delivery.finish())
             self._maintain()
             if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:

@@ -252,7 +252,8 @@ class Column(NamedTuple):
 
 def digest_one(part: bytes) -> bytes:
     """Return the digest (16 bytes) of an ID of one part."""
-    return hashlib.sha256(part).digest()[:DIGEST_BYTES]
+    sha256 = _short_sha256 if len(part) <= _ONE_BLOCK_BYTES else hashlib.sha256
+    return sha256(part).digest()[:DIGEST_BYTES]
 
 
 def digest_parts(parts: Sequence[bytes]) -> bytes:

@@ -29,7 +29,18 @@ from urllib.parse import quote, unquote
 
 from dedup_sdk._checks import error_shown, one_line, shown, unfit_arguments
 from dedup_sdk.errors import IdSpecError
-from dedup_sdk.ids._columns import Column, FailedCall, Fields, Ids, Need, ReadOnce, digest_columns
+from dedup_sdk.ids._columns import (
+    MAX_ID_BYTES,
+    Column,
+    FailedCall,
+    Fields,
+    Headers,
+    Ids,
+    Need,
+    ReadOnce,
+    digest_columns,
+    digest_one,
+)
 from dedup_sdk.ids._json_value import NoIdError, Tokens, pointer_tokens, read_json, resolve, scalar_column
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix, redriven_digest
 
@@ -430,6 +441,12 @@ class IdSpec:
         """The columns that it reads, of ``headers``, ``key``, ``value`` and ``record``."""
         return frozenset(need for part in self.parts for need in part.needs)
 
+    @property
+    def header(self) -> str | None:
+        """The name of the header whose value is the whole ID; None if the ID is anything else."""
+        only = self.parts[0]
+        return only.argument if len(self.parts) == 1 and isinstance(only, HeaderPart) else None
+
     def describe(self) -> tuple[Leaf, ...]:
         """Return the columns of bytes that are hashed, in order, from which a Spark column expression is built.
 
@@ -636,6 +653,24 @@ class GroupKeys:
     def needs(self) -> frozenset[Need]:
         """The columns that are read."""
         return self.keys.needs | {"headers"}
+
+    def digest_reader(self) -> Callable[[Headers], bytes | None] | None:
+        """Return a quick reader of a record's digest from its headers, if the ID is a header; None if it is not.
+
+        The reader returns None if in doubt: then ask `digests`.
+        """
+        wanted = self.keys.header if isinstance(self.keys, IdSpec) else None
+
+        def read(headers: Headers) -> bytes | None:
+            found = None
+            for name, value in headers:
+                if name == wanted:
+                    found = value
+                elif name == REDRIVE_HEADER:
+                    return None
+            return None if found is None or len(found) > MAX_ID_BYTES else digest_one(found)
+
+        return None if wanted is None else read
 
     def digests(self, fields: Fields) -> Ids:
         """Return the keys of ``fields.count`` records, in order; each column that is needed is read once."""

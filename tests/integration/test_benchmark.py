@@ -39,7 +39,7 @@ def result(broker: Broker, *arguments: str) -> dict[str, Any]:
 @pytest.mark.slow
 def test_every_contender_is_reported_and_ours_are_exact(broker: Broker) -> None:
     """One JSON object has the figures of every contender, and ours handle each ID once, at its first record."""
-    printed = result(broker, "--records", str(RECORDS))
+    printed = result(broker, "--records", str(RECORDS), "--steady-seconds", "1")
     for name in CONTENDERS:
         assert set(printed[name]) == FIGURES
         assert all(value > 0 for value in printed[name].values())
@@ -50,6 +50,12 @@ def test_every_contender_is_reported_and_ours_are_exact(broker: Broker) -> None:
         "ratio_to_bare_default",
         "ratio_to_bare_tuned",
         "poll_ratio_to_bare_tuned_poll",
+        "ratio_to_memory_set",
+        "poll_ratio_to_memory_set_poll",
+        "cpu_us_at_1000_per_s",
+        "bare_cpu_us_at_1000_per_s",
+        "cpu_ratio_at_1000_per_s",
+        "process_cpu_ratio_at_1000_per_s",
         "bytes_per_id",
     ):
         assert printed[name] > 0

@@ -168,6 +168,7 @@ def test_an_interruption_of_the_last_step_costs_no_message(
     monkeypatch.setattr(Collector, "pause", note_pause)
     monkeypatch.setattr(Delivery, "take", note_take)
     monkeypatch.setattr(Collector, "resume", tear)
+    inside.expect_lone_messages(consumer, expected=False)
     send("end")
     got += wait_for_value(consumer, "end")
 

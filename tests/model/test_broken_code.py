@@ -14,7 +14,7 @@ from dedup_sdk._core import lookup
 from dedup_sdk._core.flight import INDIVIDUAL, KINDS, PARKED, Chunk, Flight, RecordRef, digest_of
 from dedup_sdk._core.lookup import LookupMemory, Waiting
 from dedup_sdk._core.reach import plan_start
-from dedup_sdk._core.recent import Met, RecentMarks
+from dedup_sdk._core.recent import Existing, RecentMarks
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka import recovery
 from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
@@ -140,7 +140,9 @@ def do_not_refresh(patch: pytest.MonkeyPatch) -> None:
         chunk.unmarked.add(index)
         self.recent.drop(digest_of(chunk, index), chunk.offsets[index])
 
-    def each(_self: LookupMemory, _chunk: Chunk, _asked: Any, met: Met, stored: dict[int, Any]) -> list[int]:
+    def each(
+        _self: LookupMemory, _chunk: Chunk, _asked: Any, met: Existing, stored: dict[int, Any]
+    ) -> list[int]:
         return sorted({*met.indexes.tolist(), *stored})
 
     patch.setattr(LookupMemory, "_meet_columns", each)

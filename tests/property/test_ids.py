@@ -12,6 +12,8 @@ from dedup_sdk import ids
 from dedup_sdk._record import Record, type_headers
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids import IdSpec, RecordFields, digest_parts, id_spec
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
+from dedup_sdk.ids._spec import GroupKeys
 
 LIMIT = 65_536
 
@@ -178,6 +180,23 @@ def _reference(spec: IdSpec, record: Record) -> tuple[bytes | None, str | None]:
     if size > LIMIT:
         return None, "oversized"
     return hashlib.sha256(message).digest()[:16], None
+
+
+@given(st.sampled_from(["header:id", "header:id+key", "key"]).map(id_spec), headers, st.booleans())
+def test_the_quick_reader_answers_as_the_columns_or_not_at_all(
+    spec: IdSpec,
+    pairs: type_headers,
+    redriven: bool,  # noqa: FBT001 (drawn)
+) -> None:
+    """It reads one record's digest from its headers, where that header is the ID and nothing is in doubt."""
+    if redriven:
+        pairs = (*pairs, (REDRIVE_HEADER, redrive_value("g", "t", 0, 7, 0)))
+    keys = GroupKeys(spec, "g")
+    read = keys.digest_reader()
+    assert (read is None) == (str(spec) != "header:id")
+    if read is not None:
+        [expected] = keys.digests(RecordFields([Record("t", 0, 0, -1, None, None, pairs)])).digests
+        assert read(pairs) == (None if redriven else expected)
 
 
 @given(judged_specs, st.lists(records, max_size=6))

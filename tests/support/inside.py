@@ -51,6 +51,23 @@ def fetcher_of(consumer: DedupConsumer) -> Fetcher:
     return consumer._fetcher
 
 
+def early(consumer: DedupConsumer) -> list[Any]:
+    """The messages that are delivered and not judged yet."""
+    return list(consumer._loop._early.messages)
+
+
+def rest_from_maintenance(consumer: DedupConsumer) -> None:
+    """Have maintenance due only when something asks for it."""
+    loop = consumer._loop
+    loop._interruption.schedule_maintenance(float("inf"))
+    loop._recover_at = float("inf")
+
+
+def expect_lone_messages(consumer: DedupConsumer, *, expected: bool = True) -> None:
+    """Behave as if the message before had come alone, or as if it had not."""
+    consumer._loop._lone = 10 if expected else 0
+
+
 def ready(consumer: DedupConsumer) -> list[Any]:
     """Return the judged messages that `poll` returns next."""
     return list(consumer._delivery.ready)

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk._core.recent import Met, RecentMarks
+from dedup_sdk._core.recent import Existing, RecentMarks
 from dedup_sdk._marks import cut_digests
 
 
@@ -35,10 +35,10 @@ def met_in(known: dict[bytes, int], digests: list[bytes], first: int) -> list[tu
     return [(index, offset) for index, offset in enumerate(before) if offset != first + index]
 
 
-def meet(table: RecentMarks, digests: list[bytes], first: int) -> Met:
+def enter(table: RecentMarks, digests: list[bytes], first: int) -> Existing:
     """Enter digests at the offsets from ``first`` on; the timestamp is the offset times ten."""
     offsets = np.arange(first, first + len(digests))
-    return table.meet(b"".join(digests), offsets, 10 * offsets)
+    return table.find_or_add(b"".join(digests), offsets, 10 * offsets)
 
 
 @settings(deadline=None)
@@ -56,7 +56,7 @@ def test_a_table_is_a_dictionary(
     for number, batch in enumerate(batches):
         digests = list(map(digest_of, batch))
         expected = met_in(known, digests, first)
-        indexes, entries = meet(table, digests, first)
+        indexes, entries = enter(table, digests, first)
         assert list(zip(indexes.tolist(), table.marks_at(entries)[0].tolist(), strict=True)) == expected
         first += len(batch)
         if number == after:
@@ -81,7 +81,7 @@ def test_many_ids() -> None:
         # Half of a batch came before.
         digests = seen[first // 2 : first // 2 + size]
         expected = met_in(known, digests, first)
-        indexes, entries = meet(table, digests, first)
+        indexes, entries = enter(table, digests, first)
         assert list(zip(indexes.tolist(), table.marks_at(entries)[0].tolist(), strict=True)) == expected
         first += size
     assert len(table) == len(known)
@@ -116,3 +116,16 @@ def test_ids_in_flight_stay() -> None:
     assert recent.get(uniform(7)) == (200, 2_000, 0)
     assert recent.get(uniform(95)) == (95, 950, 0)
     assert recent.get(uniform(5)) is None
+
+
+def test_dropped_entries_take_no_room_for_ever() -> None:
+    """They are gone as soon as they are many; the others stay."""
+    table = RecentMarks()
+    enter(table, [uniform(-number) for number in range(1, 101)], 0)
+    for number in range(30_000):
+        table.put_new(uniform(number), 1_000 + number, 0)
+        table.drop(uniform(number), 1_000 + number)
+
+    assert len(table) == 100
+    assert [table.get(uniform(-number)).offset for number in range(1, 101)] == list(range(100))  # type: ignore[union-attr]
+    assert table.room < 20_000

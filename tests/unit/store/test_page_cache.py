@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dedup_sdk._store.page_cache import PageCache
+from dedup_sdk._store.database import PageCache
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, progress, random_marks

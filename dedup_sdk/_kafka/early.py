@@ -1,0 +1,120 @@
+"""Messages that are delivered first and judged later, together: the way of a message that comes alone.
+
+At a thousand messages a second each comes alone, and to judge each by itself costs more than its look-up: chunks and
+columns of one row, and a completion with its step for the journal. So a message whose ID is unknown is delivered at
+once, and judged with those that follow it, as one batch that was delivered already. An ID is unknown if it is neither
+in memory, nor in the store, nor on another early message: whatever comes before its record is judged, the record is
+fresh, or unverified, and delivered. All other messages go the usual way.
+
+early message
+    delivered in this way, and not judged yet. Early messages are judged as soon as anyone takes the consumer's lock to
+    look at messages or partitions (`dedup_sdk._kafka.guards.ClientLock.catch_up`), so that no other code meets them.
+asked
+    The call for more, which completes all early messages, has begun. While it waits for the next message, the judged
+    ones are completed at once: a rebalance in that call must not give them back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._core.memory import Find
+from dedup_sdk._engine.deduplicator import Deduplicator
+from dedup_sdk._kafka.assignment import Coordinates
+from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery
+from dedup_sdk._kafka.fields import MessageFields, headers_of
+from dedup_sdk.ids import Ids
+
+
+@dataclass(slots=True)
+class _Open:
+    """A partition of which messages may be delivered early, from the offset ``position`` on."""
+
+    memory: LookupMemory
+    find: Find
+    position: int
+
+
+class EarlyDelivery:
+    """The early messages (``messages``, in the order of their delivery); everything with the consumer's lock."""
+
+    def __init__(
+        self, engine: Deduplicator, classifier: BatchClassifier, delivery: Delivery, *, in_batches: bool
+    ) -> None:
+        """Prepare. ``in_batches``: completed records may be written together (``durability="batch"``)."""
+        self.messages: list[Any] = []
+        self.asked = False
+        self._keys = engine.keys
+        self._read_digest = engine.keys.digest_reader()
+        self._classifier, self._delivery = classifier, delivery
+        self._digests: dict[bytes, Any] = {}
+        self._open: dict[Coordinates, _Open] = {}
+        # A function of the application is called once for each message.
+        calls = "record" in engine.keys.needs
+        judges_first = classifier.observing or engine.is_observed or engine.gatekeeper is not None or calls
+        self._is_possible = in_batches and not judges_first
+
+    def ask(self) -> None:
+        """Note that the call for more has begun."""
+        self.asked = True
+
+    def take(self, message: Any) -> bool:
+        """Make a fetched message an early one; False if it must be judged first, or is an event.
+
+        No message may be ready, or delivered and not finished, but early ones.
+        """
+        if not self._is_possible or message.error() is not None:
+            return False
+        coordinates, offset = (message.topic(), message.partition()), message.offset()
+        known = self._open.get(coordinates) or self._opened(coordinates)
+        if known is None or offset < known.position:
+            return False
+        digest = self._digest_of(message)
+        if digest is None or digest in self._digests or not known.memory.is_unknown(digest, known.find):
+            return False
+        known.position = offset + 1
+        # First: whoever judges between these lines must not complete a message that nobody has got.
+        self.asked = False
+        self._digests[digest] = message
+        self.messages.append(message)
+        self._delivery.counters.delivered += 1
+        return True
+
+    def _digest_of(self, message: Any) -> bytes | None:
+        if self._read_digest is not None:
+            headers = headers_of(message)[0]
+            digest = self._read_digest(headers) if headers else None
+            if digest is not None:
+                return digest
+        return self._keys.digests(MessageFields([message])).digests[0]
+
+    def _opened(self, coordinates: Coordinates) -> _Open | None:
+        delivery = self._delivery
+        if delivery.completed_by is not CompletedBy.NEXT_CALL or not (self.messages or delivery.is_over):
+            return None
+        partition = delivery.partition_of(*coordinates)
+        if partition is None or not partition.is_plain:
+            return None
+        memory = partition.memory
+        if not isinstance(memory, LookupMemory) or memory.count_window is not None:
+            return None
+        known = self._open[coordinates] = _Open(memory, partition.store.find, partition.flight.position)
+        return known
+
+    def judge(self) -> int:
+        """Judge the early messages, and add them to the delivered batch; return how many they were."""
+        early, self.messages = self.messages, []
+        digest_of = {id(message): digest for digest, message in self._digests.items()}
+        self._digests, self._open = {}, {}
+        # One chunk for each partition; that of the message which was delivered last comes last.
+        by_partition: dict[Coordinates, list[Any]] = {}
+        for message in reversed(early):
+            by_partition.setdefault((message.topic(), message.partition()), []).append(message)
+        batch = [message for each in by_partition.values() for message in each][::-1]
+        judged = self._classifier.classify(batch, Ids([digest_of[id(message)] for message in batch], {}))
+        self._delivery.add_delivered(judged)
+        if judged.error is not None:
+            raise judged.error
+        return len(early)

@@ -1,0 +1,436 @@
+"""Messages that come alone are delivered before they are judged; nobody can see a difference."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Event, Timer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import LastId, Lookup, Window, orders
+from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._kafka import loop as fetch_loop
+from dedup_sdk._kafka.delivery import Fetcher
+from dedup_sdk._store.memory import MemoryPartition
+from dedup_sdk.errors import StoreCorruptError
+from dedup_sdk.ids import function
+from tests.mock.conftest import SHARED_GROUP
+from tests.support import inside
+from tests.support.consuming import DONE_S, PATIENCE_S, committed, poll_quiet, poll_some, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dedup_sdk import DedupConsumer, MemoryStore, Record
+    from dedup_sdk._marks import Found
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+def value_of(record: Record) -> str:
+    """The value, as an ID that a function reads."""
+    return (record.value or b"").decode()
+
+
+def one_by_one(
+    consumer: DedupConsumer, send: Send, *ids: str, topic: str = "orders", partition: int = 0
+) -> list[str]:
+    """Send records when the consumer waits for them, one after the other; return the values that came."""
+    got: list[str] = []
+    for each in ids:
+        send(each, topic=topic, partition=partition)
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None
+        got += values([message])
+    return got
+
+
+def early(consumer: DedupConsumer) -> list[str]:
+    """The values of the messages that are delivered and not judged."""
+    return values(inside.early(consumer))
+
+
+def rested(make: Make, *topics: str, **options: Any) -> DedupConsumer:
+    """A consumer that has read its topics to their ends, and does no maintenance by itself for long."""
+    consumer = make(*topics, **options)
+    poll_quiet(consumer)
+    consumer.poll(0)
+    inside.rest_from_maintenance(consumer)
+    inside.expect_lone_messages(consumer)
+    return consumer
+
+
+def test_a_message_that_comes_alone_is_delivered_first(make: Make, send: Send) -> None:
+    """It is judged with those that follow it, as soon as someone asks for anything."""
+    consumer = rested(make, "orders")
+
+    assert one_by_one(consumer, send, "a", "b", "c") == ["a", "b", "c"]
+    assert early(consumer) == ["a", "b", "c"]
+    assert consumer.counters.verdicts["fresh"] == 3
+    assert early(consumer) == []
+    assert consumer.position([TopicPartition("orders", 0)])[0].offset == 3
+
+
+def test_a_copy_of_an_early_message_is_a_duplicate(make: Make, send: Send) -> None:
+    """Of one in memory, of one that was judged, and of one in the store."""
+    consumer = rested(make, "orders")
+    assert one_by_one(consumer, send, "a") == ["a"]
+    assert early(consumer) == ["a"]
+    send("a")
+    assert one_by_one(consumer, send, "b") == ["b"]
+    send("b", "a")
+    assert one_by_one(consumer, send, "c") == ["c"]
+
+    assert consumer.counters.verdicts["duplicate"] == 3
+    assert consumer.counters.verdicts["fresh"] == 3
+
+
+@pytest.mark.parametrize("end", ["close", "kill", "block"])
+def test_an_end_with_early_messages(make: Make, send: Send, memory: MemoryStore, end: str) -> None:
+    """All but the last are completed by an orderly end, and that one by the end of the block; a kill completes none."""
+    consumer = rested(make, "orders")
+    assert one_by_one(consumer, send, "a", "b", "c") == ["a", "b", "c"]
+    assert early(consumer) == ["a", "b", "c"]
+    if end == "close":
+        consumer.close()
+    elif end == "block":
+        with consumer:
+            pass
+    else:
+        inside.lose_all(consumer)
+        consumer.close()
+    send("d")
+
+    rest = {"close": ["c", "d"], "block": ["d"], "kill": ["a", "b", "c", "d"]}[end]
+    assert values(poll_some(make("orders", store=memory), len(rest))) == rest
+
+
+def test_a_commit_completes_early_messages(make: Make, send: Send, kafka: MockKafka) -> None:
+    """All that was delivered, as after a batch."""
+    consumer = rested(make, "orders")
+    assert one_by_one(consumer, send, "a", "b", "c") == ["a", "b", "c"]
+    assert early(consumer) == ["a", "b", "c"]
+    consumer.commit(asynchronous=False)
+    assert committed(kafka.bootstrap, "g", "orders").offset == 3
+
+
+def test_the_last_message_of_two_partitions_is_the_last(make: Make, send: Send, memory: MemoryStore) -> None:
+    """Early messages are judged by partition; the one that is not completed by `close` is the one delivered last."""
+    consumer = rested(make, "pairs")
+    for partition, each in enumerate(["a", "b", "c", "d", "e"]):
+        send(each, topic="pairs", partition=partition % 2)
+        [message] = poll_some(consumer, 1)
+        assert values([message]) == [each]
+    assert early(consumer) == ["a", "b", "c", "d", "e"]
+    consumer.close()
+
+    assert values(poll_some(make("pairs", store=memory), 1)) == ["e"]
+
+
+def test_early_messages_can_be_released_and_taken(make: Make, send: Send) -> None:
+    """Calls that name a message find it."""
+    consumer = rested(make, "orders")
+    send("a")
+    first = consumer.poll(PATIENCE_S)
+    assert first is not None
+    assert early(consumer) == ["a"]
+    verdict = consumer.verdict(first)
+    assert verdict is not None
+    assert verdict.kind.value == "fresh"
+    consumer.release(first)
+    assert values(poll_some(consumer, 1)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"completion": "explicit"},
+        {"mode": "observe"},
+        {"durability": "record"},
+        {"config": {"enable.auto.commit": False}},
+        {"observers": [print]},
+        {"dedup": Lookup(id="header:dedup-id", window=Window(count=2))},
+        {"dedup": Lookup(id=function(value_of, name="value", version="1"), window="7d")},
+        {"dedup": LastId(id="header:dedup-id", order=orders.integer())},
+    ],
+    ids=["explicit", "observe", "record", "commits", "observers", "count", "function", "last"],
+)
+def test_where_more_decides_than_an_id_a_message_is_judged_first(
+    make: Make, send: Send, options: dict[str, Any]
+) -> None:
+    """No early messages where the application completes, or sees, each by itself, or its ID does not decide."""
+    consumer = rested(make, "orders", **options)
+    assert one_by_one(consumer, send, "1", "2") == ["1", "2"]
+    assert early(consumer) == []
+
+
+def test_a_record_without_an_id_is_judged_first(make: Make, send: Send) -> None:
+    """Nothing can be looked up."""
+    consumer = rested(make, "orders", dedup=Lookup(id="header:other", window="7d"))
+    assert one_by_one(consumer, send, "a", "b") == ["a", "b"]
+    assert early(consumer) == []
+    assert consumer.counters.reasons["unkeyed.absent"] == 2
+
+
+def with_early_messages(make: Make, send: Send, *topics: str, **options: Any) -> DedupConsumer:
+    """A consumer that has delivered "a", "b" and "c" of "orders", or of both partitions of "pairs", early."""
+    consumer = rested(make, *topics, **options)
+    for number, each in enumerate("abc"):
+        one_by_one(consumer, send, each, topic=topics[0], partition=number % 2 if topics == ("pairs",) else 0)
+    assert early(consumer) == ["a", "b", "c"]
+    return consumer
+
+
+def break_judging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the next look-up of a batch find a damaged store."""
+    find = MemoryPartition.find
+
+    def broken(*_: object) -> Found:
+        monkeypatch.setattr(MemoryPartition, "find", find)
+        raise StoreCorruptError("damaged")
+
+    monkeypatch.setattr(MemoryPartition, "find", broken)
+
+
+def test_a_rebalance_inside_the_call_for_more_repeats_nothing(make: Make, send: Send) -> None:
+    """That call has completed the early messages, although it waits still."""
+    consumer = with_early_messages(make, send, "pairs", config=SHARED_GROUP)
+    other = make("pairs", config=SHARED_GROUP)
+    got, stop = list[Any](), Event()
+
+    def read_other() -> None:
+        while not stop.is_set():
+            got.extend(message for message in [other.poll(0.1)] if message)
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_other)
+        until = time.monotonic() + PATIENCE_S
+        while not other.partition_statuses and time.monotonic() < until:
+            got.extend(message for message in [consumer.poll(8)] if message)
+        got += poll_quiet(consumer)
+        stop.set()
+        reading.result()
+    got += poll_quiet(other, DONE_S)
+
+    assert len(other.partition_statuses) == 1
+    assert values(got) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer, _: consumer.counters,
+        lambda consumer, _: consumer.partition_statuses,
+        lambda consumer, _: consumer.pause([TopicPartition("orders", 0)]),
+        lambda consumer, _: consumer.position([TopicPartition("orders", 0)]),
+        lambda consumer, message: consumer.complete(message),
+        lambda consumer, message: consumer.holds(message),
+        lambda consumer, message: consumer.verdict(message),
+    ],
+    ids=["counters", "statuses", "pause", "position", "complete", "holds", "verdict"],
+)
+def test_a_damaged_store_is_met_by_the_next_call_for_messages(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, call: Callable[[DedupConsumer, Any], object]
+) -> None:
+    """No other call raises its error; what was delivered and is in doubt comes again."""
+    consumer = with_early_messages(make, send, "orders")
+    [message] = inside.early(consumer)[2:]
+    break_judging(monkeypatch)
+    call(consumer, message)
+    consumer.resume([TopicPartition("orders", 0)])
+    send("d")
+
+    assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
+
+
+def test_a_damaged_store_does_not_stop_close(
+    make: Make, send: Send, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it could not complete comes again."""
+    consumer = with_early_messages(make, send, "orders")
+    break_judging(monkeypatch)
+    consumer.close()
+
+    assert values(poll_some(make("orders", store=memory), 3)) == ["a", "b", "c"]
+
+
+def test_poll_survives_a_damaged_store(make: Make, send: Send, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the look-up of a lone message meets the damage, and then the judging of those before it."""
+    consumer = with_early_messages(make, send, "orders")
+    is_unknown = LookupMemory.is_unknown
+
+    def damaged(*_: object) -> bool:
+        monkeypatch.setattr(LookupMemory, "is_unknown", is_unknown)
+        break_judging(monkeypatch)
+        raise StoreCorruptError("damaged")
+
+    monkeypatch.setattr(LookupMemory, "is_unknown", damaged)
+    send("d")
+    assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
+
+
+def test_an_interruption_of_the_waiting_call_repeats_nothing(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call for more has begun, so that the messages before it are handled."""
+    consumer = with_early_messages(make, send, "orders")
+    listen = Fetcher.listen
+
+    def torn(*_: object) -> None:
+        monkeypatch.setattr(Fetcher, "listen", listen)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fetcher, "listen", torn)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    send("d")
+
+    assert values(poll_some(consumer, 1)) == ["d"]
+
+
+def test_a_lone_message_whose_call_is_torn_comes_again(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those before it do not."""
+    consumer = with_early_messages(make, send, "orders")
+    rest = Fetcher.rest
+
+    def torn(fetcher: Fetcher, messages: list[Any]) -> None:
+        monkeypatch.setattr(Fetcher, "rest", rest)
+        rest(fetcher, messages)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fetcher, "rest", torn)
+    send("d")
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(PATIENCE_S)
+
+    assert values(poll_some(consumer, 1)) == ["d"]
+
+
+def test_a_callbacks_error_is_raised_by_the_call_that_ran_it(make: Make, send: Send) -> None:
+    """Also where that call has fetched a lone message, which comes with the next call."""
+    wanted = list[str]()
+
+    def stats(_: str) -> None:
+        if wanted:
+            raise ValueError(wanted.pop())
+
+    consumer = with_early_messages(
+        make, send, "orders", config={"statistics.interval.ms": 50, "stats_cb": stats}
+    )
+    wanted.append("from stats_cb")
+    with pytest.raises(ValueError, match="from stats_cb"):
+        consumer.poll(PATIENCE_S)
+    send("d")
+    assert values(poll_some(consumer, 1)) == ["d"]
+
+
+def test_no_more_are_early_than_a_crash_may_repeat(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count as records since the last maintenance."""
+    consumer = rested(make, "orders")
+    monkeypatch.setattr(fetch_loop, "MAINTENANCE_RECORDS", 3)
+    most = 0
+    for number in range(10):
+        one_by_one(consumer, send, str(number))
+        most = max(most, len(early(consumer)))
+    assert most == 3
+
+
+def test_the_child_of_a_fork_judges_nothing(make: Make, send: Send) -> None:
+    """The store is its parent's."""
+    consumer = with_early_messages(make, send, "orders")
+    assert consumer.leave_to_parent()
+    assert consumer.counters.delivered == 3
+    assert early(consumer) == ["a", "b", "c"]
+
+
+class Life:
+    """A consumer of two partitions, what was sent, what came, and how often each ID is expected."""
+
+    def __init__(self, make: Make, send: Send, seed: int) -> None:
+        self._make, self._send, self._seed, self._random = make, send, seed, Random(seed)
+        self._consumer = rested(make, "pairs")
+        self._sent: list[str] = []
+        self._last: Any = None
+        self.expected: Counter[str] = Counter()
+        self.got: list[str] = []
+        self.early = 0
+
+    def step(self) -> None:
+        """Mostly have a record come alone; else do something else."""
+        others = (self.look, self.give_back, self.pause, self.commit, self.read_many, self.poll)
+        (self._random.choice(others) if self._random.random() < 0.2 else self.send_one)()
+
+    def send_one(self) -> None:
+        """Send a record, often a copy of one before on the same partition, while the consumer waits for it."""
+        copies = self._sent and self._random.random() < 0.4
+        each = self._random.choice(self._sent[-3:]) if copies else f"{self._seed}-{len(self._sent)}"
+        partition = int(each.rpartition("-")[2]) % 2
+        self._sent.append(each)
+        self.expected[each] = self.expected[each] or 1
+        sending = Timer(0.01, self._send, (each,), {"topic": "pairs", "partition": partition})
+        sending.start()
+        self.poll(0.15)
+        self.early += bool(early(self._consumer))
+        sending.join()
+
+    def poll(self, timeout_s: float = 0) -> None:
+        """Ask for the next message."""
+        self._last = self._consumer.poll(timeout_s)
+        self.got += values([self._last] if self._last else [])
+
+    def read_many(self) -> None:
+        """Ask for several messages."""
+        found = self._consumer.consume(3, 0.05)
+        self._last = found[-1] if found else None
+        self.got += values(found)
+
+    def look(self) -> None:
+        """Read the counters."""
+        assert sum(self._consumer.counters.verdicts.values()) <= len(self._sent)
+        assert self._consumer.counters.delivered == len(self.got)
+
+    def give_back(self) -> None:
+        """Release the last message."""
+        if self._last is not None and self._consumer.holds(self._last):
+            self._consumer.release(self._last)
+            self.expected[values([self._last])[0]] += 1
+            self._last = None
+
+    def pause(self) -> None:
+        """Pause a partition for one call."""
+        partition = [TopicPartition("pairs", self._random.randrange(2))]
+        self._consumer.pause(partition)
+        self.poll(0.02)
+        self._consumer.resume(partition)
+
+    def commit(self) -> None:
+        """Commit; this completes all delivered messages but the last."""
+        self._consumer.commit()
+
+    def start_again(self) -> None:
+        """Close, which gives the last message back, and read the rest with another consumer."""
+        if self._last is not None and self._consumer.holds(self._last):
+            self.expected[values([self._last])[0]] += 1
+        self._consumer.close()
+        self.got += values(poll_quiet(self._make("pairs")))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_life_shows_no_difference(make: Make, send: Send, seed: int) -> None:
+    """Each ID comes once, and once more for each time that it was given back, whatever is called in between."""
+    life = Life(make, send, seed)
+    for _ in range(30):
+        life.step()
+    life.start_again()
+
+    assert Counter(life.got) == life.expected
+    assert life.early > 2
