@@ -100,12 +100,17 @@ def traced(trail: Trail) -> Iterator[None]:
         sys.setprofile(None)
 
 
-def record_path() -> Trail:
-    """Return the way of one record."""
+def _shortest(measure: Callable[[DedupConsumer, Callable[[], None]], Trail]) -> Trail:
+    """Measure some times, with a consumer that has had a record and a function that sends one; return the shortest."""
     with _consumer() as (consumer, send):
         send()
         _poll(consumer)
-        return min((_one_record(consumer, send) for _ in range(_TRIES)), key=Trail.count)
+        return min((measure(consumer, send) for _ in range(_TRIES)), key=Trail.count)
+
+
+def record_path() -> Trail:
+    """Return the way of one record."""
+    return _shortest(_one_record)
 
 
 def _one_record(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
@@ -125,10 +130,7 @@ def _one_record(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
 
 def lone_path() -> Trail:
     """Return the way of one record that comes alone, after others did, up to its delivery."""
-    with _consumer() as (consumer, send):
-        send()
-        _poll(consumer)
-        return min((_one_lone(consumer, send) for _ in range(_TRIES)), key=Trail.count)
+    return _shortest(_one_lone)
 
 
 def _one_lone(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
@@ -147,16 +149,15 @@ def _one_lone(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
 
 def housekeeping_path() -> Trail:
     """Return the way of a call for which nothing has come."""
-    with _consumer() as (consumer, send):
-        send()
-        _poll(consumer)
-        trails = []
-        for _ in range(_TRIES):
-            time.sleep(_DUE_S)
-            trails.append(trail := Trail())
-            with traced(trail):
-                consumer.poll(0)
-    return min(trails, key=Trail.count)
+    return _shortest(_one_idle)
+
+
+def _one_idle(consumer: DedupConsumer, _: Callable[[], None]) -> Trail:
+    time.sleep(_DUE_S)
+    trail = Trail()
+    with traced(trail):
+        consumer.poll(0)
+    return trail
 
 
 def assignment_path() -> Trail:

@@ -169,7 +169,7 @@ class RecentMarks:
             self._reserve(count)
         cells = np.frombuffer(digests, _DIGEST)
         first = cells.view(_WORD)[::2]
-        buckets = (first >> np.uint64(self._shift)).view(np.int64).astype(np.intp, copy=False)
+        buckets = _indexes(first >> np.uint64(self._shift))
         tags = first.astype(np.uint32) | np.uint32(1)
         # Copies of the buckets, shape (n, 16).
         copied = self._buckets.view(_BUCKET).ravel().take(buckets).view(np.uint32).reshape(count, _ROW)
@@ -185,7 +185,7 @@ class RecentMarks:
             cells,
             tags,
             buckets * _ROW,
-            used.view(np.int64).astype(np.intp, copy=False),
+            _indexes(used),
             offsets,
             timestamps,
         )
@@ -388,10 +388,7 @@ class RecentMarks:
         # Bucket and entry in one word: a plain sort takes less time than a sort of indexes.
         keys = first[entries] >> np.uint64(self._shift) << np.uint64(32) | entries.view(np.uint64)
         keys.sort()
-        entries, buckets = (
-            (keys & np.uint64(2**32 - 1)).view(np.int64).astype(np.intp, copy=False),
-            (keys >> np.uint64(32)).view(np.int64).astype(np.intp, copy=False),
-        )
+        entries, buckets = _indexes(keys & np.uint64(2**32 - 1)), _indexes(keys >> np.uint64(32))
         begins = np.arange(len(entries))
         slots = begins.copy()
         begins[1:][buckets[1:] == buckets[:-1]] = 0
@@ -402,6 +399,11 @@ class RecentMarks:
         entries, buckets, slots = entries[fit], buckets[fit], slots[fit]
         self._buckets[buckets, slots] = first[entries].astype(np.uint32) | np.uint32(1)
         self._buckets[buckets, slots + _SLOTS] = entries
+
+
+def _indexes(words: NDArray[np.uint64]) -> Entries:
+    """Return words below 2**63 as indexes; without a copy, unless the platform has shorter ones."""
+    return words.view(np.int64).astype(np.intp, copy=False)
 
 
 def _words(truths: NDArray[np.bool_]) -> NDArray[np.uint64]:

@@ -8,7 +8,7 @@ fresh, or unverified, and delivered. All other messages go the usual way.
 
 early message
     delivered in this way, and not judged yet. Early messages are judged as soon as anyone takes the consumer's lock to
-    look at messages or partitions (`dedup_sdk._kafka.guards.ClientLock.catch_up`), so that no other code meets them.
+    look at messages or partitions (`dedup_sdk._kafka.guards.ClientLock.catch_up`), and nobody finds them unjudged.
 asked
     The call for more, which completes all early messages, has begun. While it waits for the next message, the judged
     ones are completed at once: a rebalance in that call must not give them back.

@@ -49,7 +49,7 @@ class ClientLock:
     def __init__(self) -> None:
         self.lock = RLock()
         self.catch_up: Callable[[], None] = _nothing
-        """Brings the state up to date; everyone who takes the lock and meets messages calls it first."""
+        """Brings the state up to date; everyone who takes the lock to look at messages or partitions calls it first."""
         self.closed = False
         self.closer: int | None = None
         """The ID of the thread that is closing the consumer."""

@@ -752,10 +752,8 @@ class FetchLoop:
         self._callback_errors.raise_kept()
 
     def _look_after(self) -> None:
-        if self._interruption.happened:
-            self.reopen()
         with self._mutex:
-            self._judge_early()
+            self._settle()
             self._unwritten.update(self._delivery.finish())
             self._maintain()
             if len(self._fetcher.messages) >= MOST_FETCHED or self._holds_back:
