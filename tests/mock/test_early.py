@@ -313,21 +313,23 @@ def test_a_lone_message_whose_call_is_torn_comes_again(
     assert values(poll_some(consumer, 1)) == ["d"]
 
 
-def test_a_callbacks_error_is_raised_by_the_call_that_ran_it(make: Make, send: Send) -> None:
+def test_a_callbacks_error_is_raised_by_the_call_that_ran_it(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where that call has fetched a lone message, which comes with the next call."""
-    wanted = list[str]()
+    consumer = with_early_messages(make, send, "orders")
+    listen = Fetcher.listen
 
-    def stats(_: str) -> None:
-        if wanted:
-            raise ValueError(wanted.pop())
+    def listen_and_fail(fetcher: Fetcher, wait_s: float) -> None:
+        monkeypatch.setattr(Fetcher, "listen", listen)
+        listen(fetcher, wait_s)
+        assert values(fetcher.messages) == ["d"]
+        inside.keep_error(consumer, ValueError("from a callback"))
 
-    consumer = with_early_messages(
-        make, send, "orders", config={"statistics.interval.ms": 50, "stats_cb": stats}
-    )
-    wanted.append("from stats_cb")
-    with pytest.raises(ValueError, match="from stats_cb"):
-        consumer.poll(PATIENCE_S)
+    monkeypatch.setattr(Fetcher, "listen", listen_and_fail)
     send("d")
+    with pytest.raises(ValueError, match="from a callback"):
+        consumer.poll(PATIENCE_S)
     assert values(poll_some(consumer, 1)) == ["d"]
 
 

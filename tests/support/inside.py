@@ -63,6 +63,11 @@ def rest_from_maintenance(consumer: DedupConsumer) -> None:
     loop._recover_at = float("inf")
 
 
+def keep_error(consumer: DedupConsumer, error: Exception) -> None:
+    """Behave as if a callback had raised this error just now."""
+    consumer._callback_errors.keep(error)
+
+
 def expect_lone_messages(consumer: DedupConsumer, *, expected: bool = True) -> None:
     """Behave as if the message before had come alone, or as if it had not."""
     consumer._loop._lone = 10 if expected else 0
