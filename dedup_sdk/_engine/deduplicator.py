@@ -455,15 +455,19 @@ class Deduplicator:
     # --- maintenance ---------------------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Flush partitions to sorted files if too many marks are in memory, or a journal is too long."""
-        for partition in self.partitions.values():
-            if partition.started and partition.writer.flush_due(self._recent_marks):
-                partition.flush()
-        while sum(map(_recent, self.partitions.values())) > self._recent_marks:
-            fullest = max(self.partitions.values(), key=_recent)
-            before = fullest.writer.recent
-            fullest.flush()
-            if fullest.writer.recent == before:
+        """Flush partitions to sorted files if too many marks are in memory, or a journal is too long.
+
+        One partition at a time, and of many marks one step a call, so that it takes a few milliseconds.
+        """
+        while (partition := self._to_flush()) is not None:
+            before = partition.writer.recent
+            partition.flush_step()
+            in_memory = sum(map(_recent, self.partitions.values()))
+            if partition.writer.is_flushing:
+                # The rest later, unless marks come more quickly than they go.
+                if in_memory <= 2 * self._recent_marks:
+                    break
+            elif partition.writer.recent == before:
                 break
         for partition in self.partitions.values():
             if (
@@ -474,6 +478,21 @@ class Deduplicator:
                 partition.writer.forget_unwritten()
         if self._store.excess_bytes():
             self._relieve()
+
+    def _to_flush(self) -> Partition | None:
+        """Return the partition whose flush is under way, else one that is to be flushed; None without any."""
+        able = []
+        for partition in self.partitions.values():
+            if partition.writer.is_flushing:
+                return partition
+            if partition.started and not partition.writer.disk_full:
+                able.append(partition)
+        for partition in able:
+            if partition.writer.flush_due(self._recent_marks):
+                return partition
+        if sum(map(_recent, self.partitions.values())) > self._recent_marks:
+            return max(able, key=_recent, default=None)
+        return None
 
     def _relieve(self) -> None:
         """While the store is too large, drop the oldest file of the partition with the longest history.

@@ -3,7 +3,8 @@
 step
     the marks of newly completed records, and the progress that belongs to them: one atomic write to the store's journal
 flush
-    recent marks become a sorted file of the store, and the journal begins anew (`Writer`)
+    recent marks become a sorted file of the store, and the journal before them is dropped; it goes on in steps of a few
+    milliseconds (`Writer.flush_step`)
 disk_full
     the store's disk is full: steps stay in memory, and are written when there is room (`Writer.write_again`). Commits
     may go on meanwhile: records that a store lacks, up to the committed offset, are read from the topic again.
@@ -555,6 +556,10 @@ class Partition:
         """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
         self.writer.flush()
 
+    def flush_step(self) -> None:
+        """Do a few milliseconds of that."""
+        self.writer.flush_step()
+
     def close(self) -> None:
         """Write completed records, and close the store."""
         try:
@@ -641,6 +646,8 @@ _JOURNAL_STEPS = 20_000
 _SHARE_OF_WINDOW = 8
 WORTH_A_FILE = 50_000
 """The fewest marks that are flushed because they span a share of the window: they leave the disk as one file."""
+MOST_FLUSHED = 100_000
+"""With so many recent marks a flush begins: to sort them takes ten milliseconds, which its first step does at once."""
 _SLIM_BYTES = 64
 _PAYLOAD_BYTES = 50
 """Bytes of payload, beyond the slim ones, that count as one mark.
@@ -682,6 +689,7 @@ class Writer:
         """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
+        self._flush: Iterator[None] | None = None
         self.unwritten_steps: list[Marks] = []
 
     @property
@@ -705,6 +713,7 @@ class Writer:
     def fence(self) -> None:
         """Write nothing from here on: the partition has another owner (``fenced``)."""
         self.fenced = True
+        self._stop_flush()
 
     def persist(self) -> None:
         """Write the records completed since the last call, in one atomic step."""
@@ -754,6 +763,7 @@ class Writer:
 
     def write_again(self) -> bool:
         """Try to write the refused steps; False if the disk is still full. Raises `StoreError` for anything else."""
+        self._stop_flush()
         if not self.store.reopen():
             return False
         self.disk_full = False
@@ -775,6 +785,7 @@ class Writer:
             "%s: disk full: dropped %d unwritten marks; affected IDs are delivered as unverified until the window has "
             "passed", self._where, self.unwritten,
         )  # fmt: skip
+        self._stop_flush()
         self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)
         self._state.memory.forget_all()
         self.unwritten_steps, self.unwritten_weight = [NO_MARKS], 0
@@ -791,11 +802,16 @@ class Writer:
     def flush_due(self, budget: int) -> bool:
         """Whether the journal is so long, or spans so much of the window, that it should become a sorted file.
 
+        So should many marks: a flush of more would take longer at once.
         The marks of one file leave the disk together, so a file must not span much time. A share of the window is
         flushed although memory has room: else the disk holds much more than the window (``benchmarks/growth.py
         --windows 3``).
         """
-        if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget:
+        if (
+            self._steps >= _JOURNAL_STEPS
+            or self._journaled_weight >= 4 * budget
+            or self.recent >= MOST_FLUSHED
+        ):
             return True
         return self._journaled >= min(WORTH_A_FILE, budget) and self._spans_a_share()
 
@@ -835,27 +851,69 @@ class Writer:
             0 if count_window is None else count_window.accepted,
         )
 
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush is under way."""
+        return self._flush is not None
+
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
+        self.finish_flush()
+        self.flush_step()
+        self.finish_flush()
+
+    def finish_flush(self) -> None:
+        """Do all that is left of a flush that is under way."""
+        while self._flush is not None:
+            self.flush_step()
+
+    def flush_step(self) -> None:
+        """Do a few milliseconds of a flush; begin one if none is under way. Few marks take one step.
+
+        If it fails, the marks are in memory again.
+        """
+        if self._flush is None:
+            if self.fenced:
+                return
+            self._flush = self._flush_steps()
+        try:
+            next(self._flush)
+        except BaseException as error:
+            self._flush = None
+            if not isinstance(error, StopIteration):
+                raise
+
+    def _stop_flush(self) -> None:
+        """Leave a flush that is under way undone."""
+        if self._flush is not None:
+            flush, self._flush = self._flush, None
+            flush.close()  # type: ignore[attr-defined]
+
+    def _flush_steps(self) -> Iterator[None]:
         self.persist()
         if self.disk_full:
             return
         state = self._state
-        memory, reach = state.memory, state.memory.reach
+        memory = state.memory
         marks = memory.take_recent(self._completed_ms, self.store.find)
-        try:
-            self.store.flush(state.progress, marks)
-        except StoreUnavailableError as error:
-            memory.put_back(marks)
-            self._note_disk_full(error)
-            return
-        except BaseException:
-            memory.put_back(marks)
-            raise
         self._forget_steps()
         self._note_flush(state)
-        if marks.count and self.window.time_ms is not None:
-            self._flushes.append((int(marks.timestamps.max()), int(marks.offsets.max()) + 1))
+        try:
+            yield from self.store.flush_steps(state.progress, marks)
+        except BaseException as error:
+            memory.put_back(marks)
+            self._note_journaled(marks)
+            if not isinstance(error, StoreUnavailableError):
+                raise
+            self._note_disk_full(error)
+            return
+        self._leave_window(marks)
+
+    def _leave_window(self, flushed: Marks) -> None:
+        """After a flush, drop files whose marks have left the window."""
+        state, reach = self._state, self._state.memory.reach
+        if flushed.count and self.window.time_ms is not None:
+            self._flushes.append((int(flushed.timestamps.max()), int(flushed.offsets.max()) + 1))
         before = reach.since_ms, reach.since_number
         if reach.count_window is not None:
             # Separately: marks beyond the count make no difference later, marks beyond the time do for late records.
@@ -887,6 +945,7 @@ class Writer:
         if self._begun is not None:
             # A progress must not be written without its marks.
             self.persist()
+            self.finish_flush()
         dropped_ms = self.store.evict() if self.reach_ms >= 0 else None
         if dropped_ms is None:
             return False

@@ -46,6 +46,11 @@ class EphemeralStore:
         self._durable.flush(_without_marks(progress), NO_MARKS)
         self._marks.flush(progress, marks)
 
+    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+        """See `PartitionStore.flush_steps`; it is one step."""
+        self.flush(progress, marks)
+        yield from ()
+
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         return self._marks.expire(before_ms, up_to_number)

@@ -45,7 +45,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
@@ -180,6 +180,16 @@ def extent_blocks(marks: int) -> int:
     return max(1, marks * BITS_PER_ID_AND_EXTENT // _BLOCK_BITS)
 
 
+def fill_extent(table: Uint64s, words: FilterWords) -> None:
+    """Add words, ascending, to the filter of an extent; without words it rejects everything."""
+    if not len(words.ranks):
+        return
+    places = (words.ranks.astype(np.uint64) * np.uint64(len(table))) >> _RANK_BITS
+    starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
+    bits = _bits(words.ranks, words.patterns.astype(np.uint32))
+    table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(bits, starts)
+
+
 _generation = attrgetter("generation")
 
 
@@ -212,18 +222,12 @@ class ExtentFilters:
         ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
         return self._cut(ranks, [each.pages for each in self._extents], extents)
 
-    def add(self, extent: Extent, blocks: Sequence[FilterWords]) -> None:
-        """Build the filter of an extent from its words, ascending in each block."""
-        table = np.zeros(extent_blocks(extent.marks), np.uint64)
-        for words in blocks:
-            if not len(words.ranks):
-                # An extent without keys: its filter rejects everything.
-                continue
-            places = (words.ranks.astype(np.uint64) * np.uint64(len(table))) >> _RANK_BITS
-            starts = np.flatnonzero(np.concatenate(([True], places[1:] != places[:-1])))
-            table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(
-                _bits(words.ranks, words.patterns.astype(np.uint32)), starts
-            )
+    def add(self, extent: Extent, blocks: Sequence[FilterWords], table: Uint64s | None = None) -> None:
+        """Build the filter of an extent from its words, ascending in each block; ``table``: it was built already."""
+        if table is None:
+            table = np.zeros(extent_blocks(extent.marks), np.uint64)
+            for words in blocks:
+                fill_extent(table, words)
         pages = np.concatenate([_NO_RANKS, *(words.pages for words in blocks)])
         index, keys = _page_columns([extent], pages, len(self._extents))
         self._index, self._keys = np.concatenate((self._index, index)), np.concatenate((self._keys, keys))
@@ -440,6 +444,8 @@ def _corrupt_image(path: Path, why: str) -> StoreCorruptError:
 
 MAX_PER_FILTER: Final = 2**24
 MIN_PER_FILTER: Final = 2**16
+_ADDED_AT_ONCE: Final = 2**17
+"""Digests that are added to a larger filter in one step."""
 
 
 @dataclass(slots=True)
@@ -498,14 +504,17 @@ class FilterSet:
     def append(self, generation: int, start: int, words: FilterWords, number: int = 0) -> int:
         """Write words as `write` does, add them as the extent of this number, and return the new end of the file."""
         self._delete_image()
-        end = self.write(generation, start, words)
+        end = self.write(generation, start, encode_words(words))
         # Remove an earlier attempt of the same flush; its bytes were just overwritten.
         self._retain(lambda known: known.generation != generation or known.start < start)
         self._add(Extent(generation, start, end - start, words.count, number, len(words.pages)), [words])
         return end
 
-    def fold(self, old: int, new: int, words: FilterWords) -> None:
-        """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written."""
+    def fold(self, old: int, new: int, blocks: list[FilterWords], table: Uint64s) -> None:
+        """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written.
+
+        ``table``: the filter of the extent.
+        """
         self._delete_image()
         holders = [
             segment
@@ -513,18 +522,18 @@ class FilterSet:
             if any(extent.generation == old for extent in segment.extents)
         ]
         self._retain(lambda known: known.generation != old)
-        extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, len(words.pages))
+        marks, pages = sum(words.count for words in blocks), sum(len(words.pages) for words in blocks)
+        extent = Extent(new, 0, self.path(new).stat().st_size, marks, 0, pages)
         if len(holders) == 1:
             # Its filter has these digests already.
             holders[0].extents.append(extent)
-            self._extents.add(extent, [words])
+            self._extents.add(extent, blocks, table)
         else:
-            self._add(extent, [words])
+            self._add(extent, blocks)
         self.path(old).unlink(missing_ok=True)
 
-    def write(self, generation: int, start: int, words: FilterWords) -> int:
-        """Write words (ascending) at byte ``start`` of the generation's file, truncate the rest, return the new end."""
-        data = encode_words(words)
+    def write(self, generation: int, start: int, data: bytes) -> int:
+        """Write encoded words at byte ``start`` of the generation's file, truncate the rest, return the new end."""
         path = self.path(generation)
         # Bytes after ``start`` are left over from an interrupted flush.
         with path.open("r+b" if path.exists() else "wb") as file:
@@ -634,35 +643,34 @@ class FilterSet:
         self._extents.retain(wanted)
 
     def _add(self, extent: Extent, blocks: list[FilterWords]) -> None:
-        last = self._segments[-1] if self._segments else None
-        if last is None or last.marks + extent.marks > MAX_PER_FILTER:
-            last = _Segment(Filter(_capacity(max(extent.marks, self._expected))))
-            self._expected = 0
-            self._segments.append(last)
-        elif last.filter.count + extent.marks > last.filter.capacity:
-            last = self._enlarged(last, extent.marks)
+        for _ in self.make_room(extent.marks):
+            pass
+        last = self._segments[-1]
         last.extents.append(extent)
         self._extents.add(extent, blocks)
         for block in blocks:
             last.filter.add(block)
 
-    def _enlarged(self, last: _Segment, more: int) -> _Segment:
-        """Return a filter with room for ``more`` digests.
-
-        It is the last one, rebuilt, or a new one where the words of the last are damaged.
-        """
-        larger = Filter(_capacity(last.marks + more))
-        try:
-            for known in last.extents:
-                for block in decode_words(self.read(known.generation, known.start, known.size)):
-                    larger.add(block)
-        except (StoreCorruptError, OSError):
-            # The filter in memory came from an image. Its words are rebuilt from the keys at the next open
-            # that needs them.
-            self._segments.append(_Segment(Filter(_capacity(more))))
-            return self._segments[-1]
-        last.filter = larger
-        return last
+    def make_room(self, more: int) -> Iterator[None]:
+        """Have the last filter take ``more`` digests: enlarge it, or add one; each step takes a few milliseconds."""
+        last = self._segments[-1] if self._segments else None
+        if last is None or last.marks + more > MAX_PER_FILTER:
+            self._segments.append(_Segment(Filter(_capacity(max(more, self._expected)))))
+            self._expected = 0
+        elif last.filter.count + more > last.filter.capacity:
+            larger = Filter(_capacity(last.marks + more))
+            try:
+                for known in last.extents:
+                    for block in decode_words(self.read(known.generation, known.start, known.size)):
+                        for start in range(0, block.count, _ADDED_AT_ONCE):
+                            yield
+                            larger.add(block.cut(start, start + _ADDED_AT_ONCE))
+            except (StoreCorruptError, OSError):
+                # The filter in memory came from an image. Its words are rebuilt from the keys at the next open
+                # that needs them.
+                self._segments.append(_Segment(Filter(_capacity(more))))
+            else:
+                last.filter = larger
 
 
 def _capacity(marks: int) -> int:

@@ -70,6 +70,10 @@ class FilterWords:
         """The number of digests."""
         return len(self.ranks)
 
+    def cut(self, start: int, end: int) -> FilterWords:
+        """Return the words at positions ``[start, end)``, without pages."""
+        return FilterWords(self.ranks[start:end], self.patterns[start:end])
+
 
 NO_WORDS = FilterWords(np.empty(0, np.uint32), np.empty(0, np.uint16))
 

@@ -51,12 +51,12 @@ from dedup_sdk._store.database import (
     scan_generations,
     wants_merges,
 )
-from dedup_sdk._store.filter_set import Candidates, FilterSet
-from dedup_sdk._store.filter_words import FilterWords, merge_words
+from dedup_sdk._store.filter_set import Candidates, FilterSet, extent_blocks, fill_extent
+from dedup_sdk._store.filter_words import FilterWords, encode_words, merge_words
 from dedup_sdk._store.identity import Fields
-from dedup_sdk._store.pages import FoundMark, find_in_pages
+from dedup_sdk._store.pages import FoundMark, cut_by_rank, find_in_pages
 from dedup_sdk._store.paths import PRIVATE
-from dedup_sdk._store.snapshot import SORTED_SUFFIX, ExtentWriter, write_extent
+from dedup_sdk._store.snapshot import SORTED_SUFFIX, ExtentWriter
 from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError
 
@@ -245,6 +245,8 @@ _INCOMING: Final = "incoming"
 _FOLD: Final = f"fold{SORTED_SUFFIX}"
 _FOLDED_PER_ADDED: Final = 2
 _PAGES_AT_ONCE: Final = 64
+_ADDED_AT_ONCE: Final = 40_000
+"""Marks that are written to a sorted file in one step."""
 _OPENINGS: Final = count()
 _OWNER: Final = struct.Struct("<QQ")
 _ENTRIES: Final = re.compile(r"# entries=(\d+)")
@@ -354,15 +356,29 @@ class RocksGenerations:
         kept[places] = marks.offsets[places] > np.array([offset for offset, *_ in found.values()])
         return select_marks(marks, np.flatnonzero(kept))
 
-    def add_marks(self, marks: Marks, window: Window, min_marks: int) -> None:
-        """Add marks (ascending, at least one, `newer_than_stored`) as an extent, and widen the state."""
+    def add_steps(self, marks: Marks, window: Window, min_marks: int) -> Iterator[None]:
+        """Add marks (ascending, at least one, `newer_than_stored`) as an extent, and widen the state.
+
+        It works while you iterate; each step takes a few milliseconds.
+        """
         generation = self.state.generations[-1] if self.state.generations else None
         if generation is None or not generation.accepts(marks, window, min_marks):
             generation = self.create()
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
         number = len(generation.extents)
-        words = write_extent(path, marks, number)
+        # Payloads are worth compressing, digests are not.
+        writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
+        is_one_part, blocks = marks.count <= _ADDED_AT_ONCE, []
+        for part in cut_by_rank(marks, _ADDED_AT_ONCE):
+            if not is_one_part:
+                yield
+            blocks.append(writer.add(part))
+        if not is_one_part:
+            yield
+        writer.finish()
+        words = merge_words(blocks)
+        yield from self.filters.make_room(words.count)
         end = self.filters.append(generation.number, generation.filter_bytes, words, number)
         widened = replace(
             generation.widened(marks), extents=(*generation.extents, end - generation.filter_bytes)
@@ -372,9 +388,9 @@ class RocksGenerations:
         self.state = replace(self.state.changed(widened), top_offset=top_offset)
         self._database.put(STATE, self.state.encode())
         self.ingest(generation, [path])
-        self._continue_folding(_FOLDED_PER_ADDED * marks.count)
+        yield from self._fold_steps(_FOLDED_PER_ADDED * marks.count)
 
-    def _continue_folding(self, marks: int) -> None:
+    def _fold_steps(self, marks: int) -> Iterator[None]:
         """Fold at least so many marks of generations that accept no more, as long as there are any."""
         # At 0 as well: often all marks were folded exactly, and the old generation is still to be replaced.
         while marks >= 0:
@@ -383,6 +399,7 @@ class RocksGenerations:
                 if old is None:
                     return
                 self._fold = self._folding(old)
+            yield
             done = next(self._fold, None)
             if done is None:
                 self._fold = None
@@ -393,24 +410,30 @@ class RocksGenerations:
         path = self.incoming / _FOLD
         path.unlink(missing_ok=True)
         writer: ExtentWriter | None = None
-        blocks = []
+        blocks, encoded = [], []
         for part in scan_generations([self._stored(old)], old.marks):
             writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
             blocks.append(writer.add(part))
+            encoded.append(encode_words(blocks[-1]))
             yield part.count
-        words = merge_words(blocks)
+        count = sum(block.count for block in blocks)
+        table = np.zeros(extent_blocks(count), np.uint64)
+        for block in blocks:
+            fill_extent(table, block)
+            yield 0
+        # From here on without a pause: the number of the new generation is not taken before the state is written.
         new = self.create()
-        size = self.write_words(new, words)
+        size = self.filters.write(new.number, 0, b"".join(encoded))
         if writer is not None:
             writer.finish()
             self.ingest(new, [path])
-        folded = replace(old, number=new.number, marks=words.count, extents=(size,), sealed=True)
+        folded = replace(old, number=new.number, marks=count, extents=(size,), sealed=True)
         state = self.state.folded(old, folded)
         self._database.put(STATE, state.encode())
         # RocksDB flushes the list of families at once; after a power cut it must not be newer than the state.
         self._database.flush_wal(sync=True)
         self.state = state
-        self.filters.fold(old.number, new.number, words)
+        self.filters.fold(old.number, new.number, blocks, table)
         del self._families[old.number]
         self._database.drop_column_family(old.name)
 
@@ -436,7 +459,7 @@ class RocksGenerations:
 
     def write_words(self, generation: Generation, words: FilterWords) -> int:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
-        return self.filters.write(generation.number, 0, words)
+        return self.filters.write(generation.number, 0, encode_words(words))
 
     def use_state(self, state: State) -> None:
         """Use a state that was just written, with the same generations as before."""

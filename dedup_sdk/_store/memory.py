@@ -114,6 +114,11 @@ class MemoryPartition:
         memory.steps = [progress]
         memory.journal.clear()
 
+    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+        """See `PartitionStore.flush_steps`; it is one step."""
+        self.flush(progress, marks)
+        yield from ()
+
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""
         memory = self._memory()

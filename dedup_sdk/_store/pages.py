@@ -50,7 +50,7 @@ holds the interpreter's lock; one put per mark would block all threads.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, starmap
 from operator import sub
@@ -475,6 +475,16 @@ def newest_per_digest(marks: Marks) -> Marks:
     with the same timestamp, too, the last one stays.
     """
     return _last_per_digest(marks, marks.timestamps)
+
+
+def cut_by_rank(marks: Marks, count: int) -> Iterator[Marks]:
+    """Yield marks, ascending by digest, in parts of about ``count`` of them; marks of one rank are never split."""
+    ranks, start = digest_ranks(marks.digests), 0
+    while start < marks.count:
+        last = min(start + count, marks.count) - 1
+        end = int(ranks.searchsorted(ranks[last], "right"))
+        yield cut_marks(marks, start, end)
+        start = end
 
 
 def last_given_per_digest(marks: Marks) -> Marks:

@@ -106,6 +106,14 @@ class PartitionStore(Protocol):
         ``progress`` is the newest. Journal marks that are not in ``marks`` are forgotten.
         """
 
+    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+        """Do as `flush` does, while you iterate: each step takes a few milliseconds, few marks take one step.
+
+        `find` finds the marks from the first step on. Between the steps you may call `append` (those steps stay in the
+        journal), `find` and `close`, and nothing else. If you stop before the last step, or a step raises, the journal
+        still has the marks, and `find` may find them or not.
+        """
+
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """Drop, in bulk, sorted files that no window reaches any more.
 

@@ -12,13 +12,13 @@ to be ingested, emptied on open).
 
 Order of a flush; a crash is safe after each step:
 
-1. write the filter words of the new file;
+1. write the sorted file, and the filter words of it;
 2. write the state with the widened generation;
 3. ingest the file;
-4. write state, progress and the emptied journal in one atomic write.
+4. write state and progress, and drop the journal up to where the flush began, in one atomic write.
 
 A crash in between leaves marks both in the journal and in the generation. That is harmless: the highest
-offset wins.
+offset wins. While a flush is under way, its marks are looked up in memory (`PendingMarks`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from dedup_sdk._store.filter_words import FilterWords, decode_words, merge_words
 from dedup_sdk._store.generations import Generation, RocksGenerations, State
 from dedup_sdk._store.identity import check_identity, check_numbered, decode_identity, encode_identity
 from dedup_sdk._store.manifest import PartitionManifest, SortedFile, fitting_partition, read_manifest
-from dedup_sdk._store.pages import decode_step, encode_step, newest_per_digest
+from dedup_sdk._store.pages import FoundMark, decode_step, digest_words, encode_step, newest_per_digest
 from dedup_sdk._store.paths import (
     checked_store_path,
     make_files_private,
@@ -308,6 +308,31 @@ def _read_words(folder: Path, incoming: Path, file: SortedFile) -> FilterWords:
 log = logging.getLogger(__name__)
 
 
+class PendingMarks:
+    """Marks of a flush that is under way; ``marks`` ascend by digest, each ID once."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._high, self._low = digest_words(marks.digests)
+
+    def find(self, digests: bytes) -> dict[int, FoundMark]:
+        """Return the mark of each of the joined ``digests`` that has one, by position."""
+        marks, found = self._marks, dict[int, FoundMark]()
+        high, low = digest_words(digests)
+        places = self._high.searchsorted(high)
+        ends = self._high.searchsorted(high, "right")
+        for position in (places < ends).nonzero()[0].tolist():
+            for place in range(places[position], ends[position]):
+                if self._low[place] == low[position]:
+                    found[position] = (
+                        marks.offsets.item(place),
+                        marks.timestamps.item(place),
+                        0 if marks.numbers is None else marks.numbers.item(place),
+                        b"" if marks.payloads is None else marks.payloads[place],
+                    )
+        return found
+
+
 class RocksPartition:
     """A `PartitionStore` in the RocksDB database at ``folder``, which exists and is private.
 
@@ -346,6 +371,7 @@ class RocksPartition:
         # A store that is empty when it is reopened was emptied from outside: it must not pass for a new one.
         self._was_open = False
         self._is_installing = False
+        self._pending: PendingMarks | None = None
         self.disk_bytes = 0
         self._closed = True
         try:
@@ -434,15 +460,16 @@ class RocksPartition:
                 f"{len(digests)} bytes are not {count} digests of {DIGEST_BYTES} bytes; give whole digests"
             )
             raise StoreError(message)
-        if not generations.state.generations:
-            return NONE_FOUND
-        try:
-            asked = generations.filters.by_generation(digests)
-            if not asked:
-                return NONE_FOUND
-            found = generations.find(asked)
-        except Exception as error:
-            raise self._failure(error) from error
+        found: dict[int, FoundMark] = {}
+        if generations.state.generations:
+            try:
+                asked = generations.filters.by_generation(digests)
+                if asked:
+                    found = generations.find(asked)
+            except Exception as error:
+                raise self._failure(error) from error
+        if self._pending is not None:
+            found |= self._pending.find(digests)
         if not found:
             return NONE_FOUND
         indexes = sorted(found)
@@ -458,12 +485,24 @@ class RocksPartition:
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
-        generations = self._open_generations()
+        for _ in self.flush_steps(progress, marks):
+            pass
+
+    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+        """See `PartitionStore.flush_steps`."""
+        generations, end, recent = self._open_generations(), self._next, self._recent
         with self._translating():
             kept = generations.newer_than_stored(newest_per_digest(marks))
             if kept.count:
-                generations.add_marks(kept, self._window, self._generation_marks)
-            generations.use_state(self._commit_state(generations.state, progress))
+                self._pending = PendingMarks(kept)
+                try:
+                    for _ in generations.add_steps(kept, self._window, self._generation_marks):
+                        yield
+                        self._open_generations()
+                finally:
+                    self._pending = None
+            generations.use_state(self._commit_state(generations.state, progress, end))
+            self._recent -= recent
             make_files_private(self._folder)
             self._update_disk_bytes()
 
@@ -562,6 +601,7 @@ class RocksPartition:
             finally:
                 self._is_installing = False
             generations.activate_state(self._commit_state(state, progress))
+            self._recent = 0
         log.info(
             "installed snapshot %s: %d marks up to offset %d in %s",
             snapshot, entry.marks, entry.high, self._folder,
@@ -573,6 +613,7 @@ class RocksPartition:
         with self._translating():
             state = State(next_number=generations.state.next_number)
             generations.activate_state(self._commit_state(state, progress))
+            self._recent = 0
 
     def scan(self) -> Iterator[Marks]:
         """See `PartitionStore.scan`."""
@@ -620,18 +661,22 @@ class RocksPartition:
             self._report_damage(better)
         return better
 
-    def _commit_state(self, state: State, progress: Progress) -> State:
-        """Write state and progress and drop the journal, in one write; return the state as written."""
-        # Skip a number, so that no two journals begin with the same one.
-        state = replace(state, first_step=self._next + 1)
+    def _commit_state(self, state: State, progress: Progress, end: int | None = None) -> State:
+        """Write state and progress and drop the journal before step ``end``, in one write; return the state as written.
+
+        ``end`` None: the whole journal.
+        """
+        end = self._next if end is None else end
+        # An empty journal skips a number, so that no two of them begin with the same one.
+        skipped = int(end == self._next)
+        state = replace(state, first_step=end + skipped)
         batch = WriteBatch(raw_mode=True)
         batch.put(STATE, state.encode())
         batch.put(PROGRESS, encode_step(progress, NO_MARKS))
         journal = self._database.get_column_family_handle(JOURNAL)
-        batch.delete_range(sequence_key(self._first), sequence_key(self._next), journal)
+        batch.delete_range(sequence_key(self._first), sequence_key(end), journal)
         self._database.write(batch, self._write_options)
-        self._first = self._next = self._next + 1
-        self._recent = 0
+        self._first, self._next = end + skipped, self._next + skipped
         # Otherwise the log keeps every journal record until a buffer is full, twice the size of the marks.
         for family in (self._open_journal(), self._database):
             family.flush(wait=False)

@@ -189,15 +189,6 @@ class ExtentWriter:
         self._writer.finish()
 
 
-def write_extent(path: Path, marks: Marks, number: int) -> FilterWords:
-    """Write marks (at least one, ascending by digest) as an extent of a generation; return their filter words."""
-    # Payloads are worth compressing, digests are not.
-    writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
-    words = writer.add(marks)
-    writer.finish()
-    return words
-
-
 def _put_pages(writer: SstFileWriter, pages: list[Page], extent: int) -> None:
     for page in pages:
         writer[page_key(extent, page.rank)] = page.value

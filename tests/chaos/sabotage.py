@@ -19,6 +19,7 @@ from dedup_adapters.redis import RedisStore
 from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import DedupConsumer
 from dedup_sdk._core.reach import StartPlan
+from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition, Writer
 from dedup_sdk._kafka import assignment, commits, log_check, reader, recovery
 from dedup_sdk._kafka.assignment import Starts
@@ -261,20 +262,16 @@ def _believe_a_failed_write() -> None:
 def _trim_without_room() -> None:
     """Marks leave memory as always while there is no room to write them to."""
 
-    def make(flush: Any) -> Any:
-        def flushed(self: Writer) -> None:
-            flush(self)
-            if self.disk_full:
-                _forget_recent(self)
+    def make(trim: Any) -> Any:
+        def trimmed(self: Deduplicator) -> None:
+            trim(self)
+            for partition in self.partitions.values():
+                if partition.writer.disk_full and partition.memory.recent_count > self._recent_marks:
+                    _forget_recent(partition.writer)
 
-        return flushed
+        return trimmed
 
-    _replace(Writer, "flush", make)
-    _replace(
-        Writer,
-        "recent",
-        lambda _: property(lambda self: 0 if self._begun is None else self._begun.memory.recent_count),
-    )
+    _replace(Deduplicator, "trim", make)
 
 
 def _install_unchecked() -> None:

@@ -44,7 +44,7 @@ loaded = store.load()
 
 GENERATIONS = "generations.RocksGenerations"
 FLUSH_STEPS = {
-    "file written": "die_after(generations, 'write_extent')",
+    "file written": "die_after(generations.ExtentWriter, 'finish')",
     "words written": "die_after(filter_set.FilterSet, 'append')",
     "state widened": f"die_before({GENERATIONS}, 'ingest')",
     "file taken in": f"die_after({GENERATIONS}, 'ingest')",

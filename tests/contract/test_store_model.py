@@ -7,11 +7,13 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from dedup_sdk._marks import Marks
+from dedup_sdk._store import generations
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import KeyStore, PartitionStore
 from dedup_sdk._store.rocks import RocksStore
@@ -47,6 +49,8 @@ class StoreHistory(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(generations, "_ADDED_AT_ONCE", 2)
         self.folder = Path(tempfile.mkdtemp(prefix="dedup-model-"))
         self.key_stores: list[KeyStore] = [
             RocksStore(self.folder / "store", generation_marks=3),
@@ -86,6 +90,32 @@ class StoreHistory(RuleBasedStateMachine):
                 self.flushed[name] = (offset, timestamp)
         self.everything |= {(name, offset, timestamp) for name, offset, timestamp in batch}
         self.recent.clear()
+
+    @rule(more=BATCHES, stop_after=st.integers(0, 4), meanwhile=BATCHES)
+    def flush_in_steps(
+        self, more: list[tuple[str, int, int]], stop_after: int, meanwhile: list[tuple[str, int, int]]
+    ) -> None:
+        """A flush is left after some steps; the next one goes to its end, while another step is appended."""
+        before, self.high = 100 if self.high is None else self.high, (self.high or 100) + 2
+        batch = [*self.recent, *more]
+        left = self.stores[0].flush_steps(progress(before), columns(batch))
+        if all(next(left, self) is not self for _ in range(stop_after)):
+            left.close()  # type: ignore[attr-defined]
+            loaded = self.stores[0].load()
+            assert loaded is None or loaded.recent.offsets.tolist() == columns(self.recent).offsets.tolist()
+        for name, offset, timestamp in batch:
+            if name not in self.flushed or self.flushed[name][0] <= offset:
+                self.flushed[name] = (offset, timestamp)
+        for store in self.stores:
+            steps = store.flush_steps(progress(self.high - 1), columns(batch))
+            next(steps, None)
+            found = store.find(b"".join(map(digest, NAMES)), len(NAMES))
+            offsets = dict(zip(map(NAMES.__getitem__, found.indexes), found.offsets, strict=True))
+            assert all(offsets[name] >= offset for name, offset, _ in batch)
+            store.append(progress(self.high), columns(meanwhile))
+            finish(steps)
+        self.everything |= set(batch)
+        self.recent = list(meanwhile)
 
     @rule(before_ms=st.integers(0, 250))
     def expire(self, before_ms: int) -> None:
@@ -160,6 +190,7 @@ class StoreHistory(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Leave nothing behind."""
+        self.patched.undo()
         for store in self.key_stores:
             store.close()
         shutil.rmtree(self.folder)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any
 
-from dedup_sdk._marks import Found, Marks, Progress
+from dedup_sdk._marks import NONE_FOUND, Found, Marks, Progress
+from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
 from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreUnavailableError
@@ -67,7 +69,7 @@ class DiskStore:
 
     def open(self, identity: Identity, window: Window) -> PartitionStore:
         """See `KeyStore.open`."""
-        return DiskPartition(self._disk, self._disk.inner.open(identity, window))
+        return DiskPartition(self._disk, self._disk.inner.open(identity, window), identity, window)
 
     def excess_bytes(self) -> int:
         """See `KeyStore.excess_bytes`."""
@@ -81,11 +83,32 @@ class DiskStore:
         """See `KeyStore.close`; the disk stays for the next process."""
 
 
-class DiskPartition:
-    """A partition's store on a disk: a `PartitionStore`."""
+def found_in(stores: list[PartitionStore], digests: bytes, count: int) -> Found:
+    """Look digests up in several stores; of several marks of an ID the highest offset wins."""
+    rows: dict[int, tuple[int, int, int, bytes]] = {}
+    for found in (store.find(digests, count) for store in stores):
+        numbers, payloads = found.numbers or repeat(0), found.payloads or repeat(b"")
+        for index, *row in zip(
+            found.indexes, found.offsets, found.timestamps, numbers, payloads, strict=False
+        ):
+            rows[index] = max(rows.get(index, (-1, 0, 0, b"")), (row[0], row[1], row[2], row[3]))
+    if not rows:
+        return NONE_FOUND
+    indexes = sorted(rows)
+    offsets, timestamps, order, payload = map(list, zip(*map(rows.__getitem__, indexes), strict=True))
+    return Found(
+        indexes, offsets, timestamps, order if any(order) else None, payload if any(payload) else None
+    )
 
-    def __init__(self, disk: Disk, inner: PartitionStore) -> None:
+
+class DiskPartition:
+    """A partition's store on a disk: a `PartitionStore`. Each flush in steps takes two."""
+
+    def __init__(self, disk: Disk, inner: PartitionStore, identity: Identity, window: Window) -> None:
         self._disk, self._inner = disk, inner
+        self._identity, self._window = identity, window
+        self._pending: PartitionStore | None = None
+        self._meanwhile: list[tuple[Progress, Marks]] = []
 
     def load(self) -> Loaded | None:
         """See `PartitionStore.load`."""
@@ -94,14 +117,33 @@ class DiskPartition:
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
         self._disk.write(self._inner.append, progress, marks)
+        self._meanwhile.append((progress, marks))
 
     def find(self, digests: bytes, count: int) -> Found:
         """See `PartitionStore.find`."""
-        return self._inner.find(digests, count)
+        return found_in(
+            [self._inner] if self._pending is None else [self._inner, self._pending], digests, count
+        )
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
         self._disk.write(self._inner.flush, progress, marks)
+
+    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+        """See `PartitionStore.flush_steps`: after the first step the marks are in memory only."""
+        self._pending = MemoryStore().open(self._identity, self._window)
+        self._pending.flush(progress, marks)
+        self._meanwhile.clear()
+        try:
+            yield
+            self._disk.write(self._flush, progress, marks)
+        finally:
+            self._pending = None
+
+    def _flush(self, progress: Progress, marks: Marks) -> None:
+        self._inner.flush(progress, marks)
+        for step in self._meanwhile:
+            self._inner.append(*step)
 
     def expire(self, before_ms: int | None, up_to_number: int | None = None) -> int | None:
         """See `PartitionStore.expire`."""

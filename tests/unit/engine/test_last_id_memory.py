@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many sources were in memory before each flush."""
     before: list[int] = []
-    real = Partition.flush
+    real = Partition.flush_step
 
-    def flush(self: Partition) -> None:
+    def flush_step(self: Partition) -> None:
         before.append(self.memory.recent_count)
         real(self)
 
-    monkeypatch.setattr(Partition, "flush", flush)
+    monkeypatch.setattr(Partition, "flush_step", flush_step)
     return before
 
 

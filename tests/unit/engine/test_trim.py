@@ -15,13 +15,13 @@ from tests.support.records import DAY_MS, HOUR, engine, kinds, record
 def flushed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The partitions that were flushed, in order."""
     flushes: list[int] = []
-    real = Partition.flush
+    real = Partition.flush_step
 
-    def flush(self: Partition) -> None:
+    def flush_step(self: Partition) -> None:
         flushes.append(self.partition)
         real(self)
 
-    monkeypatch.setattr(Partition, "flush", flush)
+    monkeypatch.setattr(Partition, "flush_step", flush_step)
     return flushes
 
 
