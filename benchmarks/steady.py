@@ -42,6 +42,8 @@ PARTITIONS: Final = 4
 VALUE_BYTES: Final = 200
 WARM_UP_S: Final = 3.0
 _PATIENCE_S: Final = 60.0
+_MOST_SENT_ALONE: Final = 3_000
+_LINGER_MS: Final = 2
 _PERCENTILES: Final = (50, 99, 99.9)
 _LOOPS: Final = ("bare", "dedup")
 _STOP: Final = b"stop"
@@ -113,8 +115,12 @@ def _end(child: subprocess.Popen[str], name: str) -> str:
 
 
 def send(bootstrap: str, topic: str, rate: int, seconds: float) -> None:
-    """Send at a steady rate, then a last message to each partition; print how many were sent before those."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+    """Send at a steady rate, then a last message to each partition; print how many were sent before those.
+
+    At high rates a request bears some milliseconds of messages: with one each the broker would be the limit.
+    """
+    linger_ms = _LINGER_MS if rate > _MOST_SENT_ALONE else 0
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": linger_ms})
     filler = b"x" * VALUE_BYTES
     began, count = time.perf_counter(), 0
     while (now := time.perf_counter() - began) < seconds:

@@ -34,13 +34,13 @@ _MEAN_USED: Final = 3
 """The table grows when a bucket has so many entries on average; then one bucket in 80 is full."""
 _FEWEST_BITS: Final = 7
 _GROWTH_BITS: Final = 2
-_MOST_EXPECTED: Final = 49_152
-"""There is room for so many entries at most before they come: a megabyte of buckets."""
+_MOST_EXPECTED: Final = 131_072
+"""There is room for so many entries at most before they come: four megabytes of buckets."""
 _WORD_BITS: Final = 64
 _TAG_MASK: Final = 2**32 - 1
 _GONE: Final = 2
 """The tag of an entry that was dropped: that of no digest, because those are odd."""
-_FEW: Final = 12
+_FEW: Final = 32
 """So many IDs are looked up one by one: numpy's calls would take longer."""
 _MOST_DROPPED: Final = 4_096
 """With more dropped entries than that, and than others, the table is made anew."""
@@ -244,9 +244,9 @@ class RecentMarks:
         return entries
 
     def _keep(self, entries: Entries) -> None:
-        """Forget all other entries. Others will come: there is room for some of them at once."""
+        """Forget all other entries. As many will come: in a table that grows, more IDs want one slot."""
         kept = self._marks(entries)
-        self._begin(min(len(self) >> _GROWTH_BITS, _MOST_EXPECTED))
+        self._begin(min(len(self), _MOST_EXPECTED))
         self.find_or_add(kept.digests, kept.offsets, kept.timestamps)
 
     # --- the table -----------------------------------------------------------------------------------------

@@ -245,7 +245,7 @@ _INCOMING: Final = "incoming"
 _FOLD: Final = f"fold{SORTED_SUFFIX}"
 _FOLDED_PER_ADDED: Final = 2
 _PAGES_AT_ONCE: Final = 64
-_ADDED_AT_ONCE: Final = 40_000
+ADDED_AT_ONCE: Final = 40_000
 """Marks that are written to a sorted file in one step."""
 _OPENINGS: Final = count()
 _OWNER: Final = struct.Struct("<QQ")
@@ -369,8 +369,8 @@ class RocksGenerations:
         number = len(generation.extents)
         # Payloads are worth compressing, digests are not.
         writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
-        is_one_part, blocks = marks.count <= _ADDED_AT_ONCE, []
-        for part in cut_by_rank(marks, _ADDED_AT_ONCE):
+        is_one_part, blocks = marks.count <= ADDED_AT_ONCE, []
+        for part in cut_by_rank(marks, ADDED_AT_ONCE):
             if not is_one_part:
                 yield
             blocks.append(writer.add(part))

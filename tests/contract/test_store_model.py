@@ -50,7 +50,7 @@ class StoreHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(generations, "_ADDED_AT_ONCE", 2)
+        self.patched.setattr(generations, "ADDED_AT_ONCE", 2)
         self.folder = Path(tempfile.mkdtemp(prefix="dedup-model-"))
         self.key_stores: list[KeyStore] = [
             RocksStore(self.folder / "store", generation_marks=3),

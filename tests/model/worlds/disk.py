@@ -91,7 +91,8 @@ def found_in(stores: list[PartitionStore], digests: bytes, count: int) -> Found:
         for index, *row in zip(
             found.indexes, found.offsets, found.timestamps, numbers, payloads, strict=False
         ):
-            rows[index] = max(rows.get(index, (-1, 0, 0, b"")), (row[0], row[1], row[2], row[3]))
+            mark: Any = tuple(row)
+            rows[index] = max(rows.get(index, (-1, 0, 0, b"")), mark)
     if not rows:
         return NONE_FOUND
     indexes = sorted(rows)

@@ -21,7 +21,7 @@ MANY = 100
 
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generations, "_ADDED_AT_ONCE", 10)
+    monkeypatch.setattr(generations, "ADDED_AT_ONCE", 10)
     monkeypatch.setattr(partition, "MOST_FLUSHED", MANY)
 
 
