@@ -20,7 +20,7 @@ from dedup_sdk._core.fallback import FallbackIds
 from dedup_sdk._core.flight import INDIVIDUAL, Chunk, Flight, RecordRef
 from dedup_sdk._core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk._core.last_rule import NO_TIME_MS, LastRule
-from dedup_sdk._core.memory import Find, LastRecord, Live, Written
+from dedup_sdk._core.memory import Find, LastRecord, Live, Taken, Written
 from dedup_sdk._core.reach import NOTHING_KNOWN, Reach
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._core.sources import ActiveSource, LastNotes, Sources, keys_of, notes_of, source_marks
@@ -278,7 +278,7 @@ class LastMemory:
         changed, looked_up = self.sources.take_changed(), self.fallback_ids.take_step()
         return Written(_joined(changed, looked_up), []) if changed or looked_up.count else None
 
-    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+    def take_recent(self, clock_ms: int, find: Find) -> Taken:
         """See `Memory`. Sources that have nothing in flight are forgotten here."""
         unflushed = self.sources.take_unflushed()
         looked_up = self.fallback_ids.take_recent(self._waited_for())
@@ -299,7 +299,7 @@ class LastMemory:
             if not live.all():
                 marks = select_marks(marks, live)
         self.sources.drop_idle()
-        return marks
+        return Taken(marks)
 
     def _waited_for(self) -> set[bytes]:
         """Return the digests by which waiting records are judged later, and of which the store had no mark yet."""

@@ -28,7 +28,7 @@ from dedup_sdk._core.flight import (
     Rows,
     digest_of,
 )
-from dedup_sdk._core.memory import Find, LastRecord, Live, Written
+from dedup_sdk._core.memory import Find, LastRecord, Live, Taken, Written
 from dedup_sdk._core.ranges import Range
 from dedup_sdk._core.reach import Reach
 from dedup_sdk._core.recent import Bools, Existing, RecentMarks
@@ -531,14 +531,16 @@ class LookupMemory:
             if self._journaled.get(digest, mark).offset <= mark.offset:
                 self._journaled[digest] = mark
 
-    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+    def take_recent(self, clock_ms: int, find: Find) -> Taken:
         """See `Memory`. Marks that have left a window by count are left out as well."""
-        flight, reach = self.flight, self.reach
-        marks = (
-            self.recent.take(flight.open_of)
-            if self.count_window is None
-            else self._take_numbered(self.count_window)
-        )
+        if self.count_window is None:
+            taken = self.recent.take(self.flight.open_of)
+            return Taken(self._inside_window(taken.marks, clock_ms, find), taken.find)
+        return Taken(self._inside_window(self._take_numbered(self.count_window), clock_ms, find))
+
+    def _inside_window(self, marks: Marks, clock_ms: int, find: Find) -> Marks:
+        """Return those of the marks, which were taken, that a flush is to write."""
+        reach = self.reach
         live = np.ones(marks.count, np.bool_)
         if self.count_window is not None and marks.numbers is not None:
             live &= marks.numbers > self.count_window.accepted - self.count_window.size

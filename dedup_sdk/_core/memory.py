@@ -36,6 +36,13 @@ class Written(NamedTuple):
     done: list[Range]
 
 
+class Taken(NamedTuple):
+    """Marks that a flush is to write; ``find`` looks their IDs up, None where they have no index."""
+
+    marks: Marks
+    find: Find | None = None
+
+
 class Memory(Protocol):
     """Judges the records of one partition, and remembers those that are completed.
 
@@ -99,7 +106,7 @@ class Memory(Protocol):
     def marks(self) -> Written | None:
         """Return the marks of records completed since the last call; None when there is nothing to write."""
 
-    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+    def take_recent(self, clock_ms: int, find: Find) -> Taken:
         """Remove the marks that a flush is to write, and return those still inside the window at ``clock_ms``.
 
         A mark is left out where it lies before the window of every record that is not older than the clock; the

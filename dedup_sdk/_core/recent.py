@@ -15,14 +15,16 @@ objects lie scattered among the messages, which makes all else slower, too (``be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
 from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dedup_sdk._core.memory import Taken
 from dedup_sdk._decision import Mark
-from dedup_sdk._marks import DIGEST_BYTES, Int64s, Marks, join_marks
+from dedup_sdk._marks import DIGEST_BYTES, Found, Int64s, Marks, join_marks
 
 Bools = NDArray[np.bool_]
 Entries = NDArray[np.intp]
@@ -171,8 +173,7 @@ class RecentMarks:
         first = cells.view(_WORD)[::2]
         buckets = _indexes(first >> np.uint64(self._shift))
         tags = first.astype(np.uint32) | np.uint32(1)
-        # Copies of the buckets, shape (n, 16).
-        copied = self._buckets.view(_BUCKET).ravel().take(buckets).view(np.uint32).reshape(count, _ROW)
+        copied = self._copy_of(buckets)
         existing = self._find_all(cells, tags, copied)
         rows = np.arange(count)
         if len(existing.indexes):
@@ -219,21 +220,55 @@ class RecentMarks:
         """Forget all entries."""
         self._begin(0)
 
-    def take(self, are_open: Callable[[Int64s], Bools]) -> Marks:
+    def take(self, are_open: Callable[[Int64s], Bools]) -> Taken:
         """Remove all marks of IDs that are not in flight, and return them with those of ``behind``, which stay.
 
-        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed.
+        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed. The table is left
+        to the marks, so that they can be looked up; others begin in a new one.
         """
         entries = self._live()
-        in_flight = are_open(self._offsets[entries])
-        marks = self._marks(entries[~in_flight])
-        self._keep(entries[in_flight])
+        are_in_flight = are_open(self._offsets[entries])
+        marks, in_flight = self._marks(entries[~are_in_flight]), entries[are_in_flight]
+        taken = copy(self)
+        self._keep(in_flight)
+        taken.mark_dropped(in_flight)
         # The records that a mark covers are older than it, whether they are completed or not.
         self.beneath = {digest: under for digest, under in self.beneath.items() if digest in self}
-        if not self.behind:
-            return marks
-        columns = np.asarray([mark[:2] for mark in self.behind.values()], np.int64)
-        return join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])
+        if self.behind:
+            columns = np.asarray([mark[:2] for mark in self.behind.values()], np.int64)
+            marks = join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])
+        return Taken(marks, taken.find)
+
+    def mark_dropped(self, entries: Entries) -> None:
+        """Have `find` find these entries no more."""
+        self._offsets[entries] = _DROPPED
+
+    def find(self, digests: bytes, count: int) -> Found:
+        """Look up ``count`` joined digests among the entries, as a store does."""
+        found = self._find_each(range(count), digests) if count <= _FEW else self._find_columns(digests)
+        offsets, timestamps = self.marks_at(found.entries)
+        live = offsets != _DROPPED
+        return Found(found.indexes[live].tolist(), offsets[live].tolist(), timestamps[live].tolist())
+
+    def _find_each(self, rows: Iterable[int], digests: bytes) -> Existing:
+        existing = [
+            (row, entry)
+            for row in rows
+            if (entry := self.entry_of(digests[DIGEST_BYTES * row : DIGEST_BYTES * (row + 1)])) >= 0
+        ]
+        return _existing(existing)
+
+    def _find_columns(self, digests: bytes) -> Existing:
+        cells = np.frombuffer(digests, _DIGEST)
+        first = cells.view(_WORD)[::2]
+        buckets = _indexes(first >> np.uint64(self._shift))
+        copied = self._copy_of(buckets)
+        existing = self._find_all(cells, first.astype(np.uint32) | np.uint32(1), copied)
+        full = (copied[:, _SLOTS - 1] != 0).nonzero()[0]
+        others = (
+            [row for row in full.tolist() if cells[row].tobytes() in self._overflow] if self._overflow else []
+        )
+        return _joined(existing, self._find_each(others, digests))
 
     def _marks(self, entries: Entries) -> Marks:
         return Marks(self._cells.take(entries).tobytes(), *self.marks_at(entries))
@@ -307,10 +342,12 @@ class RecentMarks:
                 self._enter(digest, offsets.item(row), timestamps.item(row))
             else:
                 existing.append((row, entry))
-        if not existing:
-            return _NONE_EXISTING
-        columns = np.array(existing, np.intp)
-        return Existing(columns[:, 0], columns[:, 1])
+        return _existing(existing)
+
+    def _copy_of(self, buckets: Entries) -> NDArray[np.uint32]:
+        """Return copies of buckets, shape ``(n, 16)``."""
+        copied = self._buckets.view(_BUCKET).ravel().take(buckets)
+        return copied.view(np.uint32).reshape(len(buckets), _ROW)
 
     def _find_all(
         self, cells: NDArray[np.void], tags: NDArray[np.uint32], copied: NDArray[np.uint32]
@@ -399,6 +436,13 @@ class RecentMarks:
         entries, buckets, slots = entries[fit], buckets[fit], slots[fit]
         self._buckets[buckets, slots] = first[entries].astype(np.uint32) | np.uint32(1)
         self._buckets[buckets, slots + _SLOTS] = entries
+
+
+def _existing(pairs: list[tuple[int, int]]) -> Existing:
+    if not pairs:
+        return _NONE_EXISTING
+    columns = np.array(pairs, np.intp)
+    return Existing(columns[:, 0], columns[:, 1])
 
 
 def _indexes(words: NDArray[np.uint64]) -> Entries:

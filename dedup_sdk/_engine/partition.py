@@ -646,8 +646,8 @@ _JOURNAL_STEPS = 20_000
 _SHARE_OF_WINDOW = 8
 WORTH_A_FILE = 50_000
 """The fewest marks that are flushed because they span a share of the window: they leave the disk as one file."""
-MOST_FLUSHED = 100_000
-"""With so many recent marks a flush begins: to sort them takes ten milliseconds, which its first step does at once."""
+MOST_FLUSHED = 250_000
+"""With so many recent marks a flush begins: to copy them takes some milliseconds, which its first step does at once."""
 _SLIM_BYTES = 64
 _PAYLOAD_BYTES = 50
 """Bytes of payload, beyond the slim ones, that count as one mark.
@@ -895,11 +895,11 @@ class Writer:
             return
         state = self._state
         memory = state.memory
-        marks = memory.take_recent(self._completed_ms, self.store.find)
+        marks, find = memory.take_recent(self._completed_ms, self.store.find)
         self._forget_steps()
         self._note_flush(state)
         try:
-            yield from self.store.flush_steps(state.progress, marks)
+            yield from self.store.flush_steps(state.progress, marks, find)
         except BaseException as error:
             memory.put_back(marks)
             self._note_journaled(marks)

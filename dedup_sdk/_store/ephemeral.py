@@ -6,7 +6,7 @@ mark is known, so a consumer that later opens the store with a window treats all
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from dedup_sdk._core.reach import NOTHING_KNOWN
@@ -46,7 +46,12 @@ class EphemeralStore:
         self._durable.flush(_without_marks(progress), NO_MARKS)
         self._marks.flush(progress, marks)
 
-    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+    def flush_steps(
+        self,
+        progress: Progress,
+        marks: Marks,
+        find: Callable[[bytes, int], Found] | None = None,  # noqa: ARG002 (one step leaves nothing pending)
+    ) -> Iterator[None]:
         """See `PartitionStore.flush_steps`; it is one step."""
         self.flush(progress, marks)
         yield from ()

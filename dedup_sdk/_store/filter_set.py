@@ -190,6 +190,41 @@ def fill_extent(table: Uint64s, words: FilterWords) -> None:
     table[places[starts].astype(np.intp)] |= np.bitwise_or.reduceat(bits, starts)
 
 
+class ExtentWords:
+    """The words of one extent, block by block: ``blocks``, each ascending, and ``encoded``, as they are stored."""
+
+    def __init__(self, blocks: Iterable[FilterWords] = ()) -> None:
+        self.blocks: list[FilterWords] = []
+        self.count = self.pages = 0
+        self.encoded = b""
+        self._table = _NO_RANKS
+        for block in blocks:
+            self.add(block)
+
+    def add(self, block: FilterWords) -> None:
+        """Add the next block."""
+        self.blocks.append(block)
+        self.count += block.count
+        self.pages += len(block.pages)
+        self.encoded += encode_words(block)
+
+    def filter_steps(self) -> Iterator[None]:
+        """Build the filter, when all blocks are there; each step takes a few milliseconds."""
+        table = np.zeros(extent_blocks(self.count), np.uint64)
+        for block in self.blocks:
+            yield
+            fill_extent(table, block)
+        self._table = table
+
+    @property
+    def table(self) -> Uint64s:
+        """The filter."""
+        if not len(self._table):
+            for _ in self.filter_steps():
+                pass
+        return self._table
+
+
 _generation = attrgetter("generation")
 
 
@@ -222,13 +257,10 @@ class ExtentFilters:
         ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
         return self._cut(ranks, [each.pages for each in self._extents], extents)
 
-    def add(self, extent: Extent, blocks: Sequence[FilterWords], table: Uint64s | None = None) -> None:
-        """Build the filter of an extent from its words, ascending in each block; ``table``: it was built already."""
-        if table is None:
-            table = np.zeros(extent_blocks(extent.marks), np.uint64)
-            for words in blocks:
-                fill_extent(table, words)
-        pages = np.concatenate([_NO_RANKS, *(words.pages for words in blocks)])
+    def add(self, extent: Extent, words: ExtentWords) -> None:
+        """Add the filter of an extent."""
+        pages = np.concatenate([_NO_RANKS, *(block.pages for block in words.blocks)])
+        table = words.table
         index, keys = _page_columns([extent], pages, len(self._extents))
         self._index, self._keys = np.concatenate((self._index, index)), np.concatenate((self._keys, keys))
         self._table = np.concatenate((self._table, table))
@@ -501,20 +533,21 @@ class FilterSet:
         passed = self.may_contain(digests)
         return self._extents.by_generation(digests, passed) if passed.size else []
 
-    def append(self, generation: int, start: int, words: FilterWords, number: int = 0) -> int:
+    def append(self, generation: int, start: int, words: ExtentWords, number: int = 0) -> int:
         """Write words as `write` does, add them as the extent of this number, and return the new end of the file."""
-        self._delete_image()
-        end = self.write(generation, start, encode_words(words))
-        # Remove an earlier attempt of the same flush; its bytes were just overwritten.
-        self._retain(lambda known: known.generation != generation or known.start < start)
-        self._add(Extent(generation, start, end - start, words.count, number, len(words.pages)), [words])
+        end = self.write(generation, start, words.encoded)
+        self.add(generation, start, words, number)
         return end
 
-    def fold(self, old: int, new: int, blocks: list[FilterWords], table: Uint64s) -> None:
-        """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written.
+    def add(self, generation: int, start: int, words: ExtentWords, number: int) -> None:
+        """Add words that were written at ``start`` as the extent of this number."""
+        self._delete_image()
+        # Remove an earlier attempt of the same flush; its bytes were overwritten.
+        self._retain(lambda known: known.generation != generation or known.start < start)
+        self._add(Extent(generation, start, len(words.encoded), words.count, number, words.pages), words)
 
-        ``table``: the filter of the extent.
-        """
+    def fold(self, old: int, new: int, words: ExtentWords) -> None:
+        """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written."""
         self._delete_image()
         holders = [
             segment
@@ -522,14 +555,13 @@ class FilterSet:
             if any(extent.generation == old for extent in segment.extents)
         ]
         self._retain(lambda known: known.generation != old)
-        marks, pages = sum(words.count for words in blocks), sum(len(words.pages) for words in blocks)
-        extent = Extent(new, 0, self.path(new).stat().st_size, marks, 0, pages)
+        extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, words.pages)
         if len(holders) == 1:
             # Its filter has these digests already.
             holders[0].extents.append(extent)
-            self._extents.add(extent, blocks, table)
+            self._extents.add(extent, words)
         else:
-            self._add(extent, blocks)
+            self._add(extent, words)
         self.path(old).unlink(missing_ok=True)
 
     def write(self, generation: int, start: int, data: bytes) -> int:
@@ -566,7 +598,7 @@ class FilterSet:
         if read:
             self._delete_image()
         for extent, blocks in read:
-            self._add(extent, blocks)
+            self._add(extent, ExtentWords(blocks))
         return sum(extent.marks for extent, _ in read)
 
     def read(self, generation: int, start: int, size: int) -> bytes:
@@ -642,13 +674,13 @@ class FilterSet:
             segment.extents = [extent for extent in segment.extents if wanted(extent)]
         self._extents.retain(wanted)
 
-    def _add(self, extent: Extent, blocks: list[FilterWords]) -> None:
+    def _add(self, extent: Extent, words: ExtentWords) -> None:
         for _ in self.make_room(extent.marks):
             pass
         last = self._segments[-1]
         last.extents.append(extent)
-        self._extents.add(extent, blocks)
-        for block in blocks:
+        self._extents.add(extent, words)
+        for block in words.blocks:
             last.filter.add(block)
 
     def make_room(self, more: int) -> Iterator[None]:

@@ -51,10 +51,10 @@ from dedup_sdk._store.database import (
     scan_generations,
     wants_merges,
 )
-from dedup_sdk._store.filter_set import Candidates, FilterSet, extent_blocks, fill_extent
+from dedup_sdk._store.filter_set import Candidates, ExtentWords, FilterSet
 from dedup_sdk._store.filter_words import FilterWords, encode_words, merge_words
 from dedup_sdk._store.identity import Fields
-from dedup_sdk._store.pages import FoundMark, cut_by_rank, find_in_pages
+from dedup_sdk._store.pages import FoundMark, find_in_pages, sorted_parts
 from dedup_sdk._store.paths import PRIVATE
 from dedup_sdk._store.snapshot import SORTED_SUFFIX, ExtentWriter
 from dedup_sdk._window import Window
@@ -96,14 +96,14 @@ class Generation:
         """The valid size of its file of filter words, in bytes."""
         return sum(self.extents)
 
-    def widened(self, marks: Marks) -> Generation:
-        """Return it with ``marks`` (at least one) added."""
+    def widened(self, marks: Marks, count: int) -> Generation:
+        """Return it with ``count`` of the ``marks`` (at least one) added."""
         oldest_ms, newest_ms = int(marks.timestamps.min()), int(marks.timestamps.max())
         newest_number = 0 if marks.numbers is None else int(marks.numbers.max())
         if not self.marks:
             return replace(
                 self,
-                marks=marks.count,
+                marks=count,
                 oldest_ms=oldest_ms,
                 newest_ms=newest_ms,
                 newest_number=newest_number,
@@ -113,7 +113,7 @@ class Generation:
             )
         return replace(
             self,
-            marks=self.marks + marks.count,
+            marks=self.marks + count,
             oldest_ms=min(self.oldest_ms, oldest_ms),
             newest_ms=max(self.newest_ms, newest_ms),
             newest_number=max(self.newest_number, newest_number),
@@ -357,37 +357,43 @@ class RocksGenerations:
         return select_marks(marks, np.flatnonzero(kept))
 
     def add_steps(self, marks: Marks, window: Window, min_marks: int) -> Iterator[None]:
-        """Add marks (ascending, at least one, `newer_than_stored`) as an extent, and widen the state.
+        """Add marks (at least one) that are newer than stored ones as an extent, and widen the state.
 
         It works while you iterate; each step takes a few milliseconds.
         """
         generation = self.state.generations[-1] if self.state.generations else None
         if generation is None or not generation.accepts(marks, window, min_marks):
             generation = self.create()
+        number, is_one_part = len(generation.extents), marks.count <= ADDED_AT_ONCE
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
-        number = len(generation.extents)
-        # Payloads are worth compressing, digests are not.
-        writer = ExtentWriter(path, number, compressed=marks.bear_payloads)
-        is_one_part, blocks = marks.count <= ADDED_AT_ONCE, []
-        for part in cut_by_rank(marks, ADDED_AT_ONCE):
+        yield from self.filters.make_room(marks.count)
+        writer: ExtentWriter | None = None
+        words = ExtentWords()
+        for part in sorted_parts(marks, ADDED_AT_ONCE):
             if not is_one_part:
                 yield
-            blocks.append(writer.add(part))
-        if not is_one_part:
-            yield
-        writer.finish()
-        words = merge_words(blocks)
-        yield from self.filters.make_room(words.count)
-        end = self.filters.append(generation.number, generation.filter_bytes, words, number)
-        widened = replace(
-            generation.widened(marks), extents=(*generation.extents, end - generation.filter_bytes)
-        )
-        top_offset = max(self.state.top_offset, int(marks.offsets.max()))
-        # Write filter and state before the file: after a crash, every part of it must be found, and not look older.
-        self.state = replace(self.state.changed(widened), top_offset=top_offset)
-        self._database.put(STATE, self.state.encode())
-        self.ingest(generation, [path])
+            kept = self.newer_than_stored(part)
+            if kept.count:
+                # Payloads are worth compressing, digests are not.
+                writer = writer or ExtentWriter(path, number, compressed=marks.bear_payloads)
+                words.add(writer.add(kept))
+        if writer is not None:
+            for _ in words.filter_steps():
+                if not is_one_part:
+                    yield
+            writer.finish()
+            self.filters.write(generation.number, generation.filter_bytes, words.encoded)
+            if not is_one_part:
+                yield
+            self.filters.add(generation.number, generation.filter_bytes, words, number)
+            extents = (*generation.extents, len(words.encoded))
+            widened = replace(generation.widened(marks, words.count), extents=extents)
+            top_offset = max(self.state.top_offset, int(marks.offsets.max()))
+            # Write filter and state before the file: after a crash, every part of it must be found, and not look older.
+            self.state = replace(self.state.changed(widened), top_offset=top_offset)
+            self._database.put(STATE, self.state.encode())
+            self.ingest(generation, [path])
         yield from self._fold_steps(_FOLDED_PER_ADDED * marks.count)
 
     def _fold_steps(self, marks: int) -> Iterator[None]:
@@ -410,30 +416,26 @@ class RocksGenerations:
         path = self.incoming / _FOLD
         path.unlink(missing_ok=True)
         writer: ExtentWriter | None = None
-        blocks, encoded = [], []
+        words = ExtentWords()
         for part in scan_generations([self._stored(old)], old.marks):
             writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
-            blocks.append(writer.add(part))
-            encoded.append(encode_words(blocks[-1]))
+            words.add(writer.add(part))
             yield part.count
-        count = sum(block.count for block in blocks)
-        table = np.zeros(extent_blocks(count), np.uint64)
-        for block in blocks:
-            fill_extent(table, block)
+        for _ in words.filter_steps():
             yield 0
         # From here on without a pause: the number of the new generation is not taken before the state is written.
         new = self.create()
-        size = self.filters.write(new.number, 0, b"".join(encoded))
+        size = self.filters.write(new.number, 0, words.encoded)
         if writer is not None:
             writer.finish()
             self.ingest(new, [path])
-        folded = replace(old, number=new.number, marks=count, extents=(size,), sealed=True)
+        folded = replace(old, number=new.number, marks=words.count, extents=(size,), sealed=True)
         state = self.state.folded(old, folded)
         self._database.put(STATE, state.encode())
         # RocksDB flushes the list of families at once; after a power cut it must not be newer than the state.
         self._database.flush_wal(sync=True)
         self.state = state
-        self.filters.fold(old.number, new.number, blocks, table)
+        self.filters.fold(old.number, new.number, words)
         del self._families[old.number]
         self._database.drop_column_family(old.name)
 
@@ -548,7 +550,7 @@ class RocksGenerations:
     def _rebuild_filter(self, generation: Generation) -> None:
         family, end, extents = self._families[generation.number], 0, []
         for number in range(len(generation.extents)):
-            words = merge_words(read_words(family, number))
+            words = ExtentWords([merge_words(read_words(family, number))])
             extents.append(self.filters.append(generation.number, end, words, number) - end)
             end += extents[-1]
         self.state = self.state.changed(replace(generation, extents=tuple(extents)))

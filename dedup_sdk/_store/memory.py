@@ -7,7 +7,7 @@ the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -114,7 +114,12 @@ class MemoryPartition:
         memory.steps = [progress]
         memory.journal.clear()
 
-    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+    def flush_steps(
+        self,
+        progress: Progress,
+        marks: Marks,
+        find: Callable[[bytes, int], Found] | None = None,  # noqa: ARG002 (one step leaves nothing pending)
+    ) -> Iterator[None]:
         """See `PartitionStore.flush_steps`; it is one step."""
         self.flush(progress, marks)
         yield from ()

@@ -477,14 +477,18 @@ def newest_per_digest(marks: Marks) -> Marks:
     return _last_per_digest(marks, marks.timestamps)
 
 
-def cut_by_rank(marks: Marks, count: int) -> Iterator[Marks]:
-    """Yield marks, ascending by digest, in parts of about ``count`` of them; marks of one rank are never split."""
-    ranks, start = digest_ranks(marks.digests), 0
-    while start < marks.count:
-        last = min(start + count, marks.count) - 1
-        end = int(ranks.searchsorted(ranks[last], "right"))
-        yield cut_marks(marks, start, end)
-        start = end
+def sorted_parts(marks: Marks, count: int) -> Iterator[Marks]:
+    """Yield marks as `newest_per_digest` returns them, in parts of about ``count``; marks of one rank are never split.
+
+    Each part is sorted when it is due.
+    """
+    parts = -(-marks.count // count)
+    if parts == 1:
+        yield newest_per_digest(marks)
+        return
+    of = digest_ranks(marks.digests).astype(np.uint64) * np.uint64(parts) >> np.uint64(32)
+    for part in range(parts):
+        yield newest_per_digest(select_marks(marks, np.flatnonzero(of == part)))
 
 
 def last_given_per_digest(marks: Marks) -> Marks:

@@ -21,7 +21,7 @@ A partition store has one owner and is not thread-safe. All methods but ``close`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -106,8 +106,12 @@ class PartitionStore(Protocol):
         ``progress`` is the newest. Journal marks that are not in ``marks`` are forgotten.
         """
 
-    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+    def flush_steps(
+        self, progress: Progress, marks: Marks, find: Callable[[bytes, int], Found] | None = None
+    ) -> Iterator[None]:
         """Do as `flush` does, while you iterate: each step takes a few milliseconds, few marks take one step.
+
+        ``find`` looks digests up among the marks; without it the first step sorts them all.
 
         `find` finds the marks from the first step on. Between the steps you may call `append` (those steps stay in the
         journal), `find` and `close`, and nothing else. If you stop before the last step, or a step raises, the journal

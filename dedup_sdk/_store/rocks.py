@@ -28,18 +28,29 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from shutil import disk_usage
 from traceback import clear_frames
 from typing import Final
 
+import numpy as np
 from rocksdict import DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk._checks import flag, seconds, whole
-from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, NONE_FOUND, Found, Marks, Progress, join_marks
+from dedup_sdk._marks import (
+    DIGEST_BYTES,
+    NO_MARKS,
+    NONE_FOUND,
+    Found,
+    Marks,
+    Progress,
+    join_marks,
+    select_marks,
+)
 from dedup_sdk._store.database import (
     IDENTITY,
     JOURNAL,
@@ -309,28 +320,31 @@ log = logging.getLogger(__name__)
 
 
 class PendingMarks:
-    """Marks of a flush that is under way; ``marks`` ascend by digest, each ID once."""
+    """An index of marks of a flush that is under way."""
 
     def __init__(self, marks: Marks) -> None:
-        self._marks = marks
-        self._high, self._low = digest_words(marks.digests)
+        self._marks = newest_per_digest(marks)
+        self._high, self._low = digest_words(self._marks.digests)
 
-    def find(self, digests: bytes) -> dict[int, FoundMark]:
-        """Return the mark of each of the joined ``digests`` that has one, by position."""
-        marks, found = self._marks, dict[int, FoundMark]()
+    def find(self, digests: bytes, count: int) -> Found:
+        """Look up ``count`` joined digests among the marks."""
+        del count
         high, low = digest_words(digests)
-        places = self._high.searchsorted(high)
-        ends = self._high.searchsorted(high, "right")
-        for position in (places < ends).nonzero()[0].tolist():
-            for place in range(places[position], ends[position]):
-                if self._low[place] == low[position]:
-                    found[position] = (
-                        marks.offsets.item(place),
-                        marks.timestamps.item(place),
-                        0 if marks.numbers is None else marks.numbers.item(place),
-                        b"" if marks.payloads is None else marks.payloads[place],
-                    )
-        return found
+        places, ends = self._high.searchsorted(high), self._high.searchsorted(high, "right")
+        found = [
+            (position, place)
+            for position in (places < ends).nonzero()[0].tolist()
+            for place in range(places[position], ends[position])
+            if self._low[place] == low[position]
+        ]
+        marks = select_marks(self._marks, np.array([place for _, place in found], np.intp))
+        return Found(
+            [position for position, _ in found],
+            marks.offsets.tolist(),
+            marks.timestamps.tolist(),
+            None if marks.numbers is None else marks.numbers.tolist(),
+            marks.payloads,
+        )
 
 
 class RocksPartition:
@@ -371,7 +385,7 @@ class RocksPartition:
         # A store that is empty when it is reopened was emptied from outside: it must not pass for a new one.
         self._was_open = False
         self._is_installing = False
-        self._pending: PendingMarks | None = None
+        self._pending: Callable[[bytes, int], Found] | None = None
         self.disk_bytes = 0
         self._closed = True
         try:
@@ -469,7 +483,10 @@ class RocksPartition:
             except Exception as error:
                 raise self._failure(error) from error
         if self._pending is not None:
-            found |= self._pending.find(digests)
+            more = self._pending(digests, count)
+            numbers, payloads = more.numbers or repeat(0), more.payloads or repeat(b"")
+            columns = zip(more.offsets, more.timestamps, numbers, payloads, strict=False)
+            found |= dict(zip(more.indexes, columns, strict=True))
         if not found:
             return NONE_FOUND
         indexes = sorted(found)
@@ -488,15 +505,16 @@ class RocksPartition:
         for _ in self.flush_steps(progress, marks):
             pass
 
-    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+    def flush_steps(
+        self, progress: Progress, marks: Marks, find: Callable[[bytes, int], Found] | None = None
+    ) -> Iterator[None]:
         """See `PartitionStore.flush_steps`."""
         generations, end, recent = self._open_generations(), self._next, self._recent
         with self._translating():
-            kept = generations.newer_than_stored(newest_per_digest(marks))
-            if kept.count:
-                self._pending = PendingMarks(kept)
+            if marks.count:
+                self._pending = find or PendingMarks(marks).find
                 try:
-                    for _ in generations.add_steps(kept, self._window, self._generation_marks):
+                    for _ in generations.add_steps(marks, self._window, self._generation_marks):
                         yield
                         self._open_generations()
                 finally:

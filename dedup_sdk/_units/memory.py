@@ -37,7 +37,7 @@ from dedup_sdk._core.flight import (
     digest_of,
 )
 from dedup_sdk._core.lookup import Asked, LookupMemory
-from dedup_sdk._core.memory import Find, LastRecord, Live, Written
+from dedup_sdk._core.memory import Find, LastRecord, Live, Taken, Written
 from dedup_sdk._core.reach import NOTHING_KNOWN, Reach
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide
@@ -716,12 +716,12 @@ class UnitMemory:
             self.lookup.numbers_of(digests),
         )
 
-    def take_recent(self, clock_ms: int, find: Find) -> Marks:
+    def take_recent(self, clock_ms: int, find: Find) -> Taken:
         """See `Memory`. The marks by which waiting units are judged stay, because the store was asked before."""
         waited_on = self.lookup.waited_marks()
-        marks = self.lookup.take_recent(clock_ms, find)
+        taken = self.lookup.take_recent(clock_ms, find)
         self.lookup.keep_marks(waited_on)
-        return marks
+        return taken
 
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""

@@ -45,7 +45,7 @@ loaded = store.load()
 GENERATIONS = "generations.RocksGenerations"
 FLUSH_STEPS = {
     "file written": "die_after(generations.ExtentWriter, 'finish')",
-    "words written": "die_after(filter_set.FilterSet, 'append')",
+    "words written": "die_after(filter_set.FilterSet, 'write')",
     "state widened": f"die_before({GENERATIONS}, 'ingest')",
     "file taken in": f"die_after({GENERATIONS}, 'ingest')",
     "valid": "die_after(rocks.RocksPartition, '_commit_state')",

@@ -131,7 +131,7 @@ class Driven:
     def flush(self) -> None:
         """Turn the journal into marks to look up."""
         self.write()
-        marks = self.state.memory.take_recent(-1, self.find)
+        marks = self.state.memory.take_recent(-1, self.find).marks
         for index in range(marks.count):
             digest = marks.digests[16 * index : 16 * index + 16]
             assert marks.payloads is not None

@@ -83,10 +83,10 @@ class DiskStore:
         """See `KeyStore.close`; the disk stays for the next process."""
 
 
-def found_in(stores: list[PartitionStore], digests: bytes, count: int) -> Found:
-    """Look digests up in several stores; of several marks of an ID the highest offset wins."""
+def found_in(parts: list[Found]) -> Found:
+    """Return what was found at several places; of several marks of an ID the highest offset wins."""
     rows: dict[int, tuple[int, int, int, bytes]] = {}
-    for found in (store.find(digests, count) for store in stores):
+    for found in parts:
         numbers, payloads = found.numbers or repeat(0), found.payloads or repeat(b"")
         for index, *row in zip(
             found.indexes, found.offsets, found.timestamps, numbers, payloads, strict=False
@@ -108,7 +108,7 @@ class DiskPartition:
     def __init__(self, disk: Disk, inner: PartitionStore, identity: Identity, window: Window) -> None:
         self._disk, self._inner = disk, inner
         self._identity, self._window = identity, window
-        self._pending: PartitionStore | None = None
+        self._pending: Callable[[bytes, int], Found] | None = None
         self._meanwhile: list[tuple[Progress, Marks]] = []
 
     def load(self) -> Loaded | None:
@@ -122,18 +122,22 @@ class DiskPartition:
 
     def find(self, digests: bytes, count: int) -> Found:
         """See `PartitionStore.find`."""
-        return found_in(
-            [self._inner] if self._pending is None else [self._inner, self._pending], digests, count
-        )
+        finds = [self._inner.find] if self._pending is None else [self._inner.find, self._pending]
+        return found_in([find(digests, count) for find in finds])
 
     def flush(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.flush`."""
         self._disk.write(self._inner.flush, progress, marks)
 
-    def flush_steps(self, progress: Progress, marks: Marks) -> Iterator[None]:
+    def flush_steps(
+        self, progress: Progress, marks: Marks, find: Callable[[bytes, int], Found] | None = None
+    ) -> Iterator[None]:
         """See `PartitionStore.flush_steps`: after the first step the marks are in memory only."""
-        self._pending = MemoryStore().open(self._identity, self._window)
-        self._pending.flush(progress, marks)
+        if find is None:
+            pending = MemoryStore().open(self._identity, self._window)
+            pending.flush(progress, marks)
+            find = pending.find
+        self._pending = find
         self._meanwhile.clear()
         try:
             yield

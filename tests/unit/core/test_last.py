@@ -110,8 +110,8 @@ class TestAFlush:
     def test_what_could_not_be_stored_is_there_for_the_next_one(self) -> None:
         """And may be looked at meanwhile."""
         held = self.journaled()
-        held.memory.put_back(held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND))
-        marks = held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND)
+        held.memory.put_back(held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND).marks)
+        marks = held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND).marks
         assert marks.count == 1
         held.memory.put_back(marks)
         assert said(admit(held, "1")) == ["duplicate"]
@@ -125,14 +125,16 @@ class TestAFlush:
 
         with pytest.raises(OSError, match="gone"):
             held.memory.take_recent(10 * DAY_MS, fail)
-        assert held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND).count == 1
+        assert held.memory.take_recent(-1, lambda _digests, _count: NONE_FOUND).marks.count == 1
 
     def test_what_is_old_is_kept_where_it_hides_something_older(self) -> None:
         """Else the source would be again as before."""
         older = Found([0], [0], [0])
-        assert self.journaled().memory.take_recent(10 * DAY_MS, lambda _digests, _count: older).count == 1
+        assert (
+            self.journaled().memory.take_recent(10 * DAY_MS, lambda _digests, _count: older).marks.count == 1
+        )
         held = self.journaled()
-        assert held.memory.take_recent(10 * DAY_MS, lambda _digests, _count: NONE_FOUND).count == 0
+        assert held.memory.take_recent(10 * DAY_MS, lambda _digests, _count: NONE_FOUND).marks.count == 0
         assert not held.memory.reach.covers(0)
 
 

@@ -117,10 +117,10 @@ def test_a_flush_that_fails_takes_nothing_with_it(window: Window) -> None:
     state = PartitionState(LookupMemory(window, Progress(low=0, high=0)))
     admit(state, (0, "a"), (1, "b"))
     state.take_step()
-    state.memory.put_back(state.memory.take_recent(1000, nothing))
+    state.memory.put_back(state.memory.take_recent(1000, nothing).marks)
     assert admit(state, (2, "a"), (3, "b"), (4, "c")) == ["duplicate", "duplicate", "fresh"]
     state.take_step()
-    taken = state.memory.take_recent(1000, nothing)
+    taken = state.memory.take_recent(1000, nothing).marks
     assert sorted(taken.offsets.tolist()) == [2, 3, 4]
 
 
@@ -131,7 +131,7 @@ def test_a_look_up_that_fails_in_a_flush_takes_nothing_with_it() -> None:
     admit(state, (1, "b"), at_ms=1000)
     with pytest.raises(OSError, match="16 bytes"):
         state.memory.take_recent(1000, failing)
-    assert state.memory.take_recent(1000, nothing).offsets.tolist() == [1]
+    assert state.memory.take_recent(1000, nothing).marks.offsets.tolist() == [1]
     assert state.memory.reach.since_ms == 1000 - 100 - 100 // 16
 
 
@@ -145,7 +145,7 @@ def test_a_mark_that_hides_an_older_one_is_not_left_out() -> None:
         assert (digests, count) == (digest("a"), 1)
         return Found([0], [1], [990])
 
-    taken = state.memory.take_recent(1000, younger)
+    taken = state.memory.take_recent(1000, younger).marks
     assert sorted(taken.offsets.tolist()) == [5, 6]
 
 

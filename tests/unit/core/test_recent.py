@@ -67,7 +67,7 @@ def test_a_table_is_a_dictionary(
     for digest in map(digest_of, range(601)):
         mark = table.get(digest)
         assert (None if mark is None else mark.offset) == known.get(digest)
-    marks = table.take(lambda offsets: np.zeros(len(offsets), np.bool_))
+    marks = table.take(lambda offsets: np.zeros(len(offsets), np.bool_)).marks
     assert dict(zip(cut_digests(marks.digests), marks.offsets.tolist(), strict=True)) == known
     assert (marks.timestamps == 10 * marks.offsets).all()
     assert len(table) == 0
@@ -108,7 +108,7 @@ def test_ids_in_flight_stay() -> None:
     for number in range(100):
         recent.begin(uniform(number), number, 10 * number)
     recent.begin(uniform(7), 200, 2_000)
-    marks = recent.take(lambda offsets: offsets >= 90)
+    marks = recent.take(lambda offsets: offsets >= 90).marks
     assert marks.count == 90
     assert sorted(marks.offsets.tolist()) == list(range(90))
     assert (marks.timestamps == 10 * marks.offsets).all()
@@ -129,3 +129,27 @@ def test_dropped_entries_take_no_room_for_ever() -> None:
     assert len(table) == 100
     assert [table.get(uniform(-number)).offset for number in range(1, 101)] == list(range(100))  # type: ignore[union-attr]
     assert table.room < 20_000
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([uniform, alike, close]),
+    st.lists(st.integers(0, 600), max_size=400, unique=True),
+    st.lists(st.integers(0, 900), max_size=200),
+    st.integers(0, 400),
+)
+def test_what_was_taken_can_be_looked_up(
+    digest_of: Callable[[int], bytes], known: list[int], asked: list[int], open_from: int
+) -> None:
+    """By few and by many, as long as somebody keeps it; what is in flight is not, and later IDs change nothing."""
+    table = RecentMarks()
+    enter(table, list(map(digest_of, known)), 0)
+    taken = table.take(lambda offsets: offsets >= open_from)
+    enter(table, list(map(digest_of, range(300, 1_000))), 2_000)
+    assert taken.find is not None
+    at = {number: offset for offset, number in enumerate(known) if offset < open_from}
+    for some in (asked, asked[:5]):
+        found = taken.find(b"".join(map(digest_of, some)), len(some))
+        expected = [(index, at[number]) for index, number in enumerate(some) if number in at]
+        assert list(zip(found.indexes, found.offsets, strict=True)) == expected
+        assert found.timestamps == [10 * offset for offset in found.offsets]

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from dedup_sdk._store.database import get_values
-from dedup_sdk._store.filter_set import BITS_PER_ID_AND_EXTENT, Candidates, Extent, ExtentFilters, FilterSet
+from dedup_sdk._store.filter_set import (
+    BITS_PER_ID_AND_EXTENT,
+    Candidates,
+    Extent,
+    ExtentFilters,
+    ExtentWords,
+    FilterSet,
+)
 from dedup_sdk._store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
@@ -46,7 +53,7 @@ def test_every_generation_that_has_a_digest_is_named_and_few_others() -> None:
     filters = ExtentFilters()
     parts = [words(20_000, seed) for seed in range(6)]
     for index, (_, added) in enumerate(parts):
-        filters.add(Extent(index // 2, index, 1, added.count, pages=1), [added])
+        filters.add(Extent(index // 2, index, 1, added.count, pages=1), ExtentWords([added]))
     for index, (digests, _) in enumerate(parts):
         found = generations(filters.by_generation(digests, everywhere(digests)))
         assert found[index // 2] == list(range(20_000))
@@ -61,7 +68,7 @@ def test_generations_are_named_with_positions_of_the_question() -> None:
     filters = ExtentFilters()
     digests, added = words(10, 1)
     for generation in (3, 12, 7):
-        filters.add(Extent(generation, 0, 1, added.count, pages=1), [added])
+        filters.add(Extent(generation, 0, 1, added.count, pages=1), ExtentWords([added]))
     asked = random_marks(5, 2).digests + digests
     positions = np.array([6, 9], np.intp)
     assert generations(filters.by_generation(asked, positions)) == {12: [6, 9], 7: [6, 9], 3: [6, 9]}
@@ -72,7 +79,7 @@ def test_what_fools_the_large_filter_does_not_fool_the_small_ones(tmp_path: Path
     """Of the strangers that a full large filter lets pass, at most 5 % a generation are looked up there."""
     filters = FilterSet(tmp_path)
     for generation in range(4):
-        filters.append(generation, 0, words(100_000, generation)[1])
+        filters.append(generation, 0, ExtentWords([words(100_000, generation)[1]]))
     strangers = random_marks(400_000, 99).digests
     passed = filters.may_contain(strangers).size
     asked = sum(len(each.positions) for each in filters.by_generation(strangers))
@@ -105,8 +112,8 @@ def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> N
             start = ends.get(generation, 0)
             if action == 2:
                 # An attempt that does not become valid, and is written over.
-                filters.append(generation, start, words(500, 1_000 + turn)[1])
-            ends[generation] = filters.append(generation, start, added)
+                filters.append(generation, start, ExtentWords([words(500, 1_000 + turn)[1]]))
+            ends[generation] = filters.append(generation, start, ExtentWords([added]))
             held.setdefault(generation, []).append(digests)
         for generation, parts in held.items():
             digests = b"".join(parts)

@@ -15,6 +15,7 @@ from dedup_sdk._store.filter_set import (
     MIN_PER_FILTER,
     PATTERN_BITS,
     PATTERNS,
+    ExtentWords,
     Filter,
     FilterSet,
 )
@@ -160,7 +161,7 @@ def test_filters_of_a_partition_follow_its_growth(tmp_path: Path) -> None:
     ends = {0: 0, 1: 0}
     for index, (_, added) in enumerate(flushes):
         generation = index // 6
-        ends[generation] = filters.append(generation, ends[generation], added)
+        ends[generation] = filters.append(generation, ends[generation], ExtentWords([added]))
     for digests, _ in flushes:
         assert len(filters.may_contain(digests)) == 20_000
     assert filters.marks == 240_000
@@ -177,11 +178,11 @@ def test_dropped_generations_leave_when_the_filter_is_made_anew(tmp_path: Path) 
     """After generations were dropped, further growth makes a filter without them."""
     filters = FilterSet(tmp_path)
     old, added = words(MIN_PER_FILTER - 1, 1)
-    filters.append(0, 0, added)
-    filters.append(1, 0, words(1, 2)[1])
+    filters.append(0, 0, ExtentWords([added]))
+    filters.append(1, 0, ExtentWords([words(1, 2)[1]]))
     filters.drop([0])
     assert not filters.path(0).exists()
-    filters.append(1, filters.path(1).stat().st_size, words(MIN_PER_FILTER + 5_000, 3)[1])
+    filters.append(1, filters.path(1).stat().st_size, ExtentWords([words(MIN_PER_FILTER + 5_000, 3)[1]]))
     assert filters.marks == MIN_PER_FILTER + 5_001
     assert len(filters.may_contain(old)) < MIN_PER_FILTER // 30
     filters.drop([1])
@@ -191,11 +192,11 @@ def test_dropped_generations_leave_when_the_filter_is_made_anew(tmp_path: Path) 
 def test_a_repeated_append_replaces_what_lay_beyond(tmp_path: Path) -> None:
     """Words written again at the same place replace those of the attempt before, also for later filters."""
     filters = FilterSet(tmp_path)
-    filters.append(0, 0, words(500, 1)[1])
+    filters.append(0, 0, ExtentWords([words(500, 1)[1]]))
     digests, added = words(300, 2)
-    end = filters.append(0, 0, added)
+    end = filters.append(0, 0, ExtentWords([added]))
     assert end == filters.path(0).stat().st_size
-    filters.append(0, end, words(MIN_PER_FILTER, 3)[1])
+    filters.append(0, end, ExtentWords([words(MIN_PER_FILTER, 3)[1]]))
     assert filters.marks == MIN_PER_FILTER + 300
     assert len(filters.may_contain(digests)) == 300
 
@@ -203,7 +204,7 @@ def test_a_repeated_append_replaces_what_lay_beyond(tmp_path: Path) -> None:
 def test_a_short_file_of_words_is_an_error(tmp_path: Path) -> None:
     """A file that has become shorter is refused, and nothing of it is added."""
     filters = FilterSet(tmp_path)
-    end = filters.append(0, 0, words(100, 1)[1])
+    end = filters.append(0, 0, ExtentWords([words(100, 1)[1]]))
     filters.path(0).write_bytes(filters.path(0).read_bytes()[:-1])
     fresh = FilterSet(tmp_path)
     with pytest.raises(StoreCorruptError, match="bytes"):
@@ -220,7 +221,7 @@ def kept(folder: Path) -> tuple[bytes, FilterSet]:
     digests = b""
     for generation, count in enumerate([MIN_PER_FILTER, 5_000]):
         added, added_words = words(count, generation)
-        filters.append(generation, 0, added_words)
+        filters.append(generation, 0, ExtentWords([added_words]))
         digests += added
     filters.save(STATE)
     return digests, filters
@@ -240,7 +241,7 @@ def test_filters_come_back_from_their_image_as_they_were(tmp_path: Path) -> None
     assert (again.marks, again.nbytes) == (filters.marks, filters.nbytes)
 
     more, added = words(3 * MIN_PER_FILTER, 5)
-    again.append(2, 0, added)
+    again.append(2, 0, ExtentWords([added]))
     assert not (tmp_path / "image").exists()
     assert len(again.may_contain(digests + more)) == len(digests + more) // 16
     again.save(STATE)
@@ -290,5 +291,5 @@ def test_damaged_words_behind_an_image_cost_no_answer(tmp_path: Path) -> None:
     again = FilterSet(tmp_path)
     assert again.restore(STATE)
     more, added = words(3 * MIN_PER_FILTER, 5)
-    again.append(2, 0, added)
+    again.append(2, 0, ExtentWords([added]))
     assert len(again.may_contain(digests + more)) == len(digests + more) // 16
