@@ -49,10 +49,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
-from itertools import groupby, pairwise
+from itertools import compress, groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -82,6 +82,7 @@ _PATTERN_MASK: Final = np.uint32(2**16 - 1)
 _RANKS: Final = np.dtype(">u4")
 _DIGEST: Final = np.dtype(f"V{DIGEST_BYTES}")
 _BATCH_DIGESTS: Final = 4096
+_MOVED_AT_ONCE: Final = 2**16
 
 
 def _pattern(index: int) -> int:
@@ -191,12 +192,12 @@ def fill_extent(table: Uint64s, words: FilterWords) -> None:
 
 
 class ExtentWords:
-    """The words of one extent, block by block: ``blocks``, each ascending, and ``encoded``, as they are stored."""
+    """The words of one extent: ``blocks``, each ascending, and ``encoded``, each block as it is stored."""
 
     def __init__(self, blocks: Iterable[FilterWords] = ()) -> None:
         self.blocks: list[FilterWords] = []
-        self.count = self.pages = 0
-        self.encoded = b""
+        self.encoded: list[bytes] = []
+        self.count = self.pages = self.size = 0
         self._table = _NO_RANKS
         for block in blocks:
             self.add(block)
@@ -206,7 +207,8 @@ class ExtentWords:
         self.blocks.append(block)
         self.count += block.count
         self.pages += len(block.pages)
-        self.encoded += encode_words(block)
+        self.encoded.append(encode_words(block))
+        self.size += len(self.encoded[-1])
 
     def filter_steps(self) -> Iterator[None]:
         """Build the filter, when all blocks are there; each step takes a few milliseconds."""
@@ -225,7 +227,47 @@ class ExtentWords:
         return self._table
 
 
-_generation = attrgetter("generation")
+_generation, _pages = attrgetter("generation"), attrgetter("pages")
+
+
+def _blocks(extent: Extent) -> int:
+    return extent_blocks(extent.marks)
+
+
+class _Growing:
+    """An array, shape ``(n,)``, that grows and shrinks in place: a copy of many megabytes would take too long."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._room, self._count = values, len(values)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """What it has now; a view."""
+        return self._room[: self._count]
+
+    def extend(self, more: NDArray[Any]) -> None:
+        """Add values at the end."""
+        end = self._count + len(more)
+        if end > len(self._room):
+            room = np.empty(max(end, len(self._room) * 3 // 2), self._room.dtype)
+            room[: self._count] = self.values
+            self._room = room
+        self._room[self._count : end] = more
+        self._count = end
+
+    def keep(self, parts: Iterable[slice]) -> None:
+        """Remove all other values; ``parts`` ascend."""
+        to = 0
+        for part in parts:
+            start = part.start
+            # A move that overlaps itself would make a copy.
+            at_once = max(start - to, _MOVED_AT_ONCE)
+            while start < part.stop and start != to:
+                count = min(at_once, part.stop - start)
+                self._room[to : to + count] = self._room[start : start + count]
+                start, to = start + count, to + count
+            to += part.stop - start
+        self._count = to
 
 
 class ExtentFilters:
@@ -239,8 +281,11 @@ class ExtentFilters:
         self, extents: Sequence[Extent] = (), table: Uint64s | None = None, pages: Uint64s | None = None
     ) -> None:
         self._extents = list(extents)
-        self._table = np.empty(0, np.uint64) if table is None else table
-        self._index, self._keys = _page_columns(self._extents, _NO_RANKS if pages is None else pages)
+        # Row numbers ascend, and stay when other extents go.
+        self._row_numbers = list(range(len(self._extents)))
+        index, keys = _page_columns(self._extents, _NO_RANKS if pages is None else pages)
+        self._tables = _Growing(_NO_RANKS if table is None else table)
+        self._indexes, self._page_keys = _Growing(index), _Growing(keys)
         self._update_positions()
 
     @property
@@ -250,30 +295,37 @@ class ExtentFilters:
 
     def table(self, extents: Sequence[Extent]) -> Uint64s:
         """Return the concatenated bits of some extents, in the order of this object's extents."""
-        return self._cut(self._table, [extent_blocks(each.marks) for each in self._extents], extents)
+        parts = self._parts({*extents}.__contains__, _blocks)
+        return np.concatenate([self._table[part] for part in parts]) if parts else self._table[:0]
 
     def pages(self, extents: Sequence[Extent]) -> Uint64s:
         """Return the concatenated page ranks of some extents, in the order of this object's extents."""
         ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
-        return self._cut(ranks, [each.pages for each in self._extents], extents)
+        parts = self._parts({*extents}.__contains__, _pages)
+        return np.concatenate([ranks[part] for part in parts]) if parts else ranks[:0]
 
     def add(self, extent: Extent, words: ExtentWords) -> None:
         """Add the filter of an extent."""
         pages = np.concatenate([_NO_RANKS, *(block.pages for block in words.blocks)])
-        table = words.table
-        index, keys = _page_columns([extent], pages, len(self._extents))
-        self._index, self._keys = np.concatenate((self._index, index)), np.concatenate((self._keys, keys))
-        self._table = np.concatenate((self._table, table))
+        row = self._row_numbers[-1] + 1 if self._row_numbers else 0
+        index, keys = _page_columns([extent], pages, row)
+        self._indexes.extend(index)
+        self._page_keys.extend(keys)
+        self._tables.extend(words.table)
         self._extents.append(extent)
+        self._row_numbers.append(row)
         self._update_positions()
 
     def retain(self, wanted: Callable[[Extent], bool]) -> None:
         """Remove all other extents."""
-        kept = [extent for extent in self._extents if wanted(extent)]
-        if len(kept) < len(self._extents):
-            self._index, self._keys = _page_columns(kept, self.pages(kept))
-            self._table = self.table(kept)
-            self._extents = kept
+        kept = list(map(wanted, self._extents))
+        if not all(kept):
+            pages = self._parts(wanted, _pages)
+            self._indexes.keep(pages)
+            self._page_keys.keep(pages)
+            self._tables.keep(self._parts(wanted, _blocks))
+            self._row_numbers = list(compress(self._row_numbers, kept))
+            self._extents = list(compress(self._extents, kept))
             self._update_positions()
 
     def by_generation(self, digests: bytes, positions: NDArray[np.intp]) -> list[Candidates]:
@@ -310,25 +362,30 @@ class ExtentFilters:
                     )
         return found[::-1]
 
-    def _cut(self, column: Uint64s, sizes: Sequence[int], extents: Sequence[Extent]) -> Uint64s:
-        """Return the concatenated parts of some extents from a column, in the order of this object's extents.
+    def _parts(self, wanted: Callable[[Extent], bool], size_of: Callable[[Extent], int]) -> list[slice]:
+        """Return where the wanted extents have their parts in a column, adjacent ones as one slice.
 
-        ``sizes``: the length of each extent's part.
+        ``size_of`` returns the length of an extent's part.
         """
-        wanted, ends = {*extents}, np.cumsum(sizes).tolist()
-        parts = [
-            column[end - size : end]
-            for each, size, end in zip(self._extents, sizes, ends, strict=True)
-            if each in wanted
-        ]
-        return np.concatenate(parts) if parts else column[:0]
+        parts, end = list[slice](), 0
+        for extent in self._extents:
+            start, end = end, end + size_of(extent)
+            if wanted(extent):
+                joins = parts and parts[-1].stop == start
+                parts.append(slice(parts.pop().start if joins else start, end))
+        return parts
 
     def _update_positions(self) -> None:
-        """Update the offset of each table (shape ``(extents, 1)``), and the rows of each generation."""
+        """Update the columns, the offset of each table (shape ``(extents, 1)``), and the rows of each generation."""
+        self._table, self._index, self._keys = (
+            self._tables.values,
+            self._indexes.values,
+            self._page_keys.values,
+        )
         blocks = np.array([extent_blocks(extent.marks) for extent in self._extents], np.uint64)
         self._blocks = blocks[:, None]
         self._starts = (np.cumsum(blocks, dtype=np.uint64) - blocks)[:, None]
-        self._rows = np.arange(len(self._extents), dtype=np.uint64) << _RANK_BITS
+        self._rows = np.array(self._row_numbers, np.uint64) << _RANK_BITS
         runs = [(number, len(list(run))) for number, run in groupby(map(_generation, self._extents))]
         self._generations = [number for number, _ in runs]
         self._edges = np.cumsum([rows for _, rows in runs][:-1], dtype=np.int64)
@@ -490,6 +547,18 @@ class _Segment:
         return sum(extent.marks for extent in self.extents)
 
 
+def write_words(path: Path, start: int, blocks: Sequence[bytes]) -> int:
+    """Write encoded words at byte ``start`` of a file, truncate the rest, return the new end."""
+    # Bytes after ``start`` are left over from an interrupted flush.
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.truncate(start)
+        file.seek(start)
+        file.writelines(blocks)
+        file.flush()
+        os.fsync(file.fileno())
+    return start + sum(map(len, blocks))
+
+
 class FilterSet:
     """All filters of one partition; ``folder`` has one file of words per generation.
 
@@ -544,7 +613,7 @@ class FilterSet:
         self._delete_image()
         # Remove an earlier attempt of the same flush; its bytes were overwritten.
         self._retain(lambda known: known.generation != generation or known.start < start)
-        self._add(Extent(generation, start, len(words.encoded), words.count, number, words.pages), words)
+        self._add(Extent(generation, start, words.size, words.count, number, words.pages), words)
 
     def fold(self, old: int, new: int, words: ExtentWords) -> None:
         """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written."""
@@ -564,17 +633,13 @@ class FilterSet:
             self._add(extent, words)
         self.path(old).unlink(missing_ok=True)
 
-    def write(self, generation: int, start: int, data: bytes) -> int:
+    def write(self, generation: int, start: int, blocks: Sequence[bytes]) -> int:
         """Write encoded words at byte ``start`` of the generation's file, truncate the rest, return the new end."""
-        path = self.path(generation)
-        # Bytes after ``start`` are left over from an interrupted flush.
-        with path.open("r+b" if path.exists() else "wb") as file:
-            file.truncate(start)
-            file.seek(start)
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return start + len(data)
+        return write_words(self.path(generation), start, blocks)
+
+    def adopt(self, generation: int, path: Path) -> None:
+        """Make a file of encoded words the one of a new generation."""
+        path.replace(self.path(generation))
 
     def load(self, generation: int, extents: Sequence[int]) -> int:
         """Add the extents of a generation, given by their sizes in its file; return the number of digests.

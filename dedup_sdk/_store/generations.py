@@ -51,12 +51,12 @@ from dedup_sdk._store.database import (
     scan_generations,
     wants_merges,
 )
-from dedup_sdk._store.filter_set import Candidates, ExtentWords, FilterSet
+from dedup_sdk._store.filter_set import Candidates, ExtentWords, FilterSet, write_words
 from dedup_sdk._store.filter_words import FilterWords, encode_words, merge_words
 from dedup_sdk._store.identity import Fields
 from dedup_sdk._store.pages import FoundMark, find_in_pages, sorted_parts
 from dedup_sdk._store.paths import PRIVATE
-from dedup_sdk._store.snapshot import SORTED_SUFFIX, ExtentWriter
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, ExtentWriter
 from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError
 
@@ -387,7 +387,7 @@ class RocksGenerations:
             if not is_one_part:
                 yield
             self.filters.add(generation.number, generation.filter_bytes, words, number)
-            extents = (*generation.extents, len(words.encoded))
+            extents = (*generation.extents, words.size)
             widened = replace(generation.widened(marks, words.count), extents=extents)
             top_offset = max(self.state.top_offset, int(marks.offsets.max()))
             # Write filter and state before the file: after a crash, every part of it must be found, and not look older.
@@ -415,21 +415,25 @@ class RocksGenerations:
         """Fold a generation; yield the number of marks of each part."""
         path = self.incoming / _FOLD
         path.unlink(missing_ok=True)
+        path_of_words = path.with_suffix(FILTER_SUFFIX)
+        write_words(path_of_words, 0, [])
         writer: ExtentWriter | None = None
         words = ExtentWords()
         for part in scan_generations([self._stored(old)], old.marks):
             writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
+            before = words.size
             words.add(writer.add(part))
+            write_words(path_of_words, before, words.encoded[-1:])
             yield part.count
         for _ in words.filter_steps():
             yield 0
         # From here on without a pause: the number of the new generation is not taken before the state is written.
         new = self.create()
-        size = self.filters.write(new.number, 0, words.encoded)
+        self.filters.adopt(new.number, path_of_words)
         if writer is not None:
             writer.finish()
             self.ingest(new, [path])
-        folded = replace(old, number=new.number, marks=words.count, extents=(size,), sealed=True)
+        folded = replace(old, number=new.number, marks=words.count, extents=(words.size,), sealed=True)
         state = self.state.folded(old, folded)
         self._database.put(STATE, state.encode())
         # RocksDB flushes the list of families at once; after a power cut it must not be newer than the state.
@@ -461,7 +465,7 @@ class RocksGenerations:
 
     def write_words(self, generation: Generation, words: FilterWords) -> int:
         """Write the filter words of a generation that is not valid yet; return the size of their file."""
-        return self.filters.write(generation.number, 0, encode_words(words))
+        return self.filters.write(generation.number, 0, [encode_words(words)])
 
     def use_state(self, state: State) -> None:
         """Use a state that was just written, with the same generations as before."""
