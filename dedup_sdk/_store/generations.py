@@ -178,9 +178,9 @@ class State:
         return replace(self, generations=kept)
 
     def folded(self, old: Generation, new: Generation) -> State:
-        """Return it with ``new``, which has the next number, in place of ``old``."""
+        """Return it with ``new`` in place of ``old``."""
         kept = tuple(new if entry.number == old.number else entry for entry in self.generations)
-        return replace(self, generations=kept, next_number=new.number + 1)
+        return replace(self, generations=kept, next_number=max(self.next_number, new.number + 1))
 
     def encode(self) -> bytes:
         """Return the bytes that `decode` reads."""
@@ -412,11 +412,15 @@ class RocksGenerations:
             marks -= done or 0
 
     def _folding(self, old: Generation) -> Iterator[int]:
-        """Fold a generation; yield the number of marks of each part."""
+        """Fold a generation; yield the number of marks of each part, and 0 after other steps."""
         path = self.incoming / _FOLD
         path.unlink(missing_ok=True)
         path_of_words = path.with_suffix(FILTER_SUFFIX)
         write_words(path_of_words, 0, [])
+        new = self.create()
+        # Flushes come in between: they must not take its number.
+        self.state = replace(self.state, next_number=new.number + 1)
+        yield 0
         writer: ExtentWriter | None = None
         words = ExtentWords()
         for part in scan_generations([self._stored(old)], old.marks):
@@ -427,19 +431,21 @@ class RocksGenerations:
             yield part.count
         for _ in words.filter_steps():
             yield 0
-        # From here on without a pause: the number of the new generation is not taken before the state is written.
-        new = self.create()
         self.filters.adopt(new.number, path_of_words)
         if writer is not None:
             writer.finish()
+            yield 0
             self.ingest(new, [path])
+        yield 0
         folded = replace(old, number=new.number, marks=words.count, extents=(words.size,), sealed=True)
         state = self.state.folded(old, folded)
         self._database.put(STATE, state.encode())
-        # RocksDB flushes the list of families at once; after a power cut it must not be newer than the state.
-        self._database.flush_wal(sync=True)
         self.state = state
         self.filters.fold(old.number, new.number, words)
+        yield 0
+        # RocksDB flushes the list of families at once; after a power cut it must not be newer than the state.
+        self._database.flush_wal(sync=True)
+        yield 0
         del self._families[old.number]
         self._database.drop_column_family(old.name)
 

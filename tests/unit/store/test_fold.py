@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,4 +140,33 @@ def test_many_small_flushes_leave_few_extents(root: Path) -> None:
     assert store.stats().details["generations"] == 3
     assert store.stats().files <= 40
     assert len(rows(store.scan())) == 150
+    store.close()
+
+
+def test_each_step_of_a_flush_leaves_a_whole_store(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies between two steps, of the flush or of a fold in it, loses nothing that was flushed before."""
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 1_000)
+    monkeypatch.setattr("dedup_sdk._store.generations.ADDED_AT_ONCE", 200)
+    store, expected = grown(root, days=2)
+    copies = 0
+    for number in range(8):
+        before = expected.copy()
+        held = of_day(9 + number // 4, 100 + number, 10**5 + EACH * number)
+        expected |= rows([held])
+        for _ in store.flush_steps(progress(10**6), held):
+            found = store.find(b"".join(expected), len(expected))
+            assert found.offsets == [offset for offset, _ in expected.values()]
+            copies += 1
+            shutil.copytree(root, tmp_path / f"copy{copies}")
+            left = open_store(tmp_path / f"copy{copies}", generation_marks=8 * EACH)
+            assert rows(left.scan()).keys() >= before.keys()
+            assert len(left.find(b"".join(before), len(before)).indexes) == len(before)
+            left.flush(progress(10**6), held)
+            assert knows(left, expected)
+            left.close()
+        assert knows(store, expected)
+    assert copies > 8 * EACH / 200
+    assert list((only_folder(root) / "incoming").glob("fold*")) == []
     store.close()
