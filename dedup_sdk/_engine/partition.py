@@ -690,6 +690,8 @@ class Writer:
         self._steps = 0
         self._journaled = self._journaled_weight = 0
         self._flush: Iterator[None] | None = None
+        self._taken = NO_MARKS
+        """The marks of the flush that is under way."""
         self.unwritten_steps: list[Marks] = []
 
     @property
@@ -700,7 +702,7 @@ class Writer:
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
         """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
-        self._begun = state
+        self._begun, self._flush = state, None
         self._forget_steps()
         if len(journaled.offsets):
             self._note_journaled(journaled)
@@ -713,7 +715,7 @@ class Writer:
     def fence(self) -> None:
         """Write nothing from here on: the partition has another owner (``fenced``)."""
         self.fenced = True
-        self._stop_flush()
+        self._flush = None
 
     def persist(self) -> None:
         """Write the records completed since the last call, in one atomic step."""
@@ -884,10 +886,16 @@ class Writer:
                 raise
 
     def _stop_flush(self) -> None:
-        """Leave a flush that is under way undone."""
+        """Leave a flush that is under way undone; its marks are in memory again."""
         if self._flush is not None:
             flush, self._flush = self._flush, None
             flush.close()  # type: ignore[attr-defined]
+            self._put_back()
+
+    def _put_back(self) -> None:
+        taken, self._taken = self._taken, NO_MARKS
+        self._state.memory.put_back(taken)
+        self._note_journaled(taken)
 
     def _flush_steps(self) -> Iterator[None]:
         self.persist()
@@ -896,17 +904,20 @@ class Writer:
         state = self._state
         memory = state.memory
         marks, find = memory.take_recent(self._completed_ms, self.store.find)
+        self._taken = marks
         self._forget_steps()
         self._note_flush(state)
         try:
             yield from self.store.flush_steps(state.progress, marks, find)
+        except GeneratorExit:
+            raise
         except BaseException as error:
-            memory.put_back(marks)
-            self._note_journaled(marks)
+            self._put_back()
             if not isinstance(error, StoreUnavailableError):
                 raise
             self._note_disk_full(error)
             return
+        self._taken = NO_MARKS
         self._leave_window(marks)
 
     def _leave_window(self, flushed: Marks) -> None:

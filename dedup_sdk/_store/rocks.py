@@ -486,7 +486,9 @@ class RocksPartition:
             more = self._pending(digests, count)
             numbers, payloads = more.numbers or repeat(0), more.payloads or repeat(b"")
             columns = zip(more.offsets, more.timestamps, numbers, payloads, strict=False)
-            found |= dict(zip(more.indexes, columns, strict=True))
+            for index, mark in zip(more.indexes, columns, strict=True):
+                if index not in found or found[index][0] <= mark[0]:
+                    found[index] = mark
         if not found:
             return NONE_FOUND
         indexes = sorted(found)
