@@ -8,7 +8,7 @@ topic; see `elsewhere`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import pairwise
@@ -169,6 +169,10 @@ class Found(NamedTuple):
     timestamps: list[int]
     numbers: list[int] | None = None
     payloads: Sequence[bytes] | None = None
+
+
+Find = Callable[[bytes, int], Found]
+"""Looks up so many joined digests (16 bytes each)."""
 
 
 NONE_FOUND = Found([], [], [])

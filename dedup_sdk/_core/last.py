@@ -20,7 +20,7 @@ from dedup_sdk._core.fallback import FallbackIds
 from dedup_sdk._core.flight import INDIVIDUAL, Chunk, Flight, RecordRef
 from dedup_sdk._core.last_judge import DUPLICATE_IN_FLIGHT, LastJudge, Waiter
 from dedup_sdk._core.last_rule import NO_TIME_MS, LastRule
-from dedup_sdk._core.memory import Find, LastRecord, Live, Taken, Written
+from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
 from dedup_sdk._core.reach import NOTHING_KNOWN, Reach
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._core.sources import ActiveSource, LastNotes, Sources, keys_of, notes_of, source_marks
@@ -29,6 +29,7 @@ from dedup_sdk._decision import Mark
 from dedup_sdk._marks import (
     NO_MARKS,
     NONE_FOUND,
+    Find,
     Int64s,
     Marks,
     Progress,

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from dedup_sdk._core.flight import Chunk, Flight, RecordRef
 from dedup_sdk._core.ranges import Range
 from dedup_sdk._core.reach import Reach
-from dedup_sdk._marks import Found, Int64s, Marks, Progress
+from dedup_sdk._marks import Find, Int64s, Marks, Progress
 
-Find = Callable[[bytes, int], Found]
-"""Looks so many digests (16 bytes each) up among older marks."""
 Live = Callable[[list[int], Int64s, Sequence[bytes | None]], None]
 """Admits records of a fold and completes them at once, as if they had been handled here."""
 LastRecord = tuple[int, int, bytes | None]

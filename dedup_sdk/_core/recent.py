@@ -37,7 +37,7 @@ _MEAN_USED: Final = 3
 _FEWEST_BITS: Final = 7
 _GROWTH_BITS: Final = 2
 _MOST_EXPECTED: Final = 131_072
-"""There is room for so many entries at most before they come: four megabytes of buckets."""
+"""There is room for so many entries at most before they come: six megabytes with their columns."""
 _WORD_BITS: Final = 64
 _TAG_MASK: Final = 2**32 - 1
 _GONE: Final = 2
@@ -223,25 +223,21 @@ class RecentMarks:
     def take(self, are_open: Callable[[Int64s], Bools]) -> Taken:
         """Remove all marks of IDs that are not in flight, and return them with those of ``behind``, which stay.
 
-        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed. The table is left
-        to the marks, so that they can be looked up; others begin in a new one.
+        ``are_open`` returns for an array of offsets, shape ``(n,)``, which of them are not completed. The marks keep
+        this table, so that `find` still works; IDs in flight move to a new one.
         """
         entries = self._live()
         are_in_flight = are_open(self._offsets[entries])
         marks, in_flight = self._marks(entries[~are_in_flight]), entries[are_in_flight]
-        taken = copy(self)
+        taken, offsets = copy(self), self._offsets
         self._keep(in_flight)
-        taken.mark_dropped(in_flight)
+        offsets[in_flight] = _DROPPED
         # The records that a mark covers are older than it, whether they are completed or not.
         self.beneath = {digest: under for digest, under in self.beneath.items() if digest in self}
         if self.behind:
             columns = np.asarray([mark[:2] for mark in self.behind.values()], np.int64)
             marks = join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])
         return Taken(marks, taken.find)
-
-    def mark_dropped(self, entries: Entries) -> None:
-        """Have `find` find these entries no more."""
-        self._offsets[entries] = _DROPPED
 
     def find(self, digests: bytes, count: int) -> Found:
         """Look up ``count`` joined digests among the entries, as a store does."""
@@ -279,7 +275,7 @@ class RecentMarks:
         return entries
 
     def _keep(self, entries: Entries) -> None:
-        """Forget all other entries. As many will come: in a table that grows, more IDs want one slot."""
+        """Forget all other entries. The new table has room for as many as before: growing costs time."""
         kept = self._marks(entries)
         self._begin(min(len(self), _MOST_EXPECTED))
         self.find_or_add(kept.digests, kept.offsets, kept.timestamps)

@@ -27,12 +27,11 @@ import numpy as np
 from dedup_sdk._core.compared import Compared, late_rows
 from dedup_sdk._core.flight import Chunk, Flight, digest_of
 from dedup_sdk._core.last_rule import LastRule, SourceState
-from dedup_sdk._core.memory import Find
 from dedup_sdk._core.reach import Reach
 from dedup_sdk._core.seen import Candidate
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._decision import Mark
-from dedup_sdk._marks import Int64s, Marks, cut_digests
+from dedup_sdk._marks import Find, Int64s, Marks, cut_digests
 
 
 class Saved(NamedTuple):

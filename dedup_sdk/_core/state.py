@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dedup_sdk._core.flight import Chunk, Flight, RecordRef
-from dedup_sdk._core.memory import Find, Memory, Step
+from dedup_sdk._core.memory import Memory, Step
 from dedup_sdk._core.ranges import Range, merged
 from dedup_sdk._core.reach import NOTHING_KNOWN
-from dedup_sdk._marks import NO_MARKS, Coverage, Int64s, Progress
+from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Progress
 
 
 class PartitionState:

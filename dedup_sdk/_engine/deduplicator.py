@@ -16,12 +16,11 @@ from typing import Final, Self
 
 from dedup_sdk._checks import callables, flag, text, whole
 from dedup_sdk._core.flight import RecordRef
-from dedup_sdk._core.memory import Find
 from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.gates import Gate, Gatekeeper
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._engine.prefetch import columns_of, looked_up
-from dedup_sdk._marks import Coverage, Int64s
+from dedup_sdk._marks import Coverage, Find, Int64s
 from dedup_sdk._observe import Counters, Observer, PartitionEvent
 from dedup_sdk._record import Record, Settled, Verdict
 from dedup_sdk._store.ephemeral import EphemeralStore
@@ -460,14 +459,14 @@ class Deduplicator:
         One partition at a time, and of many marks one step a call, so that it takes a few milliseconds.
         """
         while (partition := self._to_flush()) is not None:
-            before = partition.writer.recent
+            began, before = not partition.writer.is_flushing, partition.writer.recent
             partition.flush_step()
             in_memory = sum(map(_recent, self.partitions.values()))
             if partition.writer.is_flushing:
                 # The rest later, unless marks come more quickly than they go.
                 if in_memory <= 2 * self._recent_marks:
                     break
-            elif partition.writer.recent == before:
+            elif began and partition.writer.recent == before:
                 break
         for partition in self.partitions.values():
             if (
@@ -485,7 +484,7 @@ class Deduplicator:
         for partition in self.partitions.values():
             if partition.writer.is_flushing:
                 return partition
-            if partition.started and not partition.writer.disk_full:
+            if partition.started and not (partition.writer.disk_full or partition.writer.fenced):
                 able.append(partition)
         for partition in able:
             if partition.writer.flush_due(self._recent_marks):

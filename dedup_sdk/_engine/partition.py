@@ -35,12 +35,12 @@ from dedup_sdk._core.flight import (
     Flight,
     RecordRef,
 )
-from dedup_sdk._core.memory import Find, Memory
+from dedup_sdk._core.memory import Memory
 from dedup_sdk._core.ranges import Range, Ranges, before_offset, from_offset, merged
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._engine.gates import Gate
-from dedup_sdk._marks import NO_MARKS, Coverage, Int64s, Marks, Progress, join_marks
+from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._observe import Counters, Observer, VerdictEvent
 from dedup_sdk._record import VerdictKind
 from dedup_sdk._store.protocol import Loaded, PartitionStore
@@ -133,6 +133,7 @@ class Partition:
         loaded, stored = self.loaded, self._stored
         self.loaded = self._stored = None
         self.begun = begun
+        self.writer.drop_flush()
         if self.ephemeral:
             # Without marks by design, so that no verdict is in doubt for their absence.
             progress = replace(plan.progress, since_ms=None, since_number=None, floor_number=0)
@@ -151,6 +152,8 @@ class Partition:
 
         ``move``: move its files instead of copying them; they were checked. Raises `SnapshotError` for a damaged one.
         """
+        # A flush of what the store has now must not go on between the steps.
+        self.writer.drop_flush()
         yield from self.store.install_steps(snapshot, plan.progress, move=move)
         self.loaded = self._stored = None
         self._begin(plan.progress)
@@ -557,7 +560,7 @@ class Partition:
         self.writer.flush()
 
     def flush_step(self) -> None:
-        """Do a few milliseconds of that."""
+        """Do the next step of a flush; begin one if none is under way."""
         self.writer.flush_step()
 
     def close(self) -> None:
@@ -570,6 +573,7 @@ class Partition:
 
     def abandon(self) -> None:
         """Close the store without writing: the partition has another owner."""
+        self.writer.drop_flush()
         try:
             for gate in self.gates:
                 gate.leave()
@@ -646,8 +650,8 @@ _JOURNAL_STEPS = 20_000
 _SHARE_OF_WINDOW = 8
 WORTH_A_FILE = 50_000
 """The fewest marks that are flushed because they span a share of the window: they leave the disk as one file."""
-MOST_FLUSHED = 250_000
-"""With so many recent marks a flush begins: to copy them takes some milliseconds, which its first step does at once."""
+FLUSH_AT = 250_000
+"""With so many recent marks a flush begins: its first step copies them all, which takes some milliseconds."""
 _SLIM_BYTES = 64
 _PAYLOAD_BYTES = 50
 """Bytes of payload, beyond the slim ones, that count as one mark.
@@ -692,6 +696,8 @@ class Writer:
         self._flush: Iterator[None] | None = None
         self._taken = NO_MARKS
         """The marks of the flush that is under way."""
+        self._steps_before, self._flushed_before = 0, (0, 0)
+        """What the counts of the journal were before it."""
         self.unwritten_steps: list[Marks] = []
 
     @property
@@ -702,7 +708,7 @@ class Writer:
 
     def begin(self, state: PartitionState, *, journaled: Marks = NO_MARKS) -> None:
         """Write for this state from here on; ``journaled``: the marks in the journal. Refused steps are dropped."""
-        self._begun, self._flush = state, None
+        self._begun = state
         self._forget_steps()
         if len(journaled.offsets):
             self._note_journaled(journaled)
@@ -715,7 +721,7 @@ class Writer:
     def fence(self) -> None:
         """Write nothing from here on: the partition has another owner (``fenced``)."""
         self.fenced = True
-        self._flush = None
+        self.drop_flush()
 
     def persist(self) -> None:
         """Write the records completed since the last call, in one atomic step."""
@@ -809,11 +815,7 @@ class Writer:
         flushed although memory has room: else the disk holds much more than the window (``benchmarks/growth.py
         --windows 3``).
         """
-        if (
-            self._steps >= _JOURNAL_STEPS
-            or self._journaled_weight >= 4 * budget
-            or self.recent >= MOST_FLUSHED
-        ):
+        if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget or self.recent >= FLUSH_AT:
             return True
         return self._journaled >= min(WORTH_A_FILE, budget) and self._spans_a_share()
 
@@ -870,7 +872,7 @@ class Writer:
             self.flush_step()
 
     def flush_step(self) -> None:
-        """Do a few milliseconds of a flush; begin one if none is under way. Few marks take one step.
+        """Do the next step of a flush; begin one if none is under way. Each takes a few milliseconds.
 
         If it fails, the marks are in memory again.
         """
@@ -885,6 +887,10 @@ class Writer:
             if not isinstance(error, StopIteration):
                 raise
 
+    def drop_flush(self) -> None:
+        """Forget a flush that is under way, and its marks: the journal still has them."""
+        self._flush, self._taken = None, NO_MARKS
+
     def _stop_flush(self) -> None:
         """Leave a flush that is under way undone; its marks are in memory again."""
         if self._flush is not None:
@@ -896,6 +902,8 @@ class Writer:
         taken, self._taken = self._taken, NO_MARKS
         self._state.memory.put_back(taken)
         self._note_journaled(taken)
+        self._steps += self._steps_before
+        self._flushed_ms, self._flushed_number = self._flushed_before
 
     def _flush_steps(self) -> Iterator[None]:
         self.persist()
@@ -903,11 +911,13 @@ class Writer:
             return
         state = self._state
         memory = state.memory
+        self._steps_before = self._steps
+        self._flushed_before = self._flushed_ms, self._flushed_number
         marks, find = memory.take_recent(self._completed_ms, self.store.find)
-        self._taken = marks
-        self._forget_steps()
-        self._note_flush(state)
         try:
+            self._taken = marks
+            self._forget_steps()
+            self._note_flush(state)
             yield from self.store.flush_steps(state.progress, marks, find)
         except GeneratorExit:
             raise

@@ -7,8 +7,7 @@ from operator import attrgetter, index
 
 import numpy as np
 
-from dedup_sdk._core.memory import Find
-from dedup_sdk._marks import Found, Int64s, cut_digests
+from dedup_sdk._marks import Find, Found, Int64s, cut_digests
 from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dedup_sdk._core.lookup import LookupMemory
-from dedup_sdk._core.memory import Find
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery
 from dedup_sdk._kafka.fields import MessageFields, headers_of
+from dedup_sdk._marks import Find
 from dedup_sdk.ids import Ids
 
 

@@ -6,11 +6,11 @@ mark is known, so a consumer that later opens the store with a window treats all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dedup_sdk._core.reach import NOTHING_KNOWN
-from dedup_sdk._marks import NO_MARKS, Found, Marks, Progress
+from dedup_sdk._marks import NO_MARKS, Find, Found, Marks, Progress
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, Loaded, PartitionStore, StoreStats
 from dedup_sdk._window import Window
@@ -50,7 +50,7 @@ class EphemeralStore:
         self,
         progress: Progress,
         marks: Marks,
-        find: Callable[[bytes, int], Found] | None = None,  # noqa: ARG002 (one step leaves nothing pending)
+        find: Find | None = None,  # noqa: ARG002 (one step leaves nothing pending)
     ) -> Iterator[None]:
         """See `PartitionStore.flush_steps`; it is one step."""
         self.flush(progress, marks)

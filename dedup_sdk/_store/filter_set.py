@@ -59,7 +59,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dedup_sdk._marks import DIGEST_BYTES
-from dedup_sdk._store.filter_words import FilterWords, decode_words, encode_words
+from dedup_sdk._store.filter_words import FilterWords, decode_words, encode_words, iter_words
 from dedup_sdk._store.identity import Fields
 from dedup_sdk._store.pages import Uint64s
 from dedup_sdk.errors import StoreCorruptError
@@ -234,15 +234,20 @@ def _blocks(extent: Extent) -> int:
     return extent_blocks(extent.marks)
 
 
-class _Growing:
+class _GrowingArray:
     """An array, shape ``(n,)``, that grows and shrinks in place: a copy of many megabytes would take too long."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._room, self._count = values, len(values)
 
     @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return self._room.nbytes
+
+    @property
     def values(self) -> NDArray[Any]:
-        """What it has now; a view."""
+        """What it has now: a view, valid until the next `extend` or `keep`."""
         return self._room[: self._count]
 
     def extend(self, more: NDArray[Any]) -> None:
@@ -284,14 +289,14 @@ class ExtentFilters:
         # Row numbers ascend, and stay when other extents go.
         self._row_numbers = list(range(len(self._extents)))
         index, keys = _page_columns(self._extents, _NO_RANKS if pages is None else pages)
-        self._tables = _Growing(_NO_RANKS if table is None else table)
-        self._indexes, self._page_keys = _Growing(index), _Growing(keys)
+        self._tables = _GrowingArray(_NO_RANKS if table is None else table)
+        self._indexes, self._page_keys = _GrowingArray(index), _GrowingArray(keys)
         self._update_positions()
 
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""
-        return self._table.nbytes + self._index.nbytes + self._keys.nbytes
+        return self._tables.nbytes + self._indexes.nbytes + self._page_keys.nbytes
 
     def table(self, extents: Sequence[Extent]) -> Uint64s:
         """Return the concatenated bits of some extents, in the order of this object's extents."""
@@ -638,7 +643,7 @@ class FilterSet:
         return write_words(self.path(generation), start, blocks)
 
     def adopt(self, generation: int, path: Path) -> None:
-        """Make a file of encoded words the one of a new generation."""
+        """Move a file of encoded words to the path of a new generation."""
         path.replace(self.path(generation))
 
     def load(self, generation: int, extents: Sequence[int]) -> int:
@@ -749,7 +754,10 @@ class FilterSet:
             last.filter.add(block)
 
     def make_room(self, more: int) -> Iterator[None]:
-        """Have the last filter take ``more`` digests: enlarge it, or add one; each step takes a few milliseconds."""
+        """Make room for ``more`` digests: enlarge the last filter, or begin another one.
+
+        Each step takes a few milliseconds.
+        """
         last = self._segments[-1] if self._segments else None
         if last is None or last.marks + more > MAX_PER_FILTER:
             self._segments.append(_Segment(Filter(_capacity(max(more, self._expected)))))
@@ -758,7 +766,7 @@ class FilterSet:
             larger = Filter(_capacity(last.marks + more))
             try:
                 for known in last.extents:
-                    for block in decode_words(self.read(known.generation, known.start, known.size)):
+                    for block in iter_words(self.read(known.generation, known.start, known.size)):
                         for start in range(0, block.count, _ADDED_AT_ONCE):
                             yield
                             larger.add(block.cut(start, start + _ADDED_AT_ONCE))

@@ -21,7 +21,7 @@ Layout, little-endian; a filter file (``NAME.filter``) is any number of blocks, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from zlib import compress, crc32, decompressobj
@@ -48,7 +48,7 @@ _RANK_TYPE: Final = np.dtype("<u4")
 _HALF_TYPE: Final = np.dtype("<u2")
 _HALF_BITS: Final = np.uint32(16)
 _QUICK: Final = 1
-_MAX_PER_BLOCK: Final = 2**22
+_MAX_PER_BLOCK: Final = 2**17
 
 
 _NO_PAGES: Final[NDArray[np.uint32]] = np.empty(0, np.uint32)
@@ -108,11 +108,16 @@ def encode_words(words: FilterWords) -> bytes:
 
 
 def decode_words(data: bytes) -> list[FilterWords]:
-    """Return one entry per block.
+    """Return one entry per block; raises the error of `iter_words`."""
+    return list(iter_words(data))
+
+
+def iter_words(data: bytes) -> Iterator[FilterWords]:
+    """Yield one entry per block.
 
     Raises `StoreCorruptError` when the bytes are foreign, truncated or changed, or a block is not sorted.
     """
-    blocks, at, view = [], 0, memoryview(data)
+    at, view = 0, memoryview(data)
     while at < len(data):
         if len(data) - at < _HEADER.size or data[at : at + len(MAGIC)] != MAGIC:
             raise _corrupt(at, "there is no block header")
@@ -130,9 +135,8 @@ def decode_words(data: bytes) -> list[FilterWords]:
         if (ranks[1:] < ranks[:-1]).any() or (pages[1:] <= pages[:-1]).any():
             raise _corrupt(at, "the block is not sorted")
         patterns = np.frombuffer(columns, dtype=_HALF_TYPE, count=count, offset=_HALF_TYPE.itemsize * count)
-        blocks.append(FilterWords(ranks, patterns, pages))
+        yield FilterWords(ranks, patterns, pages)
         at += size
-    return blocks
 
 
 def merge_words(blocks: Iterable[FilterWords]) -> FilterWords:

@@ -420,6 +420,8 @@ class RocksGenerations:
         new = self.create()
         # Flushes come in between: they must not take its number.
         self.state = replace(self.state, next_number=new.number + 1)
+        # The image of the filters is of the state on the disk.
+        self._database.put(STATE, self.state.encode())
         yield 0
         writer: ExtentWriter | None = None
         words = ExtentWords()
@@ -427,7 +429,8 @@ class RocksGenerations:
             writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
             before = words.size
             words.add(writer.add(part))
-            write_words(path_of_words, before, words.encoded[-1:])
+            write_words(path_of_words, before, words.encoded)
+            words.encoded.clear()
             yield part.count
         for _ in words.filter_steps():
             yield 0

@@ -7,12 +7,22 @@ the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from dedup_sdk._marks import DIGEST_BYTES, NONE_FOUND, Found, Marks, Progress, cut_digests, join_marks, latest
+from dedup_sdk._marks import (
+    DIGEST_BYTES,
+    NONE_FOUND,
+    Find,
+    Found,
+    Marks,
+    Progress,
+    cut_digests,
+    join_marks,
+    latest,
+)
 from dedup_sdk._store.identity import check_identity, check_numbered
 from dedup_sdk._store.manifest import fitting_partition, read_manifest
 from dedup_sdk._store.pages import check_payloads, newest_per_digest
@@ -118,7 +128,7 @@ class MemoryPartition:
         self,
         progress: Progress,
         marks: Marks,
-        find: Callable[[bytes, int], Found] | None = None,  # noqa: ARG002 (one step leaves nothing pending)
+        find: Find | None = None,  # noqa: ARG002 (one step leaves nothing pending)
     ) -> Iterator[None]:
         """See `PartitionStore.flush_steps`; it is one step."""
         self.flush(progress, marks)

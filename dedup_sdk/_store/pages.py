@@ -486,9 +486,9 @@ def sorted_parts(marks: Marks, count: int) -> Iterator[Marks]:
     if parts == 1:
         yield newest_per_digest(marks)
         return
-    of = digest_ranks(marks.digests).astype(np.uint64) * np.uint64(parts) >> np.uint64(32)
+    part_of = digest_ranks(marks.digests).astype(np.uint64) * np.uint64(parts) >> np.uint64(32)
     for part in range(parts):
-        yield newest_per_digest(select_marks(marks, np.flatnonzero(of == part)))
+        yield newest_per_digest(select_marks(marks, np.flatnonzero(part_of == part)))
 
 
 def last_given_per_digest(marks: Marks) -> Marks:

@@ -21,13 +21,13 @@ A partition store has one owner and is not thread-safe. All methods but ``close`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 from dedup_sdk._checks import whole
-from dedup_sdk._marks import Found, Marks, Progress
+from dedup_sdk._marks import Find, Found, Marks, Progress
 from dedup_sdk._window import Window
 
 DIGEST_NAME: Final = "sha256-16"
@@ -106,9 +106,7 @@ class PartitionStore(Protocol):
         ``progress`` is the newest. Journal marks that are not in ``marks`` are forgotten.
         """
 
-    def flush_steps(
-        self, progress: Progress, marks: Marks, find: Callable[[bytes, int], Found] | None = None
-    ) -> Iterator[None]:
+    def flush_steps(self, progress: Progress, marks: Marks, find: Find | None = None) -> Iterator[None]:
         """Do as `flush` does, while you iterate: each step takes a few milliseconds, few marks take one step.
 
         ``find`` looks digests up among the marks; without it the first step sorts them all.

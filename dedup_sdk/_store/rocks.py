@@ -12,13 +12,13 @@ to be ingested, emptied on open).
 
 Order of a flush; a crash is safe after each step:
 
-1. write the sorted file, and the filter words of it;
+1. write the sorted file, and its filter words;
 2. write the state with the widened generation;
 3. ingest the file;
 4. write state and progress, and drop the journal up to where the flush began, in one atomic write.
 
 A crash in between leaves marks both in the journal and in the generation. That is harmless: the highest
-offset wins. While a flush is under way, its marks are looked up in memory (`PendingMarks`).
+offset wins. While a flush is under way, its marks are looked up in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import repeat
@@ -45,6 +45,7 @@ from dedup_sdk._marks import (
     DIGEST_BYTES,
     NO_MARKS,
     NONE_FOUND,
+    Find,
     Found,
     Marks,
     Progress,
@@ -385,7 +386,7 @@ class RocksPartition:
         # A store that is empty when it is reopened was emptied from outside: it must not pass for a new one.
         self._was_open = False
         self._is_installing = False
-        self._pending: Callable[[bytes, int], Found] | None = None
+        self._pending: Find | None = None
         self.disk_bytes = 0
         self._closed = True
         try:
@@ -507,9 +508,7 @@ class RocksPartition:
         for _ in self.flush_steps(progress, marks):
             pass
 
-    def flush_steps(
-        self, progress: Progress, marks: Marks, find: Callable[[bytes, int], Found] | None = None
-    ) -> Iterator[None]:
+    def flush_steps(self, progress: Progress, marks: Marks, find: Find | None = None) -> Iterator[None]:
         """See `PartitionStore.flush_steps`."""
         generations, end, recent = self._open_generations(), self._next, self._recent
         with self._translating():
@@ -518,7 +517,11 @@ class RocksPartition:
                 try:
                     for _ in generations.add_steps(marks, self._window, self._generation_marks):
                         yield
-                        self._open_generations()
+                        if self._open_generations() is not generations:
+                            message = (
+                                f"store {self._folder} was opened again during a flush; begin another one"
+                            )
+                            raise StoreError(message)
                 finally:
                     self._pending = None
             generations.use_state(self._commit_state(generations.state, progress, end))
@@ -687,7 +690,8 @@ class RocksPartition:
         ``end`` None: the whole journal.
         """
         end = self._next if end is None else end
-        # An empty journal skips a number, so that no two of them begin with the same one.
+        # An empty journal skips a number, so that no two of them begin with the same one. If steps came to an empty one
+        # meanwhile, it stays: the flush had no marks of it.
         skipped = int(end == self._next)
         state = replace(state, first_step=end + skipped)
         batch = WriteBatch(raw_mode=True)

@@ -124,6 +124,16 @@ def test_the_highest_offset_wins(key_store: KeyStore, store: PartitionStore, lat
     assert rows(again.scan())[digest("a")] == expected
 
 
+def test_a_mark_on_its_way_does_not_hide_a_higher_one(store: PartitionStore) -> None:
+    """While a flush is under way, too, the highest offset of an ID is found."""
+    store.flush(progress(101), marks(("a", 100, 1_000)))
+    steps = store.flush_steps(progress(200), marks(("a", 50, 500), ("b", 60, 600)))
+    next(steps, None)
+    assert find(store, "a", "b") == {"a": (100, 1_000), "b": (60, 600)}
+    finish(steps)
+    assert find(store, "a", "b") == {"a": (100, 1_000), "b": (60, 600)}
+
+
 def test_one_flush_may_be_given_an_id_twice(store: PartitionStore) -> None:
     """Within one flush the highest offset wins too."""
     store.flush(progress(9), marks(("a", 5, 50), ("a", 8, 80), ("a", 6, 60)))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import Any
 
-from dedup_sdk._marks import NONE_FOUND, Found, Marks, Progress
+from dedup_sdk._marks import NONE_FOUND, Find, Found, Marks, Progress
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
 from dedup_sdk._window import Window
@@ -108,7 +108,7 @@ class DiskPartition:
     def __init__(self, disk: Disk, inner: PartitionStore, identity: Identity, window: Window) -> None:
         self._disk, self._inner = disk, inner
         self._identity, self._window = identity, window
-        self._pending: Callable[[bytes, int], Found] | None = None
+        self._pending: Find | None = None
         self._meanwhile: list[tuple[Progress, Marks]] = []
 
     def load(self) -> Loaded | None:
@@ -129,9 +129,7 @@ class DiskPartition:
         """See `PartitionStore.flush`."""
         self._disk.write(self._inner.flush, progress, marks)
 
-    def flush_steps(
-        self, progress: Progress, marks: Marks, find: Callable[[bytes, int], Found] | None = None
-    ) -> Iterator[None]:
+    def flush_steps(self, progress: Progress, marks: Marks, find: Find | None = None) -> Iterator[None]:
         """See `PartitionStore.flush_steps`: after the first step the marks are in memory only."""
         if find is None:
             pending = MemoryStore().open(self._identity, self._window)

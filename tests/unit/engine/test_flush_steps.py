@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine import partition
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
+from dedup_sdk._marks import Marks
 from dedup_sdk._store import generations
 from dedup_sdk._store.generations import RocksGenerations
+from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk.errors import StoreUnavailableError
+from dedup_sdk.ids import RecordFields, key
+from tests.support.marks import write_snapshot
 from tests.support.records import HOUR, engine, kinds, record
 
 MANY = 100
@@ -22,7 +28,7 @@ MANY = 100
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generations, "ADDED_AT_ONCE", 10)
-    monkeypatch.setattr(partition, "MOST_FLUSHED", MANY)
+    monkeypatch.setattr(partition, "FLUSH_AT", MANY)
 
 
 @pytest.fixture
@@ -56,7 +62,8 @@ def test_a_flush_takes_several_calls_and_every_id_is_known_at_each(deduplicator:
     """Marks that are on their way to a file make duplicates."""
     at, calls = MANY, 0
     while only(deduplicator).writer.is_flushing:
-        assert again(deduplicator, at, range(MANY)) == ["duplicate"] * MANY
+        assert len(only(deduplicator).store.find(*joined(range(MANY))).indexes) == MANY
+        assert again(deduplicator, at, range(calls, calls + 3)) == ["duplicate"] * 3
         at, calls = at + MANY, calls + 1
     assert calls > MANY / 10 / 2
     assert only(deduplicator).store.stats().marks == MANY
@@ -118,3 +125,60 @@ def test_marks_that_come_quicker_than_they_go_are_flushed_at_once(tmp_path: Path
         for start in range(0, 1_000, 50):
             handle(deduplicator, range(start, start + 50))
             assert only(deduplicator).writer.recent <= 2 * 30 + 50
+
+
+def test_a_fenced_partition_holds_up_no_other(deduplicator: Deduplicator) -> None:
+    """It is flushed no more, however many marks it has; the next one is."""
+    only(deduplicator).writer.finish_flush()
+    handle(deduplicator, range(MANY, 2 * MANY - 1))
+    only(deduplicator).fence()
+    records = [record(offset, f"other{offset}", partition=1) for offset in range(MANY)]
+    deduplicator.admit(records)
+    deduplicator.complete(records)
+    assert deduplicator.partitions["t", 1].writer.is_flushing
+
+
+def test_many_partitions_are_flushed_in_one_call_if_memory_is_short(tmp_path: Path) -> None:
+    """One after the other, until the marks in memory are few enough."""
+    with engine(HOUR, store=RocksStore(tmp_path / "store", recent_marks=30)) as deduplicator:
+        records = [
+            record(offset, f"{number}-{offset}", partition=number)
+            for number in range(4)
+            for offset in range(60)
+        ]
+        deduplicator.admit(records)
+        deduplicator.complete(records)
+        assert sum(each.writer.recent for each in deduplicator.partitions.values()) <= 2 * 30
+
+
+def test_a_partition_that_starts_anew_forgets_its_flush(deduplicator: Deduplicator) -> None:
+    """Its marks are of a log that is gone: nothing of them may come back."""
+    only(deduplicator).start(plan_start(None, committed=0, low=0))
+    assert not only(deduplicator).writer.is_flushing
+    for _ in range(MANY):
+        deduplicator.trim()
+    assert list(only(deduplicator).store.scan()) == []
+    assert set(handle(deduplicator, range(MANY))) == {"unverified"}
+
+
+def test_a_flush_does_not_go_on_while_a_snapshot_is_installed(tmp_path: Path) -> None:
+    """The snapshot has half of the marks; the other half is of records above its cut, which are gone."""
+    identity = Identity(cluster="c", group="billing", topic="t", partition=0, id_spec="key")
+    with engine(HOUR, store=RocksStore(tmp_path / "store"), cluster="c", group="billing") as deduplicator:
+        handle(deduplicator, range(MANY))
+        held = only(deduplicator)
+        known = held.store.find(*joined(range(MANY // 2)))
+        marks = Marks(joined(range(MANY // 2))[0], np.array(known.offsets), np.array(known.timestamps))
+        write_snapshot(tmp_path / "snapshot", marks, identity=identity, high=MANY // 2, window="1h")
+        plan = plan_start(None, committed=MANY // 2, low=0)
+        for _ in held.install_steps(str(tmp_path / "snapshot"), plan):
+            for _ in range(5):
+                deduplicator.trim()
+        assert sum(each.count for each in held.store.scan()) == MANY // 2
+        assert set(handle(deduplicator, range(MANY // 2, MANY))) == {"unverified"}
+
+
+def joined(offsets: range) -> tuple[bytes, int]:
+    """Return the joined digests of records, and their number."""
+    digests = RecordFields([record(offset) for offset in offsets])
+    return b"".join(each or b"" for each in key().digests(digests).digests), len(offsets)

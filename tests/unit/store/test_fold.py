@@ -170,3 +170,26 @@ def test_each_step_of_a_flush_leaves_a_whole_store(
     assert copies > 8 * EACH / 200
     assert list((only_folder(root) / "incoming").glob("fold*")) == []
     store.close()
+
+
+def test_a_close_in_the_middle_keeps_the_filters(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever step a flush, or a fold in it, has come to: the next open has an image of the filters."""
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 1_000)
+    monkeypatch.setattr("dedup_sdk._store.generations.ADDED_AT_ONCE", 200)
+    caplog.set_level("INFO")
+    store, expected = grown(root, days=2)
+    for number in range(12):
+        held = of_day(9, 100 + number, 10**5 + EACH * number)
+        steps = store.flush_steps(progress(10**6), held)
+        for _ in range(number):
+            next(steps, None)
+        store.close()
+        store = open_store(root, generation_marks=8 * EACH)
+        found = store.find(b"".join(expected), len(expected))
+        assert len(found.indexes) == len(expected)
+        store.flush(progress(10**6), held)
+        expected |= rows([held])
+    assert "filter" not in caplog.text
+    store.close()
