@@ -35,7 +35,6 @@ from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
 from dedup_sdk._marks import (
-    DIGEST_BYTES,
     NO_MARKS,
     NONE_FOUND,
     Find,
@@ -598,14 +597,7 @@ class LookupMemory:
 
     def put_back(self, marks: Marks) -> None:
         """See `Memory`."""
-        met = self.recent.find_or_add(marks.digests, marks.offsets, marks.timestamps)
-        # An ID in flight stays in front of its mark.
-        in_flight = self.flight.open_of(self.recent.marks_at(met.entries)[0])
-        for index in met.indexes[in_flight].tolist():
-            digest = marks.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
-            mark = Mark(marks.offsets.item(index), marks.timestamps.item(index))
-            if self.recent.behind.setdefault(digest, mark).offset < mark.offset:
-                self.recent.behind[digest] = mark
+        self.recent.put_back(marks, self.flight.open_of)
         self.note_journaled(marks)
         if self.count_window is not None and marks.numbers is not None:
             self.count_window.put_back(

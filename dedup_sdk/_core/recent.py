@@ -239,6 +239,21 @@ class RecentMarks:
             marks = join_marks([marks, Marks(b"".join(self.behind), columns[:, 0], columns[:, 1])])
         return Taken(marks, taken.find)
 
+    def put_back(self, marks: Marks, are_open: Callable[[Int64s], Bools]) -> None:
+        """Take marks back that `take` returned; ``are_open`` as there.
+
+        An ID that went in flight since stays in front of its mark; of two marks the higher one stays.
+        """
+        indexes, entries = self.find_or_add(marks.digests, marks.offsets, marks.timestamps)
+        offsets = self._offsets[entries]
+        in_flight, higher = are_open(offsets), offsets < marks.offsets[indexes]
+        moved = higher & ~in_flight
+        self.move(entries[moved], marks.offsets[indexes[moved]], marks.timestamps[indexes[moved]])
+        for index in indexes[in_flight].tolist():
+            digest = marks.digests[DIGEST_BYTES * index : DIGEST_BYTES * (index + 1)]
+            mark = Mark(marks.offsets.item(index), marks.timestamps.item(index))
+            self.behind[digest] = max(mark, self.behind.get(digest, mark))
+
     def find(self, digests: bytes, count: int) -> Found:
         """Look up ``count`` joined digests among the entries, as a store does."""
         found = self._find_each(range(count), digests) if count <= _FEW else self._find_columns(digests)

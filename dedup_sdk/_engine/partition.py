@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
@@ -693,7 +693,7 @@ class Writer:
         """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
-        self._flush: Iterator[None] | None = None
+        self._flush: Generator[None, None, None] | None = None
         self._taken = NO_MARKS
         """The marks of the flush that is under way."""
         self._steps_before, self._flushed_before = 0, (0, 0)
@@ -889,13 +889,16 @@ class Writer:
 
     def drop_flush(self) -> None:
         """Forget a flush that is under way, and its marks: the journal still has them."""
-        self._flush, self._taken = None, NO_MARKS
+        flush, self._flush, self._taken = self._flush, None, NO_MARKS
+        if flush is not None:
+            flush.close()
 
     def _stop_flush(self) -> None:
         """Leave a flush that is under way undone; its marks are in memory again."""
         if self._flush is not None:
-            flush, self._flush = self._flush, None
-            flush.close()  # type: ignore[attr-defined]
+            taken = self._taken
+            self.drop_flush()
+            self._taken = taken
             self._put_back()
 
     def _put_back(self) -> None:
@@ -905,7 +908,7 @@ class Writer:
         self._steps += self._steps_before
         self._flushed_ms, self._flushed_number = self._flushed_before
 
-    def _flush_steps(self) -> Iterator[None]:
+    def _flush_steps(self) -> Generator[None, None, None]:
         self.persist()
         if self.disk_full:
             return
@@ -928,7 +931,10 @@ class Writer:
             self._note_disk_full(error)
             return
         self._taken = NO_MARKS
-        self._leave_window(marks)
+        try:
+            self._leave_window(marks)
+        except StoreUnavailableError as error:
+            self._note_disk_full(error)
 
     def _leave_window(self, flushed: Marks) -> None:
         """After a flush, drop files whose marks have left the window."""

@@ -124,8 +124,11 @@ def test_the_highest_offset_wins(key_store: KeyStore, store: PartitionStore, lat
     assert rows(again.scan())[digest("a")] == expected
 
 
-def test_a_mark_on_its_way_does_not_hide_a_higher_one(store: PartitionStore) -> None:
+def test_a_mark_on_its_way_does_not_hide_a_higher_one(
+    store: PartitionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a flush is under way, too, the highest offset of an ID is found."""
+    monkeypatch.setattr("dedup_sdk._store.generations.ADDED_AT_ONCE", 1)
     store.flush(progress(101), marks(("a", 100, 1_000)))
     steps = store.flush_steps(progress(200), marks(("a", 50, 500), ("b", 60, 600)))
     next(steps, None)

@@ -148,7 +148,7 @@ def test_what_was_taken_can_be_looked_up(
     enter(table, list(map(digest_of, range(300, 1_000))), 2_000)
     assert taken.find is not None
     at = {number: offset for offset, number in enumerate(known) if offset < open_from}
-    for some in (asked, asked[:5]):
+    for some in (asked + known, known[:5]):
         found = taken.find(b"".join(map(digest_of, some)), len(some))
         expected = [(index, at[number]) for index, number in enumerate(some) if number in at]
         assert list(zip(found.indexes, found.offsets, strict=True)) == expected

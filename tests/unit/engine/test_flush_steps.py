@@ -16,11 +16,11 @@ from dedup_sdk._marks import Marks
 from dedup_sdk._store import generations
 from dedup_sdk._store.generations import RocksGenerations
 from dedup_sdk._store.protocol import Identity
-from dedup_sdk._store.rocks import RocksStore
+from dedup_sdk._store.rocks import RocksPartition, RocksStore
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import RecordFields, key
 from tests.support.marks import write_snapshot
-from tests.support.records import HOUR, engine, kinds, record
+from tests.support.records import DAY_MS, HOUR, engine, kinds, record
 
 MANY = 100
 
@@ -110,6 +110,42 @@ def test_a_flush_that_a_full_disk_refuses_puts_its_marks_back(
     assert again(deduplicator, 2 * MANY, range(MANY)) == ["duplicate"] * MANY
 
 
+def test_an_id_in_flight_keeps_its_mark_when_a_flush_fails(
+    deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came again beyond its window while its mark was on the way; a late copy inside the window is a duplicate."""
+    long_after = record(MANY, "#7", DAY_MS + 2 * 3_600_000)
+    assert kinds(deduplicator.admit([long_after])) == ["fresh"]
+
+    def refuse(*_: object) -> None:
+        raise StoreUnavailableError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(RocksGenerations, "ingest", refuse)
+        only(deduplicator).writer.finish_flush()
+    assert deduplicator.write_again()
+    only(deduplicator).flush()
+    deduplicator.lose("t", 0)
+    deduplicator.open("t", 0)
+    late = record(MANY + 1, "#7", DAY_MS + 60_000)
+    assert kinds(deduplicator.admit([late])) == ["duplicate"]
+
+
+def test_a_disk_that_is_full_after_a_flush_raises_nothing(
+    deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marks are written; files that left the window go later."""
+
+    def refuse(*_: object) -> None:
+        raise StoreUnavailableError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(RocksPartition, "expire", refuse)
+        only(deduplicator).writer.finish_flush()
+    assert deduplicator.disk_full
+    assert deduplicator.write_again()
+
+
 def test_a_fenced_partition_goes_on_with_no_flush(deduplicator: Deduplicator) -> None:
     """Another owner may have the store: nothing more is written."""
     only(deduplicator).fence()
@@ -127,11 +163,14 @@ def test_marks_that_come_quicker_than_they_go_are_flushed_at_once(tmp_path: Path
             assert only(deduplicator).writer.recent <= 2 * 30 + 50
 
 
-def test_a_fenced_partition_holds_up_no_other(deduplicator: Deduplicator) -> None:
+def test_a_fenced_partition_holds_up_no_other(
+    deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is flushed no more, however many marks it has; the next one is."""
     only(deduplicator).writer.finish_flush()
     handle(deduplicator, range(MANY, 2 * MANY - 1))
     only(deduplicator).fence()
+    monkeypatch.setattr(partition, "FLUSH_AT", MANY // 2)
     records = [record(offset, f"other{offset}", partition=1) for offset in range(MANY)]
     deduplicator.admit(records)
     deduplicator.complete(records)

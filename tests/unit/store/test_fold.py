@@ -180,7 +180,7 @@ def test_a_close_in_the_middle_keeps_the_filters(
     monkeypatch.setattr("dedup_sdk._store.generations.ADDED_AT_ONCE", 200)
     caplog.set_level("INFO")
     store, expected = grown(root, days=2)
-    for number in range(12):
+    for number in range(24):
         held = of_day(9, 100 + number, 10**5 + EACH * number)
         steps = store.flush_steps(progress(10**6), held)
         for _ in range(number):
@@ -192,4 +192,24 @@ def test_a_close_in_the_middle_keeps_the_filters(
         store.flush(progress(10**6), held)
         expected |= rows([held])
     assert "filter" not in caplog.text
+    store.close()
+
+
+def test_a_generation_that_begins_during_a_fold_is_another_one(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fold has its number from the start, however many flushes it takes."""
+    monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 500)
+    store, expected = grown(root, days=1, flushes=24)
+    store.close()
+    store = open_store(root, generation_marks=1)
+    for number in range(12):
+        held = dataclasses.replace(random_marks(50, 5_000 + number, offset=10**5 + 50 * number))
+        held = dataclasses.replace(held, timestamps=held.timestamps * 0 + DAY_MS * (2 + number))
+        store.flush(progress(10**6), held)
+        expected |= rows([held])
+        assert knows(store, expected)
+    store.close()
+    store = open_store(root, generation_marks=1)
+    assert knows(store, expected)
     store.close()
