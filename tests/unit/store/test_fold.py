@@ -178,7 +178,7 @@ def test_a_close_in_the_middle_keeps_the_filters(
     """Whatever step a flush, or a fold in it, has come to: the next open has an image of the filters."""
     monkeypatch.setattr("dedup_sdk._store.database.PART_MARKS", 1_000)
     monkeypatch.setattr("dedup_sdk._store.generations.ADDED_AT_ONCE", 200)
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="dedup_sdk")
     store, expected = grown(root, days=2)
     for number in range(24):
         held = of_day(9, 100 + number, 10**5 + EACH * number)
@@ -203,8 +203,8 @@ def test_a_generation_that_begins_during_a_fold_is_another_one(
     store, expected = grown(root, days=1, flushes=24)
     store.close()
     store = open_store(root, generation_marks=1)
-    for number in range(12):
-        held = dataclasses.replace(random_marks(50, 5_000 + number, offset=10**5 + 50 * number))
+    for number in range(30):
+        held = random_marks(100, 5_000 + number, offset=10**5 + 100 * number)
         held = dataclasses.replace(held, timestamps=held.timestamps * 0 + DAY_MS * (2 + number))
         store.flush(progress(10**6), held)
         expected |= rows([held])
