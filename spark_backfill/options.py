@@ -210,7 +210,7 @@ def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]
     if given.bootstrap is None:
         given.bootstrap = servers
     if group and not (given.group or given.whole_topic or given.compact):
-        given.group = [group]
+        given.group = group
     jvm_client = client_settings("--jvm-client-config", given.jvm_client_config)
     refuse_ours("--client-config", client)
     refuse_ours("--jvm-client-config", jvm_client)
@@ -219,28 +219,23 @@ def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]
 
 def _group(given: argparse.Namespace) -> str | None:
     """Read whose history it is; None where the user vouches for all of the topic."""
-    groups: list[str] = given.group or []
-    if len(groups) > 1:
-        raise ConfigurationError(
-            f"--group is given {len(groups)} times, the last time as {groups[-1]!r}: a run makes the "
-            "snapshot of one group; run once for each"
-        )
-    if not groups and not given.whole_topic and not given.compact:
+    group: str | None = given.group
+    if group == "":
+        raise ConfigurationError("--group is empty; give a value, see --help")
+    if group is None and not given.whole_topic and not given.compact:
         raise ConfigurationError(
             "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch "
             "that whoever installs the snapshot has processed all of the topic)"
         )
-    if groups and given.whole_topic:
+    if group is not None and given.whole_topic:
         raise ConfigurationError(
-            f"--whole-topic and --group {groups[0]} exclude each other: give --group, or vouch for all of the topic"
+            f"--whole-topic and --group {group} exclude each other: give --group, or vouch for all of the topic"
         )
-    if given.assume_processed and not groups:
+    if given.assume_processed and group is None:
         raise ConfigurationError(
             "--assume-processed needs --group; with --whole-topic you vouch for everything anyway"
         )
-    if groups == [""]:
-        raise ConfigurationError("--group is empty; give a value, see --help")
-    return groups[0] if groups else None
+    return group
 
 
 def _ordered(parser: _Parser, given: argparse.Namespace) -> tuple[LastIdSpec | None, UnitSpec | None]:
@@ -308,7 +303,6 @@ def _add_history_options(add: Add) -> None:
     add(
         "--group",
         metavar="GROUP",
-        action="append",
         help="Whose history: up to what this group has committed, from where its own history begins; this or "
         "--whole-topic [default: the client config's group.id].",
     )

@@ -185,10 +185,6 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ),
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
-        (
-            [*GROUP, "--group", "x"],
-            "--group is given 2 times, the last time as 'x': a run makes the snapshot of one group; run once",
-        ),
         ([*GROUP, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
         ([*GROUP, "--base", "no-such-folder", "--compact"], "--compact reads no history, and --"),
         ([*GROUP, "--compact"], "--compact needs --base"),
