@@ -22,17 +22,15 @@ from spark_backfill.history_plan import plan_history
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.options import Options
-from spark_backfill.output import Output
 from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.publication import Made, describe, isolation_of, owner
-from spark_backfill.remote_output import check_shared, open_output
+from spark_backfill.remote_output import check_scratch, open_output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession
-from spark_backfill.shared_rebuild import check_store, load_snapshot
 from spark_backfill.shuffle_input import read_shuffled_rows
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_shuffle import SlotShuffle
@@ -66,7 +64,6 @@ def backfill(
     if options.report is not None:
         check_place(options.report)
     with open_output(options) as output:
-        check_store(options.shared, say)
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)
@@ -79,7 +76,7 @@ def backfill(
         rows = history.offsets + history.base_marks
         if rows:
             spark = session.get()
-            check_shared(options, spark)
+            check_scratch(options, spark)
             offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
                 plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
@@ -124,7 +121,6 @@ def backfill(
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
-        made = _share(options, made, output, session, now_ms, say, around)
         made.write_reports(output.folder, with_findings=options.report is not None)
         write_manifest(output.folder, made.manifest)
         output.publish()
@@ -134,35 +130,6 @@ def backfill(
     if options.report is not None:
         _draw(made.document, options.report, options.shown_output, say)
     return made.report
-
-
-def _share(
-    options: Options,
-    made: Made,
-    output: Output,
-    session: LazySession,
-    now_ms: int,
-    say: Callable[[str], None],
-    around: Callable[[Task], Task],
-) -> Made:
-    """Load the snapshot into the shared memory, if there is one, and return it with a report that says so."""
-    shared, group = options.shared, options.group
-    if shared is None or group is None:
-        return made
-    marks = load_snapshot(
-        session,
-        shared,
-        output.folder,
-        made.manifest,
-        group,
-        window_ms=options.window.time_ms or 0,
-        now_ms=now_ms,
-        say=say,
-        around=around,
-    )
-    shown = shared.server.shown
-    say(f"{marks:,} IDs of group {group!r} are in the shared memory at {shown}")
-    return made.shared_at(shown, marks)
 
 
 def _lacked(options: Options, made: Made) -> str | None:

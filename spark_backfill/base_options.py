@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, IdSpecError
 from dedup_sdk.ids import id_spec
 from spark_backfill.base import open_base
-from spark_backfill.offset_range import GRACE
 
 _FROM_BASE: Final = ("topic", "id", "window")
 """Options that a base gives where the user does not."""

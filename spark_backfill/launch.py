@@ -180,7 +180,7 @@ def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> s
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
         options = parse_options(arguments, tell.say)
         placed = absolute_arguments(arguments)
-        if options.output is not None and not options.url:
+        if not options.url:
             placed += ["--output", str(options.output.absolute())]
         if options.scratch is not None:
             placed += ["--scratch", str(options.scratch.absolute())]

@@ -23,12 +23,6 @@ from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
-from spark_backfill.shared_options import (
-    SharedOptions,
-    add_shared_options,
-    check_window,
-    read_shared_options,
-)
 from spark_backfill.source_options import (
     SourceOptions,
     add_source_options,
@@ -54,15 +48,14 @@ class Options:
     former, with the settings of ``--jvm-client-config``. ``bootstrap`` is empty where no broker is asked.
     ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
     none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of
-    nobody in particular. ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only
-    that is, and no snapshot stays.
+    nobody in particular.
     """
 
     bootstrap: str
     topic: str
     id: IdSpec
     window: Window
-    output: Path | None
+    output: Path
     url: str
     scratch: Path | None
     group: str | None
@@ -77,7 +70,6 @@ class Options:
     reshard: Reshard | None = None
     last_id: LastIdSpec | None = None
     units: UnitSpec | None = None
-    shared: SharedOptions | None = None
 
     @property
     def ordered(self) -> OrderedSpec | None:
@@ -101,17 +93,16 @@ class Options:
 
     @property
     def shown_output(self) -> str:
-        """Where the snapshot goes, without the secrets of a URL; empty where none stays."""
-        return redacted_url(self.url) if self.url else str(self.output or "")
+        """Where the snapshot goes, without the secrets of a URL."""
+        return redacted_url(self.url) if self.url else str(self.output)
 
     @property
     def secrets(self) -> frozenset[str]:
         """Values that no line may show."""
         archive = self.sources.archive
-        of_settings = secrets_of(
+        return secrets_of(
             self.client_config, self.jvm_client_config, archive.read_options if archive is not None else {}
         )
-        return of_settings if self.shared is None else of_settings | self.shared.server.secrets
 
 
 class _Parser(argparse.ArgumentParser):
@@ -140,9 +131,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.refuse(str(error))
     last_id, units = _ordered(parser, given)
     base = _base(parser, given)
-    missing = [f"--{name}" for name in ("topic", "id", "window") if getattr(given, name) is None]
-    if given.output is None and given.shared is None:
-        missing.append(f"{'and ' if missing else ''}--output or --shared")
+    missing = [f"--{name}" for name in ("topic", "id", "window", "output") if getattr(given, name) is None]
     if missing:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
     if given.producer_header is not None and given.report is None:
@@ -160,10 +149,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         if getattr(given, option) == "":
             parser.refuse(f"--{option.replace('_', '-')} is empty; give a value, see --help")
     try:
-        group, shared = _group(given), read_shared_options(given)
+        group = _group(given)
         spec, window = id_spec(given.id), _window(given.window)
-        if shared is not None:
-            check_window(window)
         reach = window if last_id is None else last_id.reach
         check_expiry(
             given.expire_before, reach, option="--window" if reach == window else "--otherwise-window"
@@ -181,7 +168,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         topic=given.topic,
         id=spec,
         window=window,
-        output=None if given.output is None else Path(given.output),
+        output=Path(given.output),
         url=url,
         scratch=None if given.scratch is None else Path(given.scratch),
         group=group,
@@ -196,7 +183,6 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         base=base,
         last_id=last_id,
         units=units,
-        shared=shared,
     )
 
 
@@ -276,9 +262,7 @@ def _refuse_urls(given: argparse.Namespace) -> None:
 
 
 def _url(given: argparse.Namespace) -> str:
-    output: str | None = given.output
-    if output is None:
-        return ""
+    output: str = given.output
     if not is_url(output):
         if given.scratch is not None:
             raise ConfigurationError(
@@ -356,12 +340,12 @@ def add_job_options(group: Callable[[str], Add]) -> None:
         "--output",
         metavar="DIR|URL",
         help="Folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
-        "s3://bucket/snapshot (extra [remote]); this, --shared, or both.",
+        "s3://bucket/snapshot (extra [remote]).",
     )
     add(
         "--scratch",
         metavar="DIR",
-        help="With a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared "
+        help="With a URL: where the snapshot is made before it is uploaded "
         "[default: the temporary folder]; on a cluster a folder that driver and workers share.",
     )
     _add_history_options(add)
@@ -386,7 +370,6 @@ def add_job_options(group: Callable[[str], Add]) -> None:
     add_last_id_options(group("LastId"))
     add_unit_options(group("Units"))
     add_reshard_options(group("A topic with more partitions than before"))
-    add_shared_options(group("A memory that consumers share"))
     _add_report_options(group("The page about duplicates"))
 
 

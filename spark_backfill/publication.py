@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from dedup_sdk._store.manifest import Manifest
 from spark_backfill.base import Base
@@ -26,10 +25,6 @@ class Made(NamedTuple):
     manifest: Manifest
     report: Report
     document: Document
-
-    def shared_at(self, place: str, marks: int) -> Self:
-        """Return it with a report that says where how many of its marks are shared."""
-        return self._replace(report=replace(self.report, shared=place, shared_marks=marks))
 
     def write_reports(self, folder: Path, *, with_findings: bool) -> None:
         """Put all but the manifest into the snapshot's folder."""

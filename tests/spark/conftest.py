@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.errors import KafkaHelperError
-from tests.support.databases import postgresql
 from tests.support.naive_fold import Row
 from tests.support.s3 import bucket as bucket  # noqa: PLC0414 (a fixture of the tests here)
 from tests.support.s3 import server as server  # noqa: PLC0414
-from tests.support.shared_history import SharedHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.support.brokers import Broker
 
 _ROWS = "partition int, offset long, timestamp_ms long, digest binary"
 
@@ -90,23 +87,3 @@ def frame(spark: SparkSession) -> object:
         return spark.createDataFrame([tuple(row) for row in rows], _ROWS)
 
     return make
-
-
-@pytest.fixture
-def shared_history(
-    broker: Broker, spark: SparkSession, make_topic: Callable[..., str], group: str, tmp_path: Path
-) -> Callable[[str], SharedHistory]:
-    """Makes the history of a group of this test's own, whose memory lies at a URL."""
-
-    def make(url: str) -> SharedHistory:
-        topic = make_topic(2)
-        return SharedHistory(broker, spark, topic, group, url, tmp_path)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[str]:
-    """The URL of a database server for all tests."""
-    with postgresql() as url:
-        yield url

@@ -209,7 +209,7 @@ class Rule:
         killed: the consumer completed in disorder, and its disk is as of some moment before its last commit.
         expires: its window forgets something of the log.
         whole_topic: the job is told of no group, and finds by itself where a snapshot may end.
-        shared: the last run of the job loads a memory that consumers share, too.
+        shared: the last run's snapshot is loaded into a store that consumers share, too.
     """
 
     said: Said
