@@ -35,14 +35,14 @@ from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
 from spark_backfill.connect_layout import check_folders, check_rows, open_files
 from spark_backfill.errors import BackfillError
-from spark_backfill.fold import Packing, pack_rows
-from spark_backfill.id_batches import digester, read_columns
+from spark_backfill.fold import PackedRows, Packing, pack_rows
+from spark_backfill.id_batches import Digester, read_columns
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.last_id_spec import Spec, text_of
 from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.offset_range import Bounds
+from spark_backfill.runs import BLOCK_SCHEMA
 from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
-from spark_backfill.source import with_digests
 
 _NO_OFFSET: Final = 2**63 - 1
 _NO_TIME: Final = 2**63 - 1
@@ -161,16 +161,25 @@ class Archive:
         """Return those rows packed (`spark_backfill.runs`)."""
         if not isinstance(self._spec, IdSpec):
             raise TypeError(f"{self._spec} reads more than IDs: its rows are shuffled one by one")
-        rows = with_digests(self.records(bounds), self._spec, packing)
-        return pack_rows(rows, packing.of_archive(bounds, has_duplicates=self._has_duplicates))
+        packing = packing.of_archive(bounds, has_duplicates=self._has_duplicates)
+        read = Digester(
+            spec=text_of(self._spec),
+            group=packing.group,
+            producer_header=packing.producer_header,
+            with_keys=packing.reshard is not None,
+            with_redriven=packing.marks_redriven,
+        )
+        records = read_columns(self.records(bounds), self._spec, with_keys=read.with_keys)
+        if packing.by_offset:
+            return pack_rows(records.mapInArrow(read, read.schema), packing)
+        return records.mapInArrow(PackedRows(packing, read), BLOCK_SCHEMA)
 
     def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:
         """Return those rows with their slots (`spark_backfill.slot_shuffle`)."""
         shuffle = shuffle.of_archive(bounds, has_duplicates=self._has_duplicates)
+        read = Digester(spec=text_of(self._spec), group=shuffle.group)
         rows = read_columns(self.records(bounds), self._spec)
-        return rows.mapInArrow(
-            ShuffledRows(digester(text_of(self._spec), group=shuffle.group), shuffle), SHUFFLED_SCHEMA
-        )
+        return rows.mapInArrow(ShuffledRows(read, shuffle), SHUFFLED_SCHEMA)
 
     def _normal(self, place: str) -> DataFrame:
         try:

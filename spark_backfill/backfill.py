@@ -14,7 +14,6 @@ from dedup_sdk._store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
-from spark_backfill.blocks import read_all_blocks
 from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
@@ -31,11 +30,11 @@ from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession
-from spark_backfill.shuffle_input import read_shuffled_rows
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import DIGEST_NAME
+from spark_backfill.source import read_all_blocks, read_shuffled_rows
 from spark_backfill.table_folders import check_no_table
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]

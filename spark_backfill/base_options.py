@@ -23,7 +23,6 @@ _OF_READING: Final = (
     "client_config", "bootstrap", "group", "whole_topic", "assume_processed", "source", "format", "columns",
     "read_option",
     "archive_isolation", "allow_gap", "packages", "cluster_id", "topic_id", "report", "producer_header",
-    "jvm_client_config",
 )  # fmt: skip
 
 

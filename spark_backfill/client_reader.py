@@ -1,9 +1,8 @@
 """Reading Kafka with confluent-kafka in Spark's Python workers: read, digest and pack in one process.
 
-Rows do not pass through the JVM one by one, no connector has to be found, and the IDs come from the very code of
-the consumer.
-
-A Spark data source in Python would do the same with one more Python process, which plans it.
+Rows do not pass through the JVM one by one, no jar has to be found, and the IDs come from the very code of the
+consumer. Spark's own connector is half as fast, and computes IDs of its own. A Spark data source in Python would do
+the same with one more Python process, which plans it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk._kafka.reader import Readers, Slice, TailReader
 from dedup_sdk._kafka.settings import client_settings
@@ -30,7 +28,7 @@ from spark_backfill.keyed_spec import KeyedSpec
 from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_range import Bounds
 from spark_backfill.run_keys import RunKeys
-from spark_backfill.runs import BLOCK_SCHEMA, Rows, to_batch
+from spark_backfill.runs import Rows, to_batch
 from spark_backfill.slot_shuffle import rows_batch
 from spark_backfill.watched_spec import WatchedSpec
 
@@ -103,7 +101,7 @@ class ClientReader:
             if watched is not None:
                 rows = rows._replace(producers=watched.producers(len(rows.offsets)))
             if self.packing.marks_redriven and spec.redriven:
-                rows = rows._replace(redriven=by_row(spec.redriven, len(rows.offsets)))
+                rows = rows._replace(redriven=by_row(spec.redriven, len(rows.offsets)).to_pylist())
             if keyed is not None and reshard is not None:
                 rows = rows._replace(targets=reshard.targets(keyed.keys(len(rows.offsets))))
             yield from map(to_batch, packer.add(wanted.partition, rows))
@@ -112,7 +110,7 @@ class ClientReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRows:
-    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.slot_shuffle.ROWS_SCHEMA`).
+    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.id_batches.ROWS_SCHEMA`).
 
     Otherwise it is as `ClientReader`.
     """
@@ -168,9 +166,3 @@ def _slices(
             f"{topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "
             f"up to {wanted.end}; reset the group's offsets and run again"
         )
-
-
-def read_blocks(spark: SparkSession, reader: ClientReader) -> DataFrame:
-    """Return the blocks of all ranges, each of which is a task."""
-    count = len(reader.ranges)
-    return spark.range(0, count, 1, count).mapInArrow(reader, BLOCK_SCHEMA)

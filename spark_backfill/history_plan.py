@@ -73,6 +73,6 @@ def _found(
             base=base,
             rule=rule_of(options),
             survey=None if archive is None else archive.survey,
-            reads_log=bool(options.sources.kafka),
+            reads_log=options.sources.kafka,
             whole=options.ordered is not None,
         )

@@ -1,8 +1,9 @@
-"""ID specs through the SDK's own code, on Arrow batches, for ``json:``, ``cloudevents`` and ``py:``."""
+"""IDs of records in Arrow batches, by the SDK's own code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -18,58 +19,69 @@ from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list,
 from spark_backfill.last_id_spec import Spec, SpecText, keys_of
 
 REDRIVEN: Final = "redriven"
-_RESULT: Final = "partition int, offset long, timestamp_ms long, digest binary"
+"""The column with the digest of an ID together with any group's redrive header, null where a record has none."""
+KEY_COLUMN: Final = "record_key"
+"""The column with the records' keys, where they are re-sharded."""
+PRODUCER: Final = "producer"
+"""The column with the value of the header that names a producer."""
+ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
+"""Rows as a reader returns them; ``digest`` is null without an ID, and the source or unit key of specs with such."""
 _PLACE: Final = ("partition", "offset", "timestamp_ms")
 _COLUMNS: Final = {"headers": ("headers",), "key": ("key",), "value": ("value",)}
 _ALL: Final = ("topic", "key", "value", "headers")
 
 
-def with_digests(
-    records: DataFrame, spec: IdSpec, *others: str, group: str | None = None, with_redriven: bool = False
-) -> DataFrame:
-    """Return ``partition``, ``offset``, ``timestamp_ms``, ``digest`` and others of each record.
-
-    A digest has 16 bytes, and is null without an ID. ``group`` and ``with_redriven``: as in `digester`. Only the
-    columns that the spec needs travel to Python, and headers where there are any.
-    """
-    added = [*others, *([REDRIVEN] if with_redriven else [])]
-    schema = ", ".join([_RESULT, *(f"{name} binary" for name in added)])
-    task = digester(str(spec), *others, group=group, with_redriven=with_redriven)
-    return read_columns(records, spec, *others).mapInArrow(task, schema)
+def rows_schema(*others: str) -> str:
+    """Return `ROWS_SCHEMA` with other columns."""
+    return ", ".join([ROWS_SCHEMA, *(f"{name} binary" for name in others)])
 
 
-def read_columns(records: DataFrame, spec: Spec, *others: str) -> DataFrame:
-    """Return the columns of records that `digester` reads."""
-    needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
-    if "headers" in records.columns:
-        needed["headers"] = None
-    return records.select("partition", "offset", "timestamp_ms", *needed, *others)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digester:
+    """A function for ``mapInArrow``: records in, their rows (`schema`) out.
 
-
-def digester(
-    text: SpecText, *others: str, group: str | None = None, with_redriven: bool = False
-) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow``: records in, the rows of `with_digests` out.
-
-    Source keys in the place of digests where IDs are compared. ``group``: a redrive header that names it is part
-    of a record's ID; None: of nobody's. ``with_redriven``: a column `REDRIVEN` has the digest of the ID together
-    with any group's header, null where a record has no such header.
+    ``group``: a redrive header that names it is part of a record's ID; None: of nobody's. ``producer_header``,
+    ``with_keys`` and ``with_redriven`` add `PRODUCER`, `KEY_COLUMN` and `REDRIVEN`.
     """
 
-    def digest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    spec: SpecText
+    group: str | None = None
+    producer_header: str | None = None
+    with_keys: bool = False
+    with_redriven: bool = False
+
+    @property
+    def schema(self) -> str:
+        """The columns, for Spark."""
+        wanted = {
+            PRODUCER: self.producer_header is not None,
+            KEY_COLUMN: self.with_keys,
+            REDRIVEN: self.with_redriven,
+        }
+        return rows_schema(*(name for name, added in wanted.items() if added))
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the IDs of the records."""
         # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = keys_of(text)
+        spec = keys_of(self.spec)
         for batch in batches:
-            digests, redriven = read_keys(spec, batch, group)
-            columns = [batch.column(name) for name in (*_PLACE, *others)]
-            names = [*_PLACE, "digest", *others]
-            columns.insert(len(_PLACE), pa.array(digests, pa.binary()))
-            if with_redriven:
-                names.append(REDRIVEN)
-                columns.append(pa.array(by_row(redriven, batch.num_rows), pa.binary()))
-            yield pa.RecordBatch.from_arrays(columns, names)
+            digests, redriven = read_keys(spec, batch, self.group)
+            rows = {name: batch.column(name) for name in _PLACE} | {"digest": pa.array(digests, pa.binary())}
+            if self.producer_header is not None:
+                named = last_values(batch.column("headers"), self.producer_header)
+                rows[PRODUCER] = pa.array(named, pa.binary())
+            if self.with_keys:
+                rows[KEY_COLUMN] = batch.column("key")
+            if self.with_redriven:
+                rows[REDRIVEN] = by_row(redriven, batch.num_rows)
+            yield pa.RecordBatch.from_pydict(rows)
 
-    return digest
+
+def read_columns(records: DataFrame, spec: Spec, *, with_keys: bool = False) -> DataFrame:
+    """Return the columns of records that a `Digester` reads, and no others: the rest stays in the JVM."""
+    needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
+    more = ("key", "headers") if with_keys else ("headers",)
+    return records.select(*_PLACE, *dict.fromkeys((*needed, *more)))
 
 
 class ReadKeys(NamedTuple):
@@ -105,9 +117,11 @@ def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
     return ReadKeys(changed, {})
 
 
-def by_row(redriven: Mapping[int, bytes | None], count: int) -> list[bytes | None]:
-    """Return a value for each of so many rows."""
-    return [redriven.get(row) for row in range(count)]
+def by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
+    """Return the column `REDRIVEN` of so many rows."""
+    if not redriven:
+        return pa.nulls(count, pa.binary())
+    return pa.array([redriven.get(row) for row in range(count)], pa.binary())
 
 
 def _plain_digests(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:

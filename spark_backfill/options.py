@@ -44,8 +44,7 @@ Add = Callable[..., Any]
 class Options:
     """The options of a run; see the help of each.
 
-    ``client_config`` goes to librdkafka, ``jvm_client_config`` to the Java client inside Spark's connector: that is the
-    former, with the settings of ``--jvm-client-config``. ``bootstrap`` is empty where no broker is asked.
+    ``client_config`` goes to librdkafka. ``bootstrap`` is empty where no broker is asked.
     ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
     none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of
     nobody in particular.
@@ -64,7 +63,6 @@ class Options:
     report: Path | None
     producer_header: str | None
     client_config: dict[str, str]
-    jvm_client_config: dict[str, str]
     sources: SourceOptions
     base: BaseOptions
     reshard: Reshard | None = None
@@ -97,12 +95,15 @@ class Options:
         return redacted_url(self.url) if self.url else str(self.output)
 
     @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client that reads the topic."""
+        return {**self.client_config, "bootstrap.servers": self.bootstrap}
+
+    @property
     def secrets(self) -> frozenset[str]:
         """Values that no line may show."""
         archive = self.sources.archive
-        return secrets_of(
-            self.client_config, self.jvm_client_config, archive.read_options if archive is not None else {}
-        )
+        return secrets_of(self.client_config, archive.read_options if archive is not None else {})
 
 
 class _Parser(argparse.ArgumentParser):
@@ -126,7 +127,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser.say = say
     given = parser.parse_args(arguments)
     try:
-        client, jvm_client = _clients(given)
+        client = _client(given)
     except ConfigurationError as error:
         parser.refuse(str(error))
     last_id, units = _ordered(parser, given)
@@ -177,7 +178,6 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         producer_header=given.producer_header,
         report=None if given.report is None else Path(given.report),
         client_config=client,
-        jvm_client_config=jvm_client,
         sources=sources,
         reshard=reshard,
         base=base,
@@ -186,8 +186,8 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     )
 
 
-def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings of librdkafka and of the Java client.
+def _client(given: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of librdkafka.
 
     The servers among them are put into ``given.bootstrap``, the group into ``given.group``, where no option names any.
     """
@@ -197,10 +197,8 @@ def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]
         given.bootstrap = servers
     if group and not (given.group or given.whole_topic or given.compact):
         given.group = group
-    jvm_client = client_settings("--jvm-client-config", given.jvm_client_config)
     refuse_ours("--client-config", client)
-    refuse_ours("--jvm-client-config", jvm_client)
-    return client, client | jvm_client
+    return client
 
 
 def _group(given: argparse.Namespace) -> str | None:
@@ -356,14 +354,6 @@ def add_job_options(group: Callable[[str], Add]) -> None:
         default=[],
         metavar="FILE|KEY=VALUE",
         help=CLIENT_CONFIG_HELP,
-    )
-    add(
-        "--jvm-client-config",
-        action="append",
-        default=[],
-        metavar="FILE|KEY=VALUE",
-        help="With --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a "
-        "setting of --client-config.",
     )
     add_source_options(group("Where history is read"))
     add_base_options(group("An earlier snapshot, and what is forgotten"))

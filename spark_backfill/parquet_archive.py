@@ -22,15 +22,14 @@ from dedup_sdk._marks import Int64s
 from dedup_sdk._strategy import Keys
 from spark_backfill.archive_checks import checked_part, nothing_of_topic, without_topic
 from spark_backfill.archived import Archived
-from spark_backfill.fold import Packing, pack_rows
-from spark_backfill.id_batches import REDRIVEN, by_row, read_keys
+from spark_backfill.fold import PackedRows, Packing, pack_rows
+from spark_backfill.id_batches import KEY_COLUMN, REDRIVEN, by_row, read_keys, rows_schema
 from spark_backfill.last_id_spec import Spec, SpecText, keys_of, text_of
 from spark_backfill.offset_range import Bounds
 from spark_backfill.parquet_files import PLACE, Layout, deal_out
 from spark_backfill.parquet_reader import Batch, ParquetReader
-from spark_backfill.reshard import KEY_COLUMN
-from spark_backfill.runs import BLOCK_SCHEMA, Rows, by_partition, to_batch
-from spark_backfill.slot_shuffle import ROWS_SCHEMA, SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
+from spark_backfill.runs import BLOCK_SCHEMA
+from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
 from spark_backfill.survey import ArchiveSurvey, PartSurvey, survey_rows, total
 
 _NOWHERE: Final = 2**63 - 1
@@ -123,32 +122,8 @@ class Taken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BlocksTask:
-    """A function for ``mapInArrow``: numbers of tasks in, the blocks of their rows out."""
-
-    rows: TakenRows
-    packing: Packing
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the rows of the tasks."""
-        packer = self.packing.packer()
-        for taken in self.rows.read(batches):
-            rows = Rows.of_digests(taken.offsets, taken.timestamps, taken.digests)
-            if self.packing.marks_redriven and taken.redriven:
-                rows = rows._replace(redriven=by_row(taken.redriven, len(taken.offsets)))
-            if self.packing.reshard is not None:
-                rows = rows._replace(targets=self.packing.reshard.targets(taken.keys()))
-            for partition, part in by_partition(taken.partitions, rows):
-                yield from map(to_batch, packer.add(partition, part))
-        yield from map(to_batch, packer.finish())
-
-
-@dataclass(frozen=True, slots=True)
 class RowsTask:
-    """A function for ``mapInArrow``.
-
-    Numbers of tasks in, their rows out as `spark_backfill.fold.pack_rows` takes them.
-    """
+    """A function for ``mapInArrow``: numbers of tasks in, their rows (`spark_backfill.id_batches`) out."""
 
     rows: TakenRows
     with_keys: bool = False
@@ -159,7 +134,7 @@ class RowsTask:
         """The columns, for Spark."""
         others = [KEY_COLUMN] if self.with_keys else []
         others += [REDRIVEN] if self.with_redriven else []
-        return ", ".join([ROWS_SCHEMA, *(f"{name} binary" for name in others)])
+        return rows_schema(*others)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of the tasks."""
@@ -173,7 +148,7 @@ class RowsTask:
             if self.with_keys:
                 columns[KEY_COLUMN] = taken.keys()
             if self.with_redriven:
-                columns[REDRIVEN] = pa.array(by_row(taken.redriven, len(taken.offsets)), pa.binary())
+                columns[REDRIVEN] = by_row(taken.redriven, len(taken.offsets))
             yield pa.RecordBatch.from_pydict(columns)
 
 
@@ -210,9 +185,9 @@ class ParquetArchive:
         """See `spark_backfill.archive.Archive.blocks`."""
         rows = self._taken(bounds, packing.group)
         packing = packing.of_archive(bounds, has_duplicates=self._has_duplicates)
-        if not packing.has_duplicates:
-            return self._numbers().mapInArrow(BlocksTask(rows, packing), BLOCK_SCHEMA)
         task = RowsTask(rows, with_keys=packing.reshard is not None, with_redriven=packing.marks_redriven)
+        if not packing.has_duplicates:
+            return self._numbers().mapInArrow(PackedRows(packing, task), BLOCK_SCHEMA)
         return pack_rows(self._numbers().mapInArrow(task, task.schema), packing)
 
     def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:

@@ -37,14 +37,13 @@ from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.duplicate_offsets import is_watched, watch_bits
+from spark_backfill.id_batches import ROWS_SCHEMA
 from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_range import Bounds
 from spark_backfill.runs import Tally
 from spark_backfill.slots import SlotPlan
 from spark_backfill.unit_spec import UnitSpec
 
-ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
-"""Rows as a reader returns them; ``digest`` is the source key or unit key, null without an ID."""
 SHUFFLED_SCHEMA: Final = "slot int, fold_key binary, offset long, timestamp_ms long, id binary"
 TALLIES: Final = b""
 WATCHED: Final = b"\0"

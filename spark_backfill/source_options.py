@@ -15,13 +15,8 @@ from spark_backfill.archive_options import TABLE, ArchiveOptions, paths_are_else
 from spark_backfill.client_config import read_options
 from spark_backfill.column_map import parse_columns
 
-KAFKA_SOURCES: Final = ("kafka-client", "kafka-jvm")
-"""How the topic itself can be read.
-
-By confluent-kafka in Spark's Python workers (default), or by Spark's own connector.
-"""
-NEEDS_CONNECTOR: Final = frozenset({"kafka-jvm"})
-"""Sources that want Spark's Kafka connector."""
+KAFKA: Final = "kafka"
+"""The source that is the topic itself."""
 ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 _SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "delta": {
@@ -30,23 +25,21 @@ _SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
     }
 }
 _OF_ARCHIVES: Final = ("format", "columns", "read_option", "archive_isolation")
-_PLACES: Final = ("--source", "--base")
-_SETTINGS: Final = ("--client-config", "--jvm-client-config")
-_FILES: Final = (*_PLACES, *_SETTINGS)
+_SETTINGS: Final = "--client-config"
+_FILES: Final = ("--source", "--base", _SETTINGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """Where history is read.
 
-    - ``kafka``: one of `KAFKA_SOURCES`, empty when the topic itself is not read; ``archive``: the archive to
-      read, None: none.
+    - ``kafka``: whether the topic itself is read; ``archive``: the archive to read, None: none.
     - ``allow_gap``: whether offsets that are nowhere may be left out; ``packages``: coordinates of packages that
       Spark needs to read.
     - ``cluster_id``, ``topic_id``: whose offsets these are where no broker is asked, else empty.
     """
 
-    kafka: str
+    kafka: bool
     archive: ArchiveOptions | None
     allow_gap: bool
     packages: tuple[str, ...]
@@ -65,7 +58,7 @@ class SourceOptions:
 
     def described(self) -> tuple[str, ...]:
         """Return the sources for a report, without credentials."""
-        kafka = (self.kafka,) if self.kafka else ()
+        kafka = (KAFKA,) if self.kafka else ()
         if self.archive is None:
             return kafka
         return (*kafka, *(masked_text(place) for place in self.archive.places))
@@ -77,9 +70,8 @@ def add_source_options(add: Callable[..., Any]) -> None:
         "--source",
         action="append",
         default=[],
-        help=f"Where history is read: {' or '.join(KAFKA_SOURCES)} (the topic, by confluent-kafka in Spark's "
-        f"workers: default, or by Spark's connector), a path or URL of an archive, or {TABLE}NAME of "
-        "Spark's catalog; repeatable: what the topic still has counts from there.",
+        help=f"Where history is read: {KAFKA} (the topic itself: default), a path or URL of an archive, or {TABLE}NAME "
+        "of Spark's catalog; repeatable: what the topic still has counts from there.",
     )
     add(
         "--format",
@@ -117,7 +109,7 @@ def add_source_options(add: Callable[..., Any]) -> None:
         action="append",
         default=[],
         metavar="GROUP:ARTIFACT:VERSION,...",
-        help="What Spark needs to read the archives, beside the Kafka connector.",
+        help="What Spark needs to read the archives.",
     )
     add(
         "--cluster-id",
@@ -137,25 +129,16 @@ def read_source_options(given: argparse.Namespace) -> SourceOptions:
     Raises:
         ConfigurationError: one line on the option that is missing, or contradicts another.
     """
-    sources: list[str] = given.source or [KAFKA_SOURCES[0]]
-    readers = [source for source in sources if source in KAFKA_SOURCES]
-    if len(readers) > 1:
-        raise ConfigurationError(
-            f"--source {readers[0]} and --source {readers[1]} read the same topic: give one"
-        )
-    archive = _archive(given, [source for source in sources if source not in KAFKA_SOURCES])
+    sources: list[str] = given.source or [KAFKA]
+    kafka = KAFKA in sources
+    archive = _archive(given, [source for source in sources if source != KAFKA])
     packages = tuple(part for text in given.packages for part in text.split(",") if part)
-    kafka = readers[0] if readers else ""
     if kafka and archive is not None and archive.isolation != ISOLATIONS[0]:
         raise ConfigurationError(
-            f"--archive-isolation {archive.isolation} and --source {kafka} do not go together: the topic is read with "
+            f"--archive-isolation {archive.isolation} and --source {KAFKA} do not go together: the topic is read with "
             f"{ISOLATIONS[0]}, so that the result would be of neither; read the archive alone"
         )
-    if given.jvm_client_config and kafka not in NEEDS_CONNECTOR:
-        raise ConfigurationError(
-            "--jvm-client-config is for --source kafka-jvm, which is not among the sources: give --client-config"
-        )
-    _check_identity(given, kafka)
+    _check_identity(given, kafka=kafka)
     return SourceOptions(
         kafka=kafka,
         archive=archive,
@@ -168,7 +151,7 @@ def read_source_options(given: argparse.Namespace) -> SourceOptions:
 
 def no_sources() -> SourceOptions:
     """Return the options of a run that reads no history."""
-    return SourceOptions(kafka="", archive=None, allow_gap=False, packages=(), cluster_id="", topic_id="")
+    return SourceOptions(kafka=False, archive=None, allow_gap=False, packages=(), cluster_id="", topic_id="")
 
 
 def absolute_arguments(arguments: Sequence[str]) -> list[str]:
@@ -192,9 +175,9 @@ def absolute_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 def _placed(option: str, text: str) -> str:
-    if option in _SETTINGS and is_setting(text):
+    if option == _SETTINGS and is_setting(text):
         return text
-    is_path = option == "--source" and text not in ("", *KAFKA_SOURCES) and ":" not in text
+    is_path = option == "--source" and text not in ("", KAFKA) and ":" not in text
     return str(Path(text).absolute()) if is_path and not paths_are_elsewhere() else _absolute(text)
 
 
@@ -230,7 +213,7 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
     )
 
 
-def _check_identity(given: argparse.Namespace, kafka: str) -> None:
+def _check_identity(given: argparse.Namespace, *, kafka: bool) -> None:
     named = bool(given.cluster_id) + bool(given.topic_id)
     if given.bootstrap is not None:
         if named:
@@ -239,7 +222,7 @@ def _check_identity(given: argparse.Namespace, kafka: str) -> None:
             )
         return
     if kafka:
-        raise ConfigurationError(f"--source {kafka} needs --bootstrap HOST:PORT")
+        raise ConfigurationError(f"--source {KAFKA} needs --bootstrap HOST:PORT")
     if named < 2:  # noqa: PLR2004 (both)
         raise ConfigurationError(
             "whose offsets does the archive have? give --bootstrap HOST:PORT, or both --cluster-id and --topic-id"

@@ -82,7 +82,7 @@ def test_what_is_missing_is_said(dedup: Dedup, arguments: list[str], missing: st
 REPORT = {
     "output": "/data/snapshot", "cluster": "c", "topic": "orders", "group": "billing", "vouched": False,
     "id_spec": "key",
-    "window": "7d", "partitions": 4, "sources": ["kafka-client"], "base": None, "base_marks": 0, "known_since_ms": None,
+    "window": "7d", "partitions": 4, "sources": ["kafka"], "base": None, "base_marks": 0, "known_since_ms": None,
     "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776,
     "files": 8,
     "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4,
@@ -93,7 +93,7 @@ SUMMARY = """\
 snapshot    /data/snapshot
 topic       orders, 4 partitions, history of group billing
 left out    partition 3: without a commit
-records     345,510 from kafka-client, 3 without an ID
+records     345,510 from kafka, 3 without an ID
 IDs         336,776
 duplicates  8,731, with records that the window does not reach
 size        11 MiB, 8 files

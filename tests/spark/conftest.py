@@ -25,9 +25,9 @@ _ROWS = "partition int, offset long, timestamp_ms long, digest binary"
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session for the whole run: two cores, three attempts a task, the Kafka connector, silent."""
+    """One local Spark session for the whole run: two cores, three attempts a task, silent."""
     pyspark_sql = pytest.importorskip("pyspark.sql")
-    from spark_backfill.launch import connector, environment
+    from spark_backfill.launch import environment
     from spark_backfill.session import SETTINGS
 
     folder = tmp_path_factory.mktemp("spark")
@@ -40,8 +40,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.jars.ivy": str(Path(os.environ["DEDUP_CACHE"]) / "ivy"),
-        "spark.jars.packages": connector(),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",

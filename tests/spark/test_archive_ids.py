@@ -17,9 +17,7 @@ from dedup_sdk.ids import RecordFields, id_spec
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
-from spark_backfill.fold import Packing
-from spark_backfill.slots import SlotPlan
-from spark_backfill.source import with_digests
+from spark_backfill.id_batches import Digester, read_columns
 from tests.support.archives import write_json_lines, write_parquet
 
 if TYPE_CHECKING:
@@ -86,9 +84,8 @@ def digests(
     for text in SPECS:
         spec = id_spec(text)
         rows = Archive(spark, options, topic="orders", spec=spec).records(dict.fromkeys(range(3), (0, count)))
-        frames.append(
-            with_digests(rows, spec, Packing(SlotPlan(()), ordered=True)).withColumn("spec", F.lit(text))
-        )
+        read = Digester(spec=text)
+        frames.append(read_columns(rows, spec).mapInArrow(read, read.schema).withColumn("spec", F.lit(text)))
     found = {
         (row["spec"], row["offset"]): row["digest"] and bytes(row["digest"])
         for row in reduce(DataFrame.union, frames).collect()

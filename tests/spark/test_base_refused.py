@@ -277,7 +277,7 @@ def test_a_base_that_is_not_whole(
     [
         (["--compact", "--group", "billing"], "--compact reads no history, and --group is about that"),
         (["--compact", "--whole-topic"], "--compact reads no history, and --whole-topic"),
-        (["--compact", "--source", "kafka-jvm"], "--compact reads no history, and --source"),
+        (["--compact", "--source", "kafka"], "--compact reads no history, and --source"),
         (["--compact", "--report", "page"], "--compact reads no history, and --report"),
         (["--expire-before", "soon"], "--expire-before 'soon' is no time: give e.g."),
         (["--expire-before", "20n"], "--expire-before '20n' is no time"),

@@ -175,11 +175,6 @@ def test_what_spark_cannot_read_says_what_to_give(text: str, says: str) -> None:
     assert re.search(says, one_line(JavaError(Throwable("failed", Throwable(text)))))
 
 
-def test_a_missing_connector_says_what_to_give() -> None:
-    """Spark's own message about the data source is replaced by the option that helps."""
-    assert "--packages" in one_line(RuntimeError("[X] Failed to find data source: kafka. Please deploy"))
-
-
 def test_a_setting_that_no_client_knows_is_wrong_usage() -> None:
     """One line names it and the options that it may have come from; the job ends with status 2 for it."""
     with pytest.raises(ConfigurationError, match=r'"no\.such\.setting"; correct it in --client-config'):

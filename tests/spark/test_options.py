@@ -9,7 +9,7 @@ import pytest
 from dedup_sdk import LastId, Lookup, Unit, Window, header, orders
 from dedup_sdk.ids import key
 from spark_backfill.options import Options, parse_options
-from spark_backfill.source_options import KAFKA_SOURCES, absolute_arguments
+from spark_backfill.source_options import KAFKA, absolute_arguments
 
 GOOD = [
     "--bootstrap",
@@ -27,7 +27,6 @@ GROUP = ["--group", "billing"]
 WHOLE = ["--whole-topic"]
 ASKING = [*WHOLE, "--order", "integer", "--otherwise", "key", "--otherwise-window"]
 COMMITTED = ["--archive-isolation", "read_committed"]
-KAFKA = KAFKA_SOURCES[0]
 
 
 def parsed(*more: str) -> Options:
@@ -124,11 +123,9 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
     The Java client's own replace them there.
     """
     options = parsed(
-        *GROUP, "--source", "kafka-jvm", "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z",
-        "--jvm-client-config", "a.b=2", "--jvm-client-config", "c.d=3"
+        *GROUP, "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z",
     )  # fmt: skip
     assert options.client_config == {"security.protocol": "SSL", "a.b": "y=z"}
-    assert options.jvm_client_config == {"security.protocol": "SSL", "a.b": "2", "c.d": "3"}
 
 
 def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
@@ -162,7 +159,6 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
     ("wrong", "names"),
     [
         ([*GROUP, "--window", "0d"], "window of zero"),
-        ([*GROUP, "--jvm-client-config", "a.b=1"], "--source kafka-jvm"),
         ([*GROUP, "--report", "s3://key:hunter2@b/page"], "--report s3://b/page is a URL; give a folder"),
         ([*GROUP, "--report", "a\0b"], "is not a path: leave the NUL character out"),
         ([*GROUP, "--window", "a week"], "'a week'"),
@@ -171,10 +167,6 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ([*GROUP, "--client-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
         ([*GROUP, "--client-config", "group.id"], "--client-config group.id cannot be read: No such file"),
         ([*GROUP, "--client-config", "=1"], "=*** is not a file"),
-        (
-            [*GROUP, "--source", "kafka-jvm", "--jvm-client-config", "bootstrap.servers=b:1"],
-            "--jvm-client-config bootstrap.servers cannot be set: give --bootstrap",
-        ),
         ([], "give --group GROUP (what that group has processed), or --whole-topic (you vouch"),
         ([*GROUP, *WHOLE], "--whole-topic and --group billing exclude each other"),
         ([*WHOLE, "--assume-processed"], "--assume-processed needs --group"),
@@ -287,7 +279,6 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
             [*WHOLE, "--source", KAFKA, "--source", "a", "--archive-isolation", "read_uncommitted"],
             f"read_uncommitted and --source {KAFKA} do not go together",
         ),
-        ([*WHOLE, "--source", KAFKA, "--source", KAFKA], "read the same topic"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(wrong: list[str], names: str) -> None:
@@ -360,7 +351,7 @@ def test_without_a_broker_its_identity_has_to_be_given(more: list[str], says: st
 
 def test_sources_of_all_kinds() -> None:
     """Kafka alone is the default; archives are read instead of it, or beside it where it is named, too."""
-    assert (parsed(*WHOLE).sources.kafka, parsed(*WHOLE).sources.archive) == (KAFKA, None)
+    assert (parsed(*WHOLE).sources.kafka, parsed(*WHOLE).sources.archive) == (True, None)
     given = [
         *WHOLE,
         *COMMITTED,
@@ -374,12 +365,12 @@ def test_sources_of_all_kinds() -> None:
         "offset=o",
     ]
     alone = parsed(*given, "--packages", "a:b:1,c:d:2", "--packages", "e:f:3").sources
-    assert alone.kafka == ""
+    assert not alone.kafka
     assert alone.packages == ("a:b:1", "c:d:2", "e:f:3")
     assert alone.archive is not None
     assert (alone.archive.places, alone.archive.format) == (("a", "table:b.c"), "json")
     both = parsed(*given, "--source", KAFKA, "--source", "s3a://key:hidden@bucket/x").sources
-    assert both.kafka == KAFKA
+    assert both.kafka
     assert both.described() == (KAFKA, "a", "table:b.c", "s3a://***@bucket/x")
 
 
@@ -394,7 +385,6 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     given = [
         "--topic", "orders", "--source", "archive", "--source=archive", "--source", "s3a://a/b", "--source", "table:x",
         "--client-config", "client.properties", "--client-config", "a.b=archive",
-        "--jvm-client-config=client.properties",
     ]  # fmt: skip
     here = str(tmp_path / "archive")
     assert absolute_arguments(["--source", "archive/*.parquet", "--source=new"]) == [
@@ -407,5 +397,4 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     assert absolute_arguments(given) == [
         "--topic", "orders", "--source", here, f"--source={here}", "--source", "s3a://a/b", "--source", "table:x",
         "--client-config", str(tmp_path / "client.properties"), "--client-config", "a.b=archive",
-        f"--jvm-client-config={tmp_path / 'client.properties'}",
     ]  # fmt: skip

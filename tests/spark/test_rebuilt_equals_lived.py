@@ -75,8 +75,8 @@ def test_every_source_gives_what_the_group_remembers(
     life.live_until(rule.early)
     rebuilt = own = life.snapshot()
     lived = life.remembered(own, tmp_path / "own")
-    for source in rule.sources:
-        more = on_last if source == rule.sources[-1] else []
+    for number, source in enumerate(rule.sources):
+        more = on_last if number == len(rule.sources) - 1 else []
         rebuilt, report = rebuilt_from(source, snapshot, *more)
         assert life.remembered(rebuilt, snapshot) == lived, source
         assert (rebuilt.id_spec, rebuilt.window) == (own.id_spec, own.window)
