@@ -21,8 +21,8 @@ from spark_backfill.history_plan import plan_history
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.options import Options
-from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
+from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.publication import Made, describe, isolation_of, owner
 from spark_backfill.remote_output import check_scratch, open_output
 from spark_backfill.report import Report
@@ -35,6 +35,7 @@ from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import DIGEST_NAME
 from spark_backfill.source import read_all_blocks, read_shuffled_rows
+from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
@@ -241,23 +242,21 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     return base
 
 
-def _archive(
-    options: Options, session: LazySession, say: Callable[[str], None]
-) -> Archive | ParquetArchive | None:
+def _archive(options: Options, session: LazySession, say: Callable[[str], None]) -> Archive | None:
     described = options.sources.archive
     if described is None:
         return None
     check_no_table(session.get(), described)
     layout = layout_of(options)
     if layout is not None:
-        return ParquetArchive(session.get(), options.topic, options.spec, layout)
-    archive = Archive(
+        return Archive(ParquetFiles(session.get(), options.topic, layout), options.spec)
+    files = SparkFiles(
         session.get(),
         described,
         topic=options.topic,
         spec=options.spec,
         reads_keys=options.reshard is not None,
     )
-    if archive.left_out:
-        say(told_open_files(archive.left_out))
-    return archive
+    if files.left_out:
+        say(told_open_files(files.left_out))
+    return Archive(files, options.spec)

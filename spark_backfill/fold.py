@@ -12,11 +12,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk._window import Window
+from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_range import Bounds, OffsetRange
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.rows import Wanted
 from spark_backfill.runs import BLOCK_SCHEMA, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
@@ -75,6 +77,16 @@ class Packing:
         )
         return replace(self, has_duplicates=has_duplicates, watch=watch)
 
+    def wanted(self, spec: IdSpec) -> Wanted:
+        """Return the rows that are packed."""
+        return Wanted(
+            spec=str(spec),
+            group=self.group,
+            producer_header=self.producer_header,
+            with_keys=self.reshard is not None,
+            with_redriven=self.marks_redriven,
+        )
+
     def packer(self) -> RunPacker:
         """Return a packer for one task."""
         return RunPacker(
@@ -88,7 +100,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """A function for ``mapInArrow``: the batches, read by ``read`` as rows (`spark_backfill.id_batches`), as blocks.
+    """A function for ``mapInArrow``: the batches, read by ``read`` as rows (`spark_backfill.rows`), as blocks.
 
     Where the packing goes by offset a task has the rows of a partition by offset, and no other task has any between
     them.
@@ -109,7 +121,7 @@ class PackedRows:
 
 
 def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
-    """Return the blocks of rows (`spark_backfill.id_batches`), which may come in any order."""
+    """Return the blocks of rows (`spark_backfill.rows`), which may come in any order."""
     if packing.ordered or packing.findings:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
         placed = rows.repartition(count, placement_column(rows["partition"], count))

@@ -15,12 +15,11 @@ from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import expire
 from spark_backfill.options import Options
-from spark_backfill.parquet_archive import ParquetArchive
 
 
 def plan_history(
     options: Options,
-    archive: Archive | ParquetArchive | None,
+    archive: Archive | None,
     base: Base | None,
     *,
     now_ms: int,
@@ -47,9 +46,7 @@ def rule_of(options: Options) -> str:
     return rule_digits(keys, options.window, digest=DIGEST_NAME, isolation=options.sources.isolation)
 
 
-def _found(
-    options: Options, archive: Archive | ParquetArchive | None, base: Base | None, *, now_ms: int
-) -> History:
+def _found(options: Options, archive: Archive | None, base: Base | None, *, now_ms: int) -> History:
     if base is not None and options.base.compact:
         return kept_history(base.manifest, options.window, now_ms)
     if not options.bootstrap and archive is not None:

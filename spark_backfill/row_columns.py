@@ -10,13 +10,13 @@ import pyarrow as pa
 from dedup_sdk._marks import DIGEST_BYTES, Int64s
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.findings.producer_codes import producer_codes
-from spark_backfill.id_batches import KEY_COLUMN, PRODUCER, REDRIVEN
 from spark_backfill.reshard import Reshard
+from spark_backfill.rows import KEY_COLUMN, PRODUCER, REDRIVEN
 from spark_backfill.runs import Rows, by_partition
 
 
 def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
-    """Read rows (`spark_backfill.id_batches`), partition by partition; to ``reshard`` them they need their keys."""
+    """Read rows (`spark_backfill.rows`), partition by partition; to ``reshard`` them they need their keys."""
     if not batch.num_rows:
         return
     partitions = batch.column("partition").to_numpy()

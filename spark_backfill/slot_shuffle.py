@@ -37,7 +37,6 @@ from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._units.keys import UnitKeys
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.duplicate_offsets import is_watched, watch_bits
-from spark_backfill.id_batches import ROWS_SCHEMA
 from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_range import Bounds
 from spark_backfill.runs import Tally
@@ -196,14 +195,6 @@ class ShuffledRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows and say their slots."""
         return self.shuffle(self.read(batches))
-
-
-def rows_batch(
-    partitions: pa.Array, offsets: Int64s, timestamps: Int64s, keys: Sequence[bytes | None]
-) -> pa.RecordBatch:
-    """Return a batch of `ROWS_SCHEMA`."""
-    columns = [partitions, pa.array(offsets), pa.array(timestamps), pa.array(keys, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, [column.split()[0] for column in ROWS_SCHEMA.split(", ")])
 
 
 def read_tally(first_offset: int, first_ms: int, counts: bytes) -> Tally:

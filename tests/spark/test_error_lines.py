@@ -11,16 +11,14 @@ import pytest
 
 from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError, SnapshotError
-from dedup_sdk.ids import id_spec
 from spark_backfill import kafka_log
-from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import parse_options
 from spark_backfill.table_folders import check_no_table
 from tests.spark.test_options import GOOD, WHOLE
-from tests.support.archives import write_parquet
+from tests.support.archives import spark_archive, write_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,5 +232,5 @@ def test_what_spark_calls_no_option_is_told_with_the_options(
         places=(str(tmp_path),), format="parquet", read_options=options, isolation="read_committed"
     )
     with pytest.raises(BackfillError, match=says) as caught:
-        Archive(spark, archive, topic="orders", spec=id_spec("key"))
+        spark_archive(spark, archive)
     assert one_line(caught.value).startswith(f"archive {str(tmp_path)!r} cannot be opened: Spark said ")

@@ -1,14 +1,14 @@
-"""IDs of records in Arrow batches, by the SDK's own code."""
+"""Rows: the places of records, and their IDs by the SDK's own code, as columns of Arrow. All sources give these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
+from dedup_sdk._marks import Int64s
 from dedup_sdk._record import Record
 from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
@@ -16,7 +16,7 @@ from dedup_sdk.ids._columns import Column, Headers, digest_columns
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix
 from dedup_sdk.ids._spec import Leaf
 from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values
-from spark_backfill.last_id_spec import Spec, SpecText, keys_of
+from spark_backfill.last_id_spec import Spec, SpecText, text_of
 
 REDRIVEN: Final = "redriven"
 """The column with the digest of an ID together with any group's redrive header, null where a record has none."""
@@ -26,19 +26,14 @@ PRODUCER: Final = "producer"
 """The column with the value of the header that names a producer."""
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
 """Rows as a reader returns them; ``digest`` is null without an ID, and the source or unit key of specs with such."""
-_PLACE: Final = ("partition", "offset", "timestamp_ms")
+_NAMES: Final = [column.split()[0] for column in ROWS_SCHEMA.split(", ")]
 _COLUMNS: Final = {"headers": ("headers",), "key": ("key",), "value": ("value",)}
 _ALL: Final = ("topic", "key", "value", "headers")
 
 
-def rows_schema(*others: str) -> str:
-    """Return `ROWS_SCHEMA` with other columns."""
-    return ", ".join([ROWS_SCHEMA, *(f"{name} binary" for name in others)])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Digester:
-    """A function for ``mapInArrow``: records in, their rows (`schema`) out.
+class Wanted:
+    """The columns of rows that a run wants from a source.
 
     ``group``: a redrive header that names it is part of a record's ID; None: of nobody's. ``producer_header``,
     ``with_keys`` and ``with_redriven`` add `PRODUCER`, `KEY_COLUMN` and `REDRIVEN`.
@@ -50,38 +45,67 @@ class Digester:
     with_keys: bool = False
     with_redriven: bool = False
 
+    @classmethod
+    def of(cls, spec: Spec, group: str | None) -> Self:
+        """Return the plain rows of a spec."""
+        return cls(spec=text_of(spec), group=group)
+
     @property
     def schema(self) -> str:
         """The columns, for Spark."""
+        return ", ".join([ROWS_SCHEMA, *(f"{name} binary" for name in self.others)])
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of the columns beside `ROWS_SCHEMA`."""
         wanted = {
             PRODUCER: self.producer_header is not None,
             KEY_COLUMN: self.with_keys,
             REDRIVEN: self.with_redriven,
         }
-        return rows_schema(*(name for name, added in wanted.items() if added))
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the IDs of the records."""
-        # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = keys_of(self.spec)
-        for batch in batches:
-            digests, redriven = read_keys(spec, batch, self.group)
-            rows = {name: batch.column(name) for name in _PLACE} | {"digest": pa.array(digests, pa.binary())}
-            if self.producer_header is not None:
-                named = last_values(batch.column("headers"), self.producer_header)
-                rows[PRODUCER] = pa.array(named, pa.binary())
-            if self.with_keys:
-                rows[KEY_COLUMN] = batch.column("key")
-            if self.with_redriven:
-                rows[REDRIVEN] = by_row(redriven, batch.num_rows)
-            yield pa.RecordBatch.from_pydict(rows)
+        return tuple(name for name, added in wanted.items() if added)
 
 
-def read_columns(records: DataFrame, spec: Spec, *, with_keys: bool = False) -> DataFrame:
-    """Return the columns of records that a `Digester` reads, and no others: the rest stays in the JVM."""
-    needed = dict.fromkeys(column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL))
-    more = ("key", "headers") if with_keys else ("headers",)
-    return records.select(*_PLACE, *dict.fromkeys((*needed, *more)))
+def rows_batch(
+    wanted: Wanted,
+    partitions: Int64s,
+    offsets: Int64s,
+    timestamps: Int64s,
+    digests: Sequence[bytes | None],
+    *,
+    redriven: Mapping[int, bytes | None],
+    keys: Callable[[], pa.Array],
+    producers: Callable[[], Sequence[bytes | None]],
+) -> pa.RecordBatch:
+    """Return rows as they are wanted; ``keys`` and ``producers`` are asked for where they are.
+
+    ``redriven``: the digests of IDs together with redrive headers, by row.
+    """
+    found: dict[str, Callable[[], pa.Array]] = {
+        PRODUCER: lambda: pa.array(producers(), pa.binary()),
+        KEY_COLUMN: keys,
+        REDRIVEN: lambda: _by_row(redriven, len(offsets)),
+    }
+    rows = [
+        pa.array(partitions).cast(pa.int32()),
+        pa.array(offsets),
+        pa.array(timestamps),
+        pa.array(digests, pa.binary()),
+        *(found[name]() for name in wanted.others),
+    ]
+    return pa.RecordBatch.from_arrays(rows, [*_NAMES, *wanted.others])
+
+
+def _by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
+    if not redriven:
+        return pa.nulls(count, pa.binary())
+    return pa.array([redriven.get(row) for row in range(count)], pa.binary())
+
+
+def read_columns(spec: Spec, *, with_keys: bool = False) -> list[str]:
+    """Return the columns of records that are read for their rows, beside their places."""
+    needed = [column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL)]
+    return list(dict.fromkeys([*needed, *(["key"] if with_keys else []), "headers"]))
 
 
 class ReadKeys(NamedTuple):
@@ -115,13 +139,6 @@ def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
     for row, key in redriven.items():
         changed[row] = key
     return ReadKeys(changed, {})
-
-
-def by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
-    """Return the column `REDRIVEN` of so many rows."""
-    if not redriven:
-        return pa.nulls(count, pa.binary())
-    return pa.array([redriven.get(row) for row in range(count)], pa.binary())
 
 
 def _plain_digests(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
