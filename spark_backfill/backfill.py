@@ -68,7 +68,7 @@ def backfill(
         base = _base(options, say)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms, say=say)
-        added = f", {history.base_marks:,} marks of the base" if options.base.place is not None else ""
+        added = f", {history.base_marks:,} marks of the base" if options.base is not None else ""
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
@@ -220,9 +220,9 @@ def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], 
 
 def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
-    if options.base.place is None:
+    if options.base is None:
         return None
-    base = open_base(options.base.place)
+    base = open_base(options.base)
     check_base(
         base,
         topic=options.topic,
@@ -243,7 +243,7 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
 
 
 def _archive(options: Options, session: LazySession, say: Callable[[str], None]) -> Archive | None:
-    described = options.sources.archive
+    described = options.archive
     if described is None:
         return None
     check_no_table(session.get(), described)

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
-        session = partial(_session, options.sources.session_settings)
+        session = partial(_session, options.session_settings)
         with ending_in_order():
             report = backfill(options, session, say=console.say, watch=_watched(console))
     except EndedError as ended:

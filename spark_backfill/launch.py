@@ -31,11 +31,11 @@ from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.errors import BackfillError
+from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
-from spark_backfill.source_options import absolute_arguments
 from spark_backfill.submission import Submission
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -157,19 +157,13 @@ def _start(arguments: Sequence[str], tell: Listeners) -> str:
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
         options = parse_options(arguments, tell.say)
-        placed = absolute_arguments(arguments)
-        if not options.url:
-            placed += ["--output", str(options.output.absolute())]
-        if options.scratch is not None:
-            placed += ["--scratch", str(options.scratch.absolute())]
-        sources = options.sources
         if options.report is not None:
             check_place(options.report)
-            placed += ["--report", str(options.report.absolute())]
-        idle = sources.archive is None or layout_of(options) is not None
+        idle = options.archive is None or layout_of(options) is not None
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
-        line = command(placed, packages=sources.packages, ivy=ivy, logging=logging, machine=machine)
+        placed = absolute_arguments(arguments)
+        line = command(placed, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
         return _follow(line, environment(scratch) | {LAUNCHED: "1"}, scratch, tell)
 
 

@@ -62,7 +62,7 @@ def describe(
     report = make_report(
         manifest,
         output=options.shown_output,
-        sources=options.sources.described(),
+        sources=options.sources,
         base=None if base is None else base.source.place,
         base_marks=history.base_marks,
         skipped=history.skipped,
@@ -83,13 +83,13 @@ def describe(
 
 def owner(options: Options, base: Base | None) -> str | None:
     """Return the group whose own history a snapshot is, None: somebody vouches for it."""
-    if base is not None and options.base.compact:
+    if base is not None and options.compact:
         return base.manifest.group
     return None if options.vouched else options.group
 
 
 def isolation_of(options: Options, base: Base | None) -> str:
     """Return the level that all of the history was read with."""
-    if base is not None and options.base.compact:
+    if base is not None and options.compact:
         return base.manifest.isolation
-    return options.sources.isolation
+    return options.isolation

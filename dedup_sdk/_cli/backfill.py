@@ -115,19 +115,18 @@ class BackfillCommand(TyperCommand):
 @cache
 def _parameters() -> list[Any]:
     """Return the options of the job's parser, and the command's own, as typer has them."""
-    from spark_backfill.options import OPTIONS, add_job_options
+    from spark_backfill.option_list import GROUPS, OPTIONS
 
-    found: list[Parameter] = []
-
-    def group(title: str) -> Callable[..., Any]:
-        panel = None if title == OPTIONS else title
-        return lambda *names, **settings: found.append(_parameter(names, panel, settings))
+    found = [
+        _parameter([f"--{option.name}"], None if title == OPTIONS else title, option.settings)
+        for title, options in GROUPS.items()
+        for option in options
+    ]
 
     def no_command() -> None:
         """Stand for a function with these parameters."""
 
-    add_job_options(group)
-    _add_own_options(group(OPTIONS))
+    _add_own_options(lambda *names, **settings: found.append(_parameter(names, None, settings)))
     no_command.__dict__["__signature__"] = Signature(found)
     app = typer.Typer(add_completion=False)
     app.command()(no_command)

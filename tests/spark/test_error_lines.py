@@ -50,7 +50,7 @@ def test_no_line_shows_what_a_presigned_url_bears(query: str) -> None:
     options = parse_options(
         [*GOOD, *WHOLE, "--source", place, "--archive-isolation", "read_committed"], print
     )
-    assert options.sources.described() == (shown,)
+    assert options.sources == (shown,)
     assert (
         one_line(BackfillError(f"archive {place!r} has no column 'k'"))
         == f"archive {shown!r} has no column 'k'"

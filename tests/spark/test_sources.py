@@ -23,10 +23,10 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
 from spark_backfill import job
+from spark_backfill.archive_options import KAFKA
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
-from spark_backfill.source_options import KAFKA
 from tests.spark.test_archive_ids import Content, contents
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import commit_text

@@ -19,7 +19,7 @@ from dedup_sdk.ids import key
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.shared import ClaimKind
 from dedup_sdk.shared._scope import scope_name, scoped_ids
-from spark_backfill.source_options import KAFKA
+from spark_backfill.archive_options import KAFKA
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, replayed, run_through
 from tests.support.known_marks import newest_of
