@@ -8,6 +8,7 @@ an earlier sighting of the same ID is not in the base any more.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -124,9 +125,9 @@ def _share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[Ba
     """Deal files out to tasks of about equal size: as many as run at a time, more where they would be large."""
     count = min(len(files), max(parallelism, -(-sum(each.file.bytes for each in files) // _TASK_BYTES)))
     tasks: list[list[BaseFile]] = [[] for _ in range(count)]
-    sizes = [0] * count
+    smallest = [(0, number) for number in range(count)]
     for each in sorted(files, key=lambda each: each.file.bytes, reverse=True):
-        smallest = sizes.index(min(sizes))
-        tasks[smallest].append(each)
-        sizes[smallest] += each.file.bytes
+        size, number = smallest[0]
+        tasks[number].append(each)
+        heapq.heapreplace(smallest, (size + each.file.bytes, number))
     return tuple(map(tuple, tasks))
