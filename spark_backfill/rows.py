@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 
-from dedup_sdk._marks import Int64s
+from dedup_sdk._marks import DIGEST_BYTES, Digests, Int64s
 from dedup_sdk._record import Record
 from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
@@ -87,13 +88,24 @@ def rows_batch(
         REDRIVEN: lambda: _by_row(redriven, len(offsets)),
     }
     rows = [
-        pa.array(partitions).cast(pa.int32()),
+        pa.array(partitions.astype(np.int32)),
         pa.array(offsets),
         pa.array(timestamps),
-        pa.array(digests, pa.binary()),
+        _digest_column(digests),
         *(found[name]() for name in wanted.others),
     ]
     return pa.RecordBatch.from_arrays(rows, [*_NAMES, *wanted.others])
+
+
+def _digest_column(digests: Sequence[bytes | None]) -> pa.Array:
+    if not isinstance(digests, Digests):
+        return pa.array(digests, pa.binary())
+    # They lie joined already: one by one they would cost as much as their making.
+    count = len(digests)
+    ends = np.arange(0, DIGEST_BYTES * count + 1, DIGEST_BYTES, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(digests.joined)]
+    )
 
 
 def _by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
