@@ -20,7 +20,7 @@ export UV_NO_CONFIG := 1
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 unexport PYTHONHOME
-# Kafka's jars, Spark's connector and what Ivy and Maven keep.
+# Kafka's jars and what Ivy and Maven keep.
 export DEDUP_CACHE := $(CACHE)/dedup
 # spark-submit starts the first `python3` of the PATH.
 export PATH := $(BIN):$(PATH)

@@ -6,13 +6,13 @@
     python benchmarks/backfill.py --only client --window 2s
     python benchmarks/backfill.py --only client parquet --report --quick
 
-``client`` and ``jvm`` are `dedup backfill` with its two ways to read Kafka, ``parquet`` the same job over an
-archive of the topic. ``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into
-RocksDB a batch. ``naive`` is the Spark job that one writes first (`naive_backfill.py`). Spark's own start is given
-apart. At the end the marks of the backfill are compared with those of a consumer that lived through the topic and
-of one that replayed it (with a short ``--window`` IDs expire and are accepted again on the way). With ``--report``
-each of ours runs once more with a report about duplicates, as ``NAME+report``. The result goes to stdout, progress
-to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
+``client`` is `dedup backfill` from Kafka, ``parquet`` the same job over an archive of the topic. ``replay`` is one
+Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job
+that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the backfill
+are compared with those of a consumer that lived through the topic and of one that replayed it (with a short
+``--window`` IDs expire and are accepted again on the way). With ``--report`` each of ours runs once more with a
+report about duplicates, as ``NAME+report``. The result goes to stdout, progress to stderr. Exit status 1: a
+contender failed, or the marks differ; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import tempfile
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -54,15 +55,10 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 """
-CONTENDERS = ("replay", "client", "jvm", "parquet", "naive")
+CONTENDERS = ("replay", "client", "parquet", "naive")
 _REPORTED = "+report"
-_OURS = {
-    "client": ("--source", "kafka-client"),
-    "jvm": ("--source", "kafka-jvm"),
-}
-
-
-_REPORTING = (*_OURS, "parquet")
+_CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}"
+_REPORTING = ("client", "parquet")
 """Those that can make a report."""
 
 
@@ -130,11 +126,15 @@ class Bench:
             if self.bootstrap
             else ["--cluster-id", "none", "--topic-id", "none"]
         )
-        reader = _OURS.get(name) or (
-            "--source",
-            str(self.folder / "archive"),
-            "--archive-isolation",
-            "read_committed",
+        reader = (
+            ()
+            if name == "client"
+            else (
+                "--source",
+                str(self.folder / "archive"),
+                "--archive-isolation",
+                "read_committed",
+            )
         )
         return [
             *where, "--topic", TOPIC, "--id", f"header:{HEADER}", "--window", self.window,
@@ -148,7 +148,7 @@ class Bench:
         arguments = [self.bootstrap, TOPIC, HEADER, str(place)]
         line = launch.command(
             arguments,
-            packages=launch.connector(),
+            packages=[_CONNECTOR],
             ivy=cache_folder() / "ivy",
             logging=logging,
             job=Path(__file__).with_name("naive_backfill.py"),
@@ -167,7 +167,7 @@ def compare(bench: Bench, names: Sequence[str], rounds: int) -> dict[str, Any]:
     for turn, order in enumerate(orders(names, rounds)):
         for name in order:
             found = bench.run(name, turn, seen[name])
-            if name in _OURS or not report:
+            if name == "client" or not report:
                 report = found or report
             rate = bench.records / seen[name].seconds[-1]
             cpu_us = seen[name].cpu_seconds[-1] / bench.records * 1e6
@@ -204,7 +204,7 @@ def _report_costs(found: dict[str, Any]) -> dict[str, Any]:
 
 def _ratios(found: dict[str, Any]) -> dict[str, Any]:
     rates = {name: each["records_per_second"] for name, each in found.items()}
-    ours = rates.get("client", rates.get("jvm"))
+    ours = rates.get("client")
     result: dict[str, Any] = {"records_per_second": ours}
     for name, key in (("replay", "python_replay"), ("naive", "naive_spark")):
         if name in rates:

@@ -1,4 +1,4 @@
-"""The options of an archive: where it lies, how it is written, and who wrote it."""
+"""An archive as the command line describes it: where it lies, how it is written, and who wrote it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Final
 
 from spark_backfill.column_map import ColumnPlace
 
+KAFKA: Final = "kafka"
+"""The source that is the topic itself."""
+ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 TABLE: Final = "table:"
 """How a source begins that is the name of a table in Spark's catalog, not a path."""
 

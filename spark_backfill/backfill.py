@@ -14,7 +14,6 @@ from dedup_sdk._store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
-from spark_backfill.blocks import read_all_blocks
 from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
@@ -22,22 +21,21 @@ from spark_backfill.history_plan import plan_history
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.options import Options
-from spark_backfill.output import Output
-from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import layout_of
+from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.publication import Made, describe, isolation_of, owner
-from spark_backfill.remote_output import check_shared, open_output
+from spark_backfill.remote_output import check_scratch, open_output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession
-from spark_backfill.shared_rebuild import check_store, load_snapshot
-from spark_backfill.shuffle_input import read_shuffled_rows
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.snapshot import DIGEST_NAME
+from spark_backfill.source import read_all_blocks, read_shuffled_rows
+from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
@@ -66,12 +64,11 @@ def backfill(
     if options.report is not None:
         check_place(options.report)
     with open_output(options) as output:
-        check_store(options.shared, say)
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms, say=say)
-        added = f", {history.base_marks:,} marks of the base" if options.base.place is not None else ""
+        added = f", {history.base_marks:,} marks of the base" if options.base is not None else ""
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
@@ -79,7 +76,7 @@ def backfill(
         rows = history.offsets + history.base_marks
         if rows:
             spark = session.get()
-            check_shared(options, spark)
+            check_scratch(options, spark)
             offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
                 plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
@@ -124,7 +121,6 @@ def backfill(
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
-        made = _share(options, made, output, session, now_ms, say, around)
         made.write_reports(output.folder, with_findings=options.report is not None)
         write_manifest(output.folder, made.manifest)
         output.publish()
@@ -134,35 +130,6 @@ def backfill(
     if options.report is not None:
         _draw(made.document, options.report, options.shown_output, say)
     return made.report
-
-
-def _share(
-    options: Options,
-    made: Made,
-    output: Output,
-    session: LazySession,
-    now_ms: int,
-    say: Callable[[str], None],
-    around: Callable[[Task], Task],
-) -> Made:
-    """Load the snapshot into the shared memory, if there is one, and return it with a report that says so."""
-    shared, group = options.shared, options.group
-    if shared is None or group is None:
-        return made
-    marks = load_snapshot(
-        session,
-        shared,
-        output.folder,
-        made.manifest,
-        group,
-        window_ms=options.window.time_ms or 0,
-        now_ms=now_ms,
-        say=say,
-        around=around,
-    )
-    shown = shared.server.shown
-    say(f"{marks:,} IDs of group {group!r} are in the shared memory at {shown}")
-    return made.shared_at(shown, marks)
 
 
 def _lacked(options: Options, made: Made) -> str | None:
@@ -253,9 +220,9 @@ def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], 
 
 def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
-    if options.base.place is None:
+    if options.base is None:
         return None
-    base = open_base(options.base.place)
+    base = open_base(options.base)
     check_base(
         base,
         topic=options.topic,
@@ -275,23 +242,21 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
     return base
 
 
-def _archive(
-    options: Options, session: LazySession, say: Callable[[str], None]
-) -> Archive | ParquetArchive | None:
-    described = options.sources.archive
+def _archive(options: Options, session: LazySession, say: Callable[[str], None]) -> Archive | None:
+    described = options.archive
     if described is None:
         return None
     check_no_table(session.get(), described)
     layout = layout_of(options)
     if layout is not None:
-        return ParquetArchive(session.get(), options.topic, options.spec, layout)
-    archive = Archive(
+        return Archive(ParquetFiles(session.get(), options.topic, layout), options.spec)
+    files = SparkFiles(
         session.get(),
         described,
         topic=options.topic,
         spec=options.spec,
         reads_keys=options.reshard is not None,
     )
-    if archive.left_out:
-        say(told_open_files(archive.left_out))
-    return archive
+    if files.left_out:
+        say(told_open_files(files.left_out))
+    return Archive(files, options.spec)

@@ -8,11 +8,12 @@ an earlier sighting of the same ID is not in the base any more.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,17 +30,6 @@ from spark_backfill.runs import BLOCK_SCHEMA, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
 
 _TASK_BYTES: Final = 64 * 2**20
-
-
-class HasFile(Protocol):
-    """A sorted file, with the place where it belongs."""
-
-    @property
-    def file(self) -> SortedFile:
-        """The file."""
-
-
-File = TypeVar("File", bound=HasFile)
 
 
 class BaseFile(NamedTuple):
@@ -126,18 +116,18 @@ def read_base_blocks(
     ]
     if not files:
         return None
-    tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
+    tasks = _share_out(files, parallelism=spark.sparkContext.defaultParallelism)
     reader = BaseReader(place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
 
 
-def share_out(files: Sequence[File], *, parallelism: int) -> tuple[tuple[File, ...], ...]:
+def _share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[BaseFile, ...], ...]:
     """Deal files out to tasks of about equal size: as many as run at a time, more where they would be large."""
     count = min(len(files), max(parallelism, -(-sum(each.file.bytes for each in files) // _TASK_BYTES)))
-    tasks: list[list[File]] = [[] for _ in range(count)]
-    sizes = [0] * count
+    tasks: list[list[BaseFile]] = [[] for _ in range(count)]
+    smallest = [(0, number) for number in range(count)]
     for each in sorted(files, key=lambda each: each.file.bytes, reverse=True):
-        smallest = sizes.index(min(sizes))
-        tasks[smallest].append(each)
-        sizes[smallest] += each.file.bytes
+        size, number = smallest[0]
+        tasks[number].append(each)
+        heapq.heapreplace(smallest, (size + each.file.bytes, number))
     return tuple(map(tuple, tasks))

@@ -1,9 +1,8 @@
-"""Reading Kafka with confluent-kafka in Spark's Python workers: read, digest and pack in one process.
+"""Reading Kafka with confluent-kafka in Spark's Python workers: rows are read, digested and packed in one process.
 
-Rows do not pass through the JVM one by one, no connector has to be found, and the IDs come from the very code of
-the consumer.
-
-A Spark data source in Python would do the same with one more Python process, which plans it.
+Rows do not pass through the JVM one by one, no jar has to be found, and the IDs come from the very code of the
+consumer. Spark's own connector is half as fast, and computes IDs of its own. A Spark data source in Python would do
+the same with one more Python process, which plans it.
 """
 
 from __future__ import annotations
@@ -17,22 +16,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk._kafka.reader import Readers, Slice, TailReader
 from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._strategy import Keys
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids import id_spec
-from dedup_sdk.ids._spec import ReadsKeys
-from spark_backfill.fold import Packing
-from spark_backfill.id_batches import by_row
-from spark_backfill.keyed_spec import KeyedSpec
-from spark_backfill.last_id_spec import OrderedSpec
+from dedup_sdk.ids._columns import Fields, Ids, ReadOnce
+from dedup_sdk.ids._spec import GroupKeys, ReadsKeys, redriven_keys
+from spark_backfill.last_id_spec import keys_of
 from spark_backfill.offset_range import Bounds
-from spark_backfill.run_keys import RunKeys
-from spark_backfill.runs import BLOCK_SCHEMA, Rows, to_batch
-from spark_backfill.slot_shuffle import rows_batch
-from spark_backfill.watched_spec import WatchedSpec
+from spark_backfill.rows import Wanted, rows_batch
 
 LEAST_OFFSETS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
@@ -67,8 +60,8 @@ def plan_ranges(bounds: Bounds, parallelism: int) -> tuple[Range, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientReader:
-    """A function for ``mapInArrow``: numbers of ranges in, their blocks out.
+class ClientRows:
+    """A function for ``mapInArrow``: numbers of ranges in, their rows (`spark_backfill.rows`) out.
 
     ``settings`` are librdkafka's, bootstrap servers among them. Only committed records are read. Raises
     `RecoveryError` in the task where a range is not in the log any more, the broker refuses, or is silent for
@@ -77,65 +70,55 @@ class ClientReader:
 
     settings: Mapping[str, str]
     topic: str
-    spec: str
+    wanted: Wanted
     ranges: tuple[Range, ...]
-    packing: Packing
     patience_s: float = PATIENCE_S
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the ranges."""
         # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = RunKeys(id_spec(self.spec), self.packing.group)
-        with closing(_readers(self.settings)) as readers:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from self._read(readers, self.ranges[number], spec)
-
-    def _read(self, readers: Readers, wanted: Range, spec: RunKeys) -> Iterator[pa.RecordBatch]:
-        packer = self.packing.packer()
-        header = self.packing.producer_header
-        watched = None if header is None else WatchedSpec(spec, header)
-        reshard = self.packing.reshard
-        keyed = None if reshard is None else KeyedSpec(watched or spec)
-        read_as = keyed or watched or spec
-        for block in _slices(readers, self.topic, wanted, read_as, self.patience_s):
-            rows = Rows.of_digests(np.asarray(block.offsets, np.int64), block.timestamps, block.digests)
-            if watched is not None:
-                rows = rows._replace(producers=watched.producers(len(rows.offsets)))
-            if self.packing.marks_redriven and spec.redriven:
-                rows = rows._replace(redriven=by_row(spec.redriven, len(rows.offsets)))
-            if keyed is not None and reshard is not None:
-                rows = rows._replace(targets=reshard.targets(keyed.keys(len(rows.offsets))))
-            yield from map(to_batch, packer.add(wanted.partition, rows))
-        yield from map(to_batch, packer.finish())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRows:
-    """A function of batches of numbers of ranges that gives their rows (`spark_backfill.slot_shuffle.ROWS_SCHEMA`).
-
-    Otherwise it is as `ClientReader`.
-    """
-
-    settings: Mapping[str, str]
-    topic: str
-    spec: OrderedSpec
-    ranges: tuple[Range, ...]
-    group: str | None = None
-    patience_s: float = PATIENCE_S
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Read the ranges."""
-        keys = RunKeys(self.spec.keys, self.group)
+        keys = _Keys(keys_of(self.wanted.spec), self.wanted.group)
+        header = self.wanted.producer_header
         with closing(_readers(self.settings)) as readers:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     wanted = self.ranges[number]
                     for block in _slices(readers, self.topic, wanted, keys, self.patience_s):
-                        partitions = pa.array(np.full(len(block.offsets), wanted.partition, np.int32))
                         yield rows_batch(
-                            partitions, np.asarray(block.offsets, np.int64), block.timestamps, block.digests
+                            self.wanted,
+                            np.full(len(block.offsets), wanted.partition),
+                            np.asarray(block.offsets, np.int64),
+                            block.timestamps,
+                            block.digests,
+                            redriven=keys.redriven,
+                            keys=lambda: pa.array(keys.fields.keys(), pa.binary()),
+                            producers=lambda: keys.fields.header(header or ""),
                         )
+
+
+class _Keys:
+    """Reads the keys of records for a run of a group (`dedup_sdk.ids._redrive`).
+
+    ``fields`` are those of the records which were asked about last. Without a group a redrive header changes no key;
+    then ``redriven`` has the keys that the headers give besides, by row: the group that a header names knows the
+    record by that one.
+    """
+
+    fields: ReadOnce
+
+    def __init__(self, keys: Keys, group: str | None) -> None:
+        self.redriven: Mapping[int, bytes | None] = {}
+        self._keys = keys
+        self._of_group = None if group is None else GroupKeys(keys, group)
+
+    def digests(self, fields: Fields) -> Ids:
+        """Return the keys of these records."""
+        self.fields = ReadOnce.of(fields)
+        if self._of_group is not None:
+            return self._of_group.digests(self.fields)
+        ids = self._keys.digests(self.fields)
+        self.redriven = redriven_keys(self._keys, ids, self.fields, None)
+        return ids
 
 
 def _readers(settings: Mapping[str, str]) -> Readers:
@@ -168,9 +151,3 @@ def _slices(
             f"{topic}[{wanted.partition}] was cut while it was read: it ends at offset {position}, and was to be read "
             f"up to {wanted.end}; reset the group's offsets and run again"
         )
-
-
-def read_blocks(spark: SparkSession, reader: ClientReader) -> DataFrame:
-    """Return the blocks of all ranges, each of which is a task."""
-    count = len(reader.ranges)
-    return spark.range(0, count, 1, count).mapInArrow(reader, BLOCK_SCHEMA)

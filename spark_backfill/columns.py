@@ -1,4 +1,4 @@
-"""An archive's rows with the columns of Spark's Kafka source, whatever they are called and however they are written.
+"""An archive's rows with Kafka's columns, whatever they are called and however they are written.
 
 The result has ``topic string, partition int, offset bigint, timestamp_ms bigint`` (-1 where a record has none) and, of
 ``key binary, value binary, headers array<struct<key: string, value: binary>>``, those that the ID spec reads.

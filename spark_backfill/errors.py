@@ -11,7 +11,6 @@ _LONGEST = 500
 _DEEPEST = 20
 _CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
 _NANOSECONDS = re.compile(r"Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS", re.IGNORECASE)
-_NO_CONNECTOR = "Failed to find data source: kafka"
 _NO_FORMAT = re.compile(r"ClassNotFoundException: ([\w.-]+)\.DefaultSource")
 _NO_FILES = (
     re.compile(r'No FileSystem for scheme "(\w+)"'),
@@ -62,11 +61,6 @@ def known_cause(error: BaseException) -> str | None:
 
 def _help(text: str) -> str | None:
     """The option to give where Spark lacks something, None where it does not say so."""
-    if _NO_CONNECTOR in text:
-        return (
-            "Spark has no Kafka connector: start the job with dedup backfill, or give spark-submit "
-            "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:<the version of Spark>"
-        )
     if _NANOSECONDS.search(text):
         return (
             "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, "

@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk._window import Window
+from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
-from spark_backfill.id_batches import REDRIVEN
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_range import Bounds, OffsetRange
-from spark_backfill.reshard import KEY_COLUMN, Reshard
+from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
+from spark_backfill.rows import Wanted
 from spark_backfill.runs import BLOCK_SCHEMA, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
@@ -76,6 +77,16 @@ class Packing:
         )
         return replace(self, has_duplicates=has_duplicates, watch=watch)
 
+    def wanted(self, spec: IdSpec) -> Wanted:
+        """Return the rows that are packed."""
+        return Wanted(
+            spec=str(spec),
+            group=self.group,
+            producer_header=self.producer_header,
+            with_keys=self.reshard is not None,
+            with_redriven=self.marks_redriven,
+        )
+
     def packer(self) -> RunPacker:
         """Return a packer for one task."""
         return RunPacker(
@@ -87,11 +98,30 @@ class Packing:
         )
 
 
-def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
-    """Return the blocks of rows ``partition, offset, timestamp_ms, digest`` (null: no ID), which may come in any order.
+@dataclass(frozen=True, slots=True)
+class PackedRows:
+    """A function for ``mapInArrow``: the batches, read by ``read`` as rows (`spark_backfill.rows`), as blocks.
 
-    With a producer's header they have a column ``producer`` with its value, too, to be re-sharded one with their key.
+    Where the packing goes by offset a task has the rows of a partition by offset, and no other task has any between
+    them.
     """
+
+    packing: Packing
+    read: Task = iter
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Read the rows and pack them."""
+        packer, order = self.packing.packer(), OffsetOrder()
+        for batch in self.read(batches):
+            for partition, found in rows_of_batch(batch, self.packing.reshard):
+                # An archive may have a record twice; that is one sighting.
+                taken = order.once(partition, found) if self.packing.by_offset else found
+                yield from map(to_batch, packer.add(partition, taken))
+        yield from map(to_batch, packer.finish())
+
+
+def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
+    """Return the blocks of rows (`spark_backfill.rows`), which may come in any order."""
     if packing.ordered or packing.findings:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
         placed = rows.repartition(count, placement_column(rows["partition"], count))
@@ -102,29 +132,7 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
             "partition",
             F.shiftright("offset", _BLOCK_BITS),
         ).sortWithinPartitions(*order_columns())
-    return pack_rows_in_order(rows, packing)
-
-
-def pack_rows_in_order(rows: DataFrame, packing: Packing) -> DataFrame:
-    """Do as `pack_rows` with rows that come by offset.
-
-    A task has those of a partition by offset, and no other task has any between them.
-    """
-
-    def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        packer, order = packing.packer(), OffsetOrder()
-        for batch in batches:
-            for partition, found in rows_of_batch(batch, packing.reshard):
-                # An archive may have a record twice; that is one sighting.
-                taken = order.once(partition, found) if packing.by_offset else found
-                yield from map(to_batch, packer.add(partition, taken))
-        yield from map(to_batch, packer.finish())
-
-    others = [] if packing.producer_header is None else ["producer"]
-    others += [] if packing.reshard is None else [KEY_COLUMN]
-    others += [REDRIVEN] if packing.marks_redriven and REDRIVEN in rows.columns else []
-    narrow = rows.select("partition", "offset", "timestamp_ms", "digest", *others)
-    return narrow.mapInArrow(pack, BLOCK_SCHEMA)
+    return rows.mapInArrow(PackedRows(packing), BLOCK_SCHEMA)
 
 
 def write_slots(

@@ -15,12 +15,11 @@ from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import expire
 from spark_backfill.options import Options
-from spark_backfill.parquet_archive import ParquetArchive
 
 
 def plan_history(
     options: Options,
-    archive: Archive | ParquetArchive | None,
+    archive: Archive | None,
     base: Base | None,
     *,
     now_ms: int,
@@ -35,30 +34,28 @@ def plan_history(
     history = replace(history, partitions=len(history.offset_ranges) + len(history.skipped))
     if options.reshard is not None:
         history = options.reshard.widened(history)
-    for line in check_gaps(options.topic, history.offset_ranges, allowed=options.sources.allow_gap):
+    for line in check_gaps(options.topic, history.offset_ranges, allowed=options.allow_gap):
         say(f"{line}: coverage begins behind them")
-    return replace(history, offset_ranges=expire(history.offset_ranges, options.base.expire_before_ms))
+    return replace(history, offset_ranges=expire(history.offset_ranges, options.expire_before_ms))
 
 
 def rule_of(options: Options) -> str:
     """Return the rule by which a run remembers, as its consumers put it into their commits."""
     ordered = options.ordered
     keys = options.id if ordered is None else ordered.keys
-    return rule_digits(keys, options.window, digest=DIGEST_NAME, isolation=options.sources.isolation)
+    return rule_digits(keys, options.window, digest=DIGEST_NAME, isolation=options.isolation)
 
 
-def _found(
-    options: Options, archive: Archive | ParquetArchive | None, base: Base | None, *, now_ms: int
-) -> History:
-    if base is not None and options.base.compact:
+def _found(options: Options, archive: Archive | None, base: Base | None, *, now_ms: int) -> History:
+    if base is not None and options.compact:
         return kept_history(base.manifest, options.window, now_ms)
     if not options.bootstrap and archive is not None:
         return archived_history(
             archive.survey,
             options.reach,
-            cluster=options.sources.cluster_id,
+            cluster=options.cluster_id,
             topic=options.topic,
-            topic_id=options.sources.topic_id,
+            topic_id=options.topic_id,
             now_ms=now_ms,
             base=base,
             whole=options.ordered is not None,
@@ -73,6 +70,6 @@ def _found(
             base=base,
             rule=rule_of(options),
             survey=None if archive is None else archive.survey,
-            reads_log=bool(options.sources.kafka),
+            reads_log=options.reads_topic,
             whole=options.ordered is not None,
         )

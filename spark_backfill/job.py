@@ -1,6 +1,6 @@
 """The program that ``spark-submit`` runs.
 
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 spark_backfill/job.py \
+    spark-submit spark_backfill/job.py \
         --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
 The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
-        session = partial(_session, options.sources.session_settings)
+        session = partial(_session, options.session_settings)
         with ending_in_order():
             report = backfill(options, session, say=console.say, watch=_watched(console))
     except EndedError as ended:

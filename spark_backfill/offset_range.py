@@ -21,10 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from dedup_sdk._core.reach import GRACE
 from dedup_sdk._window import Window
-
-GRACE: Final = 16
-"""Sightings are kept for a sixteenth of the window longer, as the live store keeps them, for records that come late."""
 
 NOTHING_KNOWN_MS: Final = 2**62
 """As ``since_ms``: no sighting is known."""

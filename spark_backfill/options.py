@@ -1,68 +1,71 @@
-"""The job's command line."""
+"""The job's command line (`spark_backfill.option_list`), read into values."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
-from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, client_settings
-from dedup_sdk._kafka.error_text import masked_settings, masked_urls
+from dedup_sdk._core.reach import GRACE
+from dedup_sdk._core.source_keys import source_spec_of
+from dedup_sdk._kafka.client_config import client_settings
+from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
 from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
+from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
+from dedup_sdk._units.keys import spec_in_units
+from dedup_sdk._units.unit import Unit
 from dedup_sdk._window import Window
-from dedup_sdk.errors import ConfigurationError, SnapshotError
+from dedup_sdk.errors import ConfigurationError, IdSpecError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
-from spark_backfill.base_options import BaseOptions, add_base_options, check_expiry, read_base_options
-from spark_backfill.client_config import refuse_ours, secrets_of, take_consumers_own
+from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE, ArchiveOptions
+from spark_backfill.base import open_base
+from spark_backfill.client_config import read_options, refuse_ours, secrets_of, take_consumers_own
+from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
-from spark_backfill.last_id_options import add_last_id_options, read_last_id_spec
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
+from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive
 from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
-from spark_backfill.reshard_options import add_reshard_options, read_reshard_options
-from spark_backfill.shared_options import (
-    SharedOptions,
-    add_shared_options,
-    check_window,
-    read_shared_options,
-)
-from spark_backfill.source_options import (
-    SourceOptions,
-    add_source_options,
-    no_sources,
-    read_source_options,
-)
-from spark_backfill.unit_options import add_unit_options, read_units
 from spark_backfill.unit_spec import UnitSpec
 
-USAGE_STATUS = 2
+USAGE_STATUS: Final = 2
 """Exit status of wrong usage."""
-OPTIONS = "Options"
-"""The title of the group of options that most runs have."""
-Add = Callable[..., Any]
-"""Adds one option: takes the arguments of `argparse.ArgumentParser.add_argument`."""
+_SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+}
+_FROM_BASE: Final = ("topic", "id", "window")
+"""Options that a base gives where the user does not."""
+_MOST_PARTITIONS: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """The options of a run; see the help of each.
 
-    ``client_config`` goes to librdkafka, ``jvm_client_config`` to the Java client inside Spark's connector: that is the
-    former, with the settings of ``--jvm-client-config``. ``bootstrap`` is empty where no broker is asked.
-    ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
-    none do. ``url`` is the output where that is no folder, else empty. Without a ``group`` it is the history of
-    nobody in particular. ``shared``: the memory of consumers that is rebuilt, None: none is. ``output`` None: only
-    that is, and no snapshot stays.
+    - ``url`` is the output where that is no folder, else empty. ``bootstrap`` is empty where no broker is asked; then
+      ``cluster_id`` and ``topic_id`` say whose offsets these are, else they are empty.
+    - ``client_config`` goes to librdkafka. Without a ``group`` it is the history of nobody in particular.
+    - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
+      coordinates of packages that Spark needs for it.
+    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it.
+      ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
+    - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
+      none do.
     """
 
     bootstrap: str
     topic: str
     id: IdSpec
     window: Window
-    output: Path | None
+    output: Path
     url: str
     scratch: Path | None
     group: str | None
@@ -71,13 +74,18 @@ class Options:
     report: Path | None
     producer_header: str | None
     client_config: dict[str, str]
-    jvm_client_config: dict[str, str]
-    sources: SourceOptions
-    base: BaseOptions
-    reshard: Reshard | None = None
-    last_id: LastIdSpec | None = None
-    units: UnitSpec | None = None
-    shared: SharedOptions | None = None
+    reads_topic: bool
+    archive: ArchiveOptions | None
+    allow_gap: bool
+    packages: tuple[str, ...]
+    cluster_id: str
+    topic_id: str
+    base: str | None
+    compact: bool
+    expire_before_ms: int | None
+    reshard: Reshard | None
+    last_id: LastIdSpec | None
+    units: UnitSpec | None
 
     @property
     def ordered(self) -> OrderedSpec | None:
@@ -100,18 +108,35 @@ class Options:
         return self.group is None or self.assume_processed
 
     @property
+    def isolation(self) -> str:
+        """Which records are read, as a consumer's ``isolation.level``."""
+        return ISOLATIONS[0] if self.archive is None else self.archive.isolation
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The sources for a report, without credentials."""
+        places = () if self.archive is None else self.archive.places
+        return (*([KAFKA] if self.reads_topic else []), *map(masked_text, places))
+
+    @property
+    def session_settings(self) -> Mapping[str, str]:
+        """The settings that a Spark session needs to read the archive."""
+        return {} if self.archive is None else _SESSIONS.get(self.archive.format, {})
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """The settings of a client that reads the topic."""
+        return {**self.client_config, "bootstrap.servers": self.bootstrap}
+
+    @property
     def shown_output(self) -> str:
-        """Where the snapshot goes, without the secrets of a URL; empty where none stays."""
-        return redacted_url(self.url) if self.url else str(self.output or "")
+        """Where the snapshot goes, without the secrets of a URL."""
+        return redacted_url(self.url) if self.url else str(self.output)
 
     @property
     def secrets(self) -> frozenset[str]:
         """Values that no line may show."""
-        archive = self.sources.archive
-        of_settings = secrets_of(
-            self.client_config, self.jvm_client_config, archive.read_options if archive is not None else {}
-        )
-        return of_settings if self.shared is None else of_settings | self.shared.server.secrets
+        return secrets_of(self.client_config, {} if self.archive is None else self.archive.read_options)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -124,166 +149,260 @@ class _Parser(argparse.ArgumentParser):
         shown = masked_settings(message) if message.startswith("unrecognized") else message
         self.refuse(f"{shown}; see {self.prog} --help")
 
-    def refuse(self, message: str) -> NoReturn:
+    def refuse(self, message: str, status: int = USAGE_STATUS) -> NoReturn:
         self.say(f"{ERROR}{masked_urls(message)}")
-        sys.exit(USAGE_STATUS)
+        sys.exit(status)
+
+
+def job_parser() -> _Parser:
+    """Return the parser of the job's options."""
+    parser = _Parser(
+        prog="dedup backfill",
+        description="Rebuild a key store from a topic's history, as a snapshot that DedupConsumer installs.",
+        epilog="Example: --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --group billing "
+        "--output snapshot. Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and "
+        "SIGHUP.",
+        allow_abbrev=False,
+    )
+    for title, options in GROUPS.items():
+        group = parser if title == OPTIONS else parser.add_argument_group(title)
+        for option in options:
+            group.add_argument(f"--{option.name}", **option.settings)
+    return parser
 
 
 def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Options:
-    """Read the command line; when it is wrong, one line goes to ``say`` and the process ends with status 2."""
+    """Read the command line.
+
+    When it is wrong, one line goes to ``say`` and the process ends with status 2; with 1 where the base cannot be read.
+    """
     parser = job_parser()
     parser.say = say
     given = parser.parse_args(arguments)
     try:
-        client, jvm_client = _clients(given)
+        client = _client(given)
+        check_given(given)
+        _fill(given)
+        missing = [f"--{name}" for name in (*_FROM_BASE, "output") if getattr(given, name) is None]
+        if missing:
+            parser.error(f"the following arguments are required: {', '.join(missing)}")
+        return _options(given, client)
     except ConfigurationError as error:
         parser.refuse(str(error))
-    last_id, units = _ordered(parser, given)
-    base = _base(parser, given)
-    missing = [f"--{name}" for name in ("topic", "id", "window") if getattr(given, name) is None]
-    if given.output is None and given.shared is None:
-        missing.append(f"{'and ' if missing else ''}--output or --shared")
-    if missing:
-        parser.error(f"the following arguments are required: {', '.join(missing)}")
-    if given.producer_header is not None and given.report is None:
-        parser.refuse("--producer-header needs --report: only the report tells producers apart")
-    named = (
-        "bootstrap",
-        "topic",
-        "output",
-        "scratch",
-        "cluster_id",
-        "topic_id",
-        "report",
-    )
-    for option in (*named, "producer_header"):
-        if getattr(given, option) == "":
-            parser.refuse(f"--{option.replace('_', '-')} is empty; give a value, see --help")
-    try:
-        group, shared = _group(given), read_shared_options(given)
-        spec, window = id_spec(given.id), _window(given.window)
-        if shared is not None:
-            check_window(window)
-        reach = window if last_id is None else last_id.reach
-        check_expiry(
-            given.expire_before, reach, option="--window" if reach == window else "--otherwise-window"
-        )
-        sources = no_sources() if base.compact else read_source_options(given)
-        reshard = None if base.compact else read_reshard_options(given, window, sources)
-        url = _url(given)
-        _refuse_urls(given)
-        places = () if sources.archive is None else sources.archive.places
-        check_places(given.output, sources=places, report=given.report, scratch=given.scratch)
-    except ConfigurationError as error:
-        parser.refuse(str(error))
-    return Options(
-        bootstrap=given.bootstrap or "",
-        topic=given.topic,
-        id=spec,
-        window=window,
-        output=None if given.output is None else Path(given.output),
-        url=url,
-        scratch=None if given.scratch is None else Path(given.scratch),
-        group=group,
-        assume_processed=given.assume_processed,
-        overwrite=given.overwrite,
-        producer_header=given.producer_header,
-        report=None if given.report is None else Path(given.report),
-        client_config=client,
-        jvm_client_config=jvm_client,
-        sources=sources,
-        reshard=reshard,
-        base=base,
-        last_id=last_id,
-        units=units,
-        shared=shared,
-    )
+    except SnapshotError as error:
+        parser.refuse(str(error), 1)
 
 
-def _clients(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the settings of librdkafka and of the Java client.
+def _client(given: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of librdkafka.
 
     The servers among them are put into ``given.bootstrap``, the group into ``given.group``, where no option names any.
     """
     client = client_settings("--client-config", given.client_config)
     servers, group = take_consumers_own(client)
-    if given.bootstrap is None:
-        given.bootstrap = servers
-    if group and not (given.group or given.whole_topic or given.compact):
-        given.group = [group]
-    jvm_client = client_settings("--jvm-client-config", given.jvm_client_config)
     refuse_ours("--client-config", client)
-    refuse_ours("--jvm-client-config", jvm_client)
-    return client, client | jvm_client
+    if not given.compact:
+        given.bootstrap = servers if given.bootstrap is None else given.bootstrap
+        if group and not given.group and not given.whole_topic:
+            given.group = group
+    return client
 
 
-def _group(given: argparse.Namespace) -> str | None:
-    """Read whose history it is; None where the user vouches for all of the topic."""
-    groups: list[str] = given.group or []
-    if len(groups) > 1:
-        raise ConfigurationError(
-            f"--group is given {len(groups)} times, the last time as {groups[-1]!r}: a run makes the "
-            "snapshot of one group; run once for each"
-        )
-    if not groups and not given.whole_topic and not given.compact:
-        raise ConfigurationError(
-            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch "
-            "that whoever installs the snapshot has processed all of the topic)"
-        )
-    if groups and given.whole_topic:
-        raise ConfigurationError(
-            f"--whole-topic and --group {groups[0]} exclude each other: give --group, or vouch for all of the topic"
-        )
-    if given.assume_processed and not groups:
-        raise ConfigurationError(
-            "--assume-processed needs --group; with --whole-topic you vouch for everything anyway"
-        )
-    if groups == [""]:
-        raise ConfigurationError("--group is empty; give a value, see --help")
-    return groups[0] if groups else None
+def _fill(given: argparse.Namespace) -> None:
+    """Put into ``given`` the options that a base, or the strategy, gives where the user does not."""
+    if given.order is not None and given.window is None:
+        given.window = f"{IDLE_DAYS}d"
+    if given.base is None or not any(getattr(given, name) is None for name in _FROM_BASE):
+        return
+    told = open_base(given.base).manifest
+    if given.id is None:
+        _refuse_others(given.base, told.id_spec)
+    for name, value in zip(_FROM_BASE, (told.topic, told.id_spec, told.window), strict=True):
+        if getattr(given, name) is None:
+            setattr(given, name, value)
 
 
-def _ordered(parser: _Parser, given: argparse.Namespace) -> tuple[LastIdSpec | None, UnitSpec | None]:
-    try:
-        units = read_units(given)
-        return read_last_id_spec(given), units
-    except ConfigurationError as error:
-        parser.refuse(str(error))
-
-
-def _base(parser: _Parser, given: argparse.Namespace) -> BaseOptions:
-    if given.base == "":
-        parser.refuse("--base is empty; give the folder or URL of a snapshot, see --help")
-    try:
-        return read_base_options(given)
-    except ConfigurationError as error:
-        parser.refuse(str(error))
-    except SnapshotError as error:
-        parser.say(f"{ERROR}{masked_urls(str(error))}")
-        sys.exit(1)
-
-
-def _window(text: str) -> Window:
-    window = Window.parse(text)
+def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
+    units, last_id = _units(given), _last_id(given)
+    spec, window = id_spec(given.id), Window.parse(given.window)
     if window.is_off:
         raise ConfigurationError(
             "--window off: a consumer whose window is off takes no snapshot; give the window of one that does, e.g. 7d"
         )
-    return window
+    if given.group is None and not given.whole_topic and not given.compact:
+        raise ConfigurationError(
+            "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch "
+            "that whoever installs the snapshot has processed all of the topic)"
+        )
+    expire_before_ms = None if given.expire_before is None else parse_time(given.expire_before)
+    reach = window if last_id is None else last_id.reach
+    _check_expiry(given.expire_before, reach, "--window" if reach == window else "--otherwise-window")
+    sources = given.source or ([] if given.compact else [KAFKA])
+    archive = _archive(given, [source for source in sources if source != KAFKA])
+    reads_topic = KAFKA in sources
+    if not given.compact:
+        _check_sources(given, archive, reads_topic=reads_topic)
+    url = _url(given)
+    check_places(
+        given.output,
+        sources=() if archive is None else archive.places,
+        report=given.report,
+        scratch=given.scratch,
+    )
+    return Options(
+        bootstrap=given.bootstrap or "",
+        topic=given.topic,
+        id=spec,
+        window=window,
+        output=Path(given.output),
+        url=url,
+        scratch=None if given.scratch is None else Path(given.scratch),
+        group=given.group,
+        assume_processed=given.assume_processed,
+        overwrite=given.overwrite,
+        report=None if given.report is None else Path(given.report),
+        producer_header=given.producer_header,
+        client_config=client,
+        reads_topic=reads_topic,
+        archive=archive,
+        allow_gap=given.allow_gap,
+        packages=tuple(part for text in given.packages for part in text.split(",") if part),
+        cluster_id=given.cluster_id or "",
+        topic_id=given.topic_id or "",
+        base=given.base,
+        compact=given.compact,
+        expire_before_ms=expire_before_ms,
+        reshard=_reshard(given, window, archive),
+        last_id=last_id,
+        units=units,
+    )
 
 
-def _refuse_urls(given: argparse.Namespace) -> None:
-    for option, place in (("--report", given.report), ("--scratch", given.scratch)):
-        if place is not None and is_url(place):
+def _units(given: argparse.Namespace) -> UnitSpec | None:
+    """Return the spec of units; None: no record belongs to one."""
+    if given.unit is None:
+        return None
+    usual = Unit()
+    spec = UnitSpec(
+        id=given.id,
+        unit=given.unit,
+        size_header=_or(given.unit_size_header, usual.size_header),
+        end_header=_or(given.unit_end_header, usual.end_header),
+        mode=_or(given.unit_mode, "all-or-nothing"),
+        repeats=_or(given.unit_repeats, usual.repeats),
+        window=given.window,
+        records=_or(given.unit_records, usual.records),
+    )
+    # Whatever is wrong is told before anything is asked.
+    _ = spec.keys
+    return spec
+
+
+def _or(given: Any, usual: Any) -> Any:
+    return usual if given is None else given
+
+
+def _last_id(given: argparse.Namespace) -> LastIdSpec | None:
+    """Return how IDs are compared; None: they are looked up."""
+    if given.order is None:
+        return None
+    if Window.parse(given.window).count is not None:
+        raise ConfigurationError(
+            f"--window {given.window}: with --order it is how long a silent source is remembered; give a "
+            f"length of time alone, e.g. {IDLE_DAYS}d"
+        )
+    if given.otherwise_window is not None and Window.parse(given.otherwise_window).count is not None:
+        raise ConfigurationError(
+            f"--otherwise-window {given.otherwise_window}: a second opinion's window is a length of time "
+            "alone; give e.g. 7d"
+        )
+    return LastIdSpec(
+        id=given.id,
+        order=given.order,
+        source=given.source_id,
+        window=given.window,
+        reorder_depth=_or(given.reorder_depth, REORDER_DEPTH),
+        otherwise=given.otherwise,
+        otherwise_window=given.otherwise_window,
+    ).canonical()
+
+
+def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions | None:
+    """Return the archive to read; None: there is none."""
+    if not places:
+        check_no_archive(given)
+        return None
+    if any(not place.removeprefix(TABLE) for place in places):
+        raise ConfigurationError("--source is empty; give a path, a URL, or table:NAME")
+    if given.archive_isolation is None:
+        raise ConfigurationError(
+            f"does {places[0]!r} have records of aborted transactions? say --archive-isolation "
+            "read_committed if who wrote it read committed records only (or nobody writes transactions to "
+            "the topic), else read_uncommitted"
+        )
+    return ArchiveOptions(
+        places=tuple(places),
+        format=given.format or "parquet",
+        columns=parse_columns(given.columns) if given.columns else {},
+        read_options=read_options("--read-option", given.read_option),
+        isolation=given.archive_isolation,
+    )
+
+
+def _check_sources(given: argparse.Namespace, archive: ArchiveOptions | None, *, reads_topic: bool) -> None:
+    """Refuse sources that do not go together, and those of which nobody knows whose offsets they have."""
+    if reads_topic and archive is not None and archive.isolation != ISOLATIONS[0]:
+        raise ConfigurationError(
+            f"--archive-isolation {archive.isolation} and --source {KAFKA} do not go together: the topic is read with "
+            f"{ISOLATIONS[0]}, so that the result would be of neither; read the archive alone"
+        )
+    named = bool(given.cluster_id) + bool(given.topic_id)
+    if given.bootstrap is not None:
+        if named:
             raise ConfigurationError(
-                f"{option} {redacted_url(place)} is a URL; give a folder that this machine sees"
+                "--cluster-id and --topic-id are asked of --bootstrap: give one or the other"
             )
+        return
+    if reads_topic:
+        raise ConfigurationError(f"--source {KAFKA} needs --bootstrap HOST:PORT")
+    if named < 2:  # noqa: PLR2004 (both)
+        raise ConfigurationError(
+            "whose offsets does the archive have? give --bootstrap HOST:PORT, or both --cluster-id and --topic-id"
+        )
+    if given.client_config:
+        raise ConfigurationError(
+            "--client-config is for clients of Kafka, and without --bootstrap there is none: leave it out, or give "
+            "--bootstrap HOST:PORT"
+        )
+    if given.group is not None:
+        raise ConfigurationError("--group needs --bootstrap HOST:PORT: what it has committed is asked there")
+
+
+def _reshard(given: argparse.Namespace, window: Window, archive: ArchiveOptions | None) -> Reshard | None:
+    """Return how the topic was widened; None: nothing is re-sharded."""
+    if given.partitions is None:
+        return None
+    if not 0 < given.partitions <= _MOST_PARTITIONS:
+        raise ConfigurationError(
+            f"--partitions {given.partitions}: a topic has 1 to {_MOST_PARTITIONS} partitions; give the "
+            "number that it has now"
+        )
+    if window.count is not None:
+        raise ConfigurationError(
+            f"--window {window} cannot be re-sharded: a count is one of a partition's own records; give a "
+            "window by time alone"
+        )
+    if archive is not None and place_of(archive.columns, "key").column == NOWHERE:
+        raise ConfigurationError(
+            f"--partitions {given.partitions} places records by their keys, and --columns key={NOWHERE} "
+            "says that there are none: name the column of the keys"
+        )
+    return Reshard(partitions=given.partitions, partitioner=given.partitioner)
 
 
 def _url(given: argparse.Namespace) -> str:
-    output: str | None = given.output
-    if output is None:
-        return ""
+    """Return the output where it is a URL, else an empty text."""
+    output: str = given.output
     if not is_url(output):
         if given.scratch is not None:
             raise ConfigurationError(
@@ -303,112 +422,73 @@ def _url(given: argparse.Namespace) -> str:
     return output
 
 
-def _add_history_options(add: Add) -> None:
-    """Add the options that say whose history is folded."""
-    add(
-        "--group",
-        metavar="GROUP",
-        action="append",
-        help="Whose history: up to what this group has committed, from where its own history begins; this or "
-        "--whole-topic [default: the client config's group.id].",
-    )
-    add(
-        "--whole-topic",
-        action="store_true",
-        help="Instead of --group: all of the topic, up to its end; you vouch that whoever installs it has "
-        "processed that.",
-    )
-    add(
-        "--assume-processed",
-        action="store_true",
-        help="With --group: you vouch that the group processed everything before its committed offsets.",
-    )
+def _refuse_others(base: str, id_text: str) -> None:
+    """Refuse a base whose marks are more than last sightings, and an ID spec that names code.
 
-
-def _add_report_options(add: Add) -> None:
-    """Add the options of the page about duplicates."""
-    add(
-        "--report",
-        metavar="DIR",
-        help="Write a page about duplicates to this folder: how late they come, and which window hides them "
-        "(extra [report]).",
-    )
-    add(
-        "--producer-header",
-        metavar="NAME",
-        help="With --report: the header that names a record's producer, to tell who sends duplicates.",
-    )
-
-
-def add_job_options(group: Callable[[str], Add]) -> None:
-    """Tell of every option of the job, in groups.
-
-    ``group`` is called once for the title of each group, and returns what takes its options: ``add_argument`` of an
-    `argparse.ArgumentParser`, or a function with the same arguments.
+    A file must not decide which code runs here.
     """
-    add = group(OPTIONS)
-    add(
-        "--bootstrap",
-        metavar="HOST:PORT",
-        help="Bootstrap servers of the cluster [default: bootstrap.servers of --client-config].",
-    )
-    add("--topic", help="The topic to read.")
-    add("--id", metavar="SPEC", help="The ID spec, e.g. header:dedup-id, key, json:/order/id.")
-    add(
-        "--window",
-        help="How long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n.",
-    )
-    add(
-        "--output",
-        metavar="DIR|URL",
-        help="Folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
-        "s3://bucket/snapshot (extra [remote]); this, --shared, or both.",
-    )
-    add(
-        "--scratch",
-        metavar="DIR",
-        help="With a URL, or with --shared alone: where the snapshot is made before it is uploaded or shared "
-        "[default: the temporary folder]; on a cluster a folder that driver and workers share.",
-    )
-    _add_history_options(add)
-    add("--overwrite", action="store_true", help="Replace the snapshot that is in DIR.")
-    add(
-        "--client-config",
-        action="append",
-        default=[],
-        metavar="FILE|KEY=VALUE",
-        help=CLIENT_CONFIG_HELP,
-    )
-    add(
-        "--jvm-client-config",
-        action="append",
-        default=[],
-        metavar="FILE|KEY=VALUE",
-        help="With --source kafka-jvm: as --client-config, for the Java client in Spark alone; it replaces a "
-        "setting of --client-config.",
-    )
-    add_source_options(group("Where history is read"))
-    add_base_options(group("An earlier snapshot, and what is forgotten"))
-    add_last_id_options(group("LastId"))
-    add_unit_options(group("Units"))
-    add_reshard_options(group("A topic with more partitions than before"))
-    add_shared_options(group("A memory that consumers share"))
-    _add_report_options(group("The page about duplicates"))
-
-
-def job_parser() -> _Parser:
-    """Return the parser of the job's options."""
-    parser = _Parser(
-        prog="dedup backfill",
-        description="Rebuild a key store from a topic's history, as a snapshot that DedupConsumer installs.",
-        epilog="Example: --bootstrap localhost:9092 --topic orders --id header:dedup-id --window 7d --group billing "
-        "--output snapshot. Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and "
-        "SIGHUP.",
-        allow_abbrev=False,
-    )
-    add_job_options(
-        lambda title: (
-            parser.add_argument if title == OPTIONS else parser.add_argument_group(title).add_argument
+    if source_spec_of(id_text) is not None:
+        raise ConfigurationError(
+            f"base {base!r} is of LastId: what it remembers cannot be added to: rebuild in full with "
+            "--id and --order, without --base"
         )
+    if spec_in_units(id_text) is not None:
+        raise ConfigurationError(
+            f"base {base!r} has marks of units, and nothing can be added to these: rebuild in full with "
+            "--id and --unit, without --base"
+        )
+    try:
+        id_spec(id_text, imports=False)
+    except IdSpecError as error:
+        raise ConfigurationError(
+            f"base {base!r} cannot say which ID spec to use: {error}, with --id SPEC"
+        ) from None
+
+
+def _check_expiry(text: str | None, window: Window, option: str) -> None:
+    """Refuse an age to forget at that the window never reaches; a date is not refused, since it grows older by itself.
+
+    ``option``: which one gave the window.
+    """
+    age_ms = None if text is None else _age_ms(text)
+    if age_ms is None or window.time_ms is None or age_ms < window.time_ms + window.time_ms // GRACE:
+        return
+    raise ConfigurationError(
+        f"--expire-before {text} is longer than {option} {window}, after which IDs are forgotten anyway: "
+        "give a shorter age, or leave it out"
     )
-    return parser
+
+
+def _age_ms(text: str) -> int | None:
+    """The age (ms) that a text names; None: it names none."""
+    try:
+        return None if text.endswith("n") else Window.parse(text).time_ms
+    except ConfigurationError:
+        return None
+
+
+def parse_time(text: str) -> int:
+    """Return the time that a text names, in ms since 1970: a date or a time in ISO's form, or how long ago it was.
+
+    Raises:
+        ConfigurationError: it is neither, or lies in the future.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        age_ms = _age_ms(text)
+        if age_ms is None:
+            raise ConfigurationError(
+                f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or "
+                "an age such as 30d"
+            ) from None
+        return max(now_ms - age_ms, 0)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    found_ms = round(moment.timestamp() * 1_000)
+    if found_ms > now_ms:
+        raise ConfigurationError(
+            f"--expire-before {text!r} lies in the future: everything would be forgotten; give an earlier time"
+        )
+    return max(found_ms, 0)

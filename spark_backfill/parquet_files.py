@@ -71,7 +71,7 @@ def layout_of(options: Options) -> Layout | None:
     Raises:
         BackfillError, ConfigurationError: see `plain_layout`; also where Spark has to read it.
     """
-    archive = options.sources.archive
+    archive = options.archive
     if archive is None:
         return None
     names = id_columns(options.spec)

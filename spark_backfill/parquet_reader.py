@@ -6,7 +6,7 @@ outside the wanted offsets, are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,62 +15,96 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from pyspark.sql import SparkSession
 
-from dedup_sdk._marks import Int64s
-from spark_backfill.archive_checks import SHOWN_TOPICS
+from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic
 from spark_backfill.arrow_columns import milliseconds
+from spark_backfill.errors import BackfillError
+from spark_backfill.offset_range import Bounds
 from spark_backfill.parquet_batches import batch_rows
-from spark_backfill.parquet_files import PLACE, Layout, Unit
+from spark_backfill.parquet_files import PLACE, Layout, Unit, deal_out
 from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
+from spark_backfill.survey import Batch, Input
 
 
-class Batch(NamedTuple):
-    """Rows of the topic: their coordinates and timestamps (ms), and the other columns asked for, by Kafka's names.
+class ParquetFiles:
+    """Plain Parquet files (`spark_backfill.archive.Files`)."""
 
-    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and
-    those without a topic, in files that have topics, as ``nameless``.
-    """
+    def __init__(self, spark: SparkSession, topic: str, layout: Layout) -> None:
+        self.units_are_said = bool(layout.unit)
+        self._spark = spark
+        self._topic = topic
+        self._layout = layout
+        self._tasks = tuple(deal_out(layout.groups, spark.sparkContext.defaultParallelism))
 
-    partitions: NDArray[np.int64]
-    offsets: Int64s
-    has_offset: NDArray[np.bool_]
-    timestamps: Int64s
-    rest: pa.RecordBatch
-    strays: int
-    nameless: int
-    others: frozenset[str]
+    def check(self) -> None:
+        """See `spark_backfill.archive.Files`; files of Kafka Connect are no such files."""
+
+    def coordinates(self) -> Input:
+        """See `spark_backfill.archive.Files`."""
+        return self._input((), None)
+
+    def records(self, bounds: Bounds) -> Input:
+        """See `spark_backfill.archive.Files`."""
+        span = (
+            min((begin for begin, _ in bounds.values()), default=0),
+            max((end for _, end in bounds.values()), default=0),
+        )
+        return self._input(tuple(name for name in self._layout.names if name not in PLACE), span)
+
+    def all_lack_topics(self) -> bool:
+        """See `spark_backfill.archive.Files`: in files without topics no row is nameless."""
+        return False
+
+    def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
+        """See `spark_backfill.archive.Files`."""
+        return nothing_of_topic(self._topic, others)
+
+    def _input(self, names: tuple[str, ...], span: tuple[int, int] | None) -> Input:
+        count = len(self._tasks)
+        read = ParquetReader(
+            topic=self._topic, layout=self._layout, tasks=self._tasks, names=names, span=span
+        )
+        return Input(self._spark.range(0, count, 1, count), read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetReader:
     """Reads the row groups of one task.
 
-    ``names`` are Kafka's names of the columns that it wants beside the coordinates.
+    ``names`` are Kafka's names of the columns that it wants beside the coordinates; ``span``: no offset outside
+    ``[begin, end)`` is wanted.
     """
 
     topic: str
     layout: Layout
     tasks: tuple[tuple[Unit, ...], ...]
     names: tuple[str, ...] = ()
+    span: tuple[int, int] | None = None
 
-    def read(self, task: int, span: tuple[int, int] | None = None) -> Iterator[Batch]:
-        """Yield the rows of a task; ``span``: no offset outside ``[begin, end)`` is wanted."""
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
+        """Read the tasks of these numbers."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.read(number)
+
+    def read(self, task: int) -> Iterator[Batch]:
+        """Yield the rows of a task."""
         for unit in self.tasks[task]:
             try:
-                yield from self._unit(unit, span)
+                yield from self._unit(unit)
             except FileNotFoundError:
                 raise changed(unit.path, "is gone") from None
             except (OSError, pa.ArrowException) as error:
                 raise broken(unit.path, str(error)) from None
 
-    def _unit(self, unit: Unit, span: tuple[int, int] | None) -> Iterator[Batch]:
+    def _unit(self, unit: Unit) -> Iterator[Batch]:
         wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
         with opened(unit.path) as file:
             self._check_same(unit, file)
             for group in unit.groups:
                 told = self._told(file.parquet, group)
-                if span is not None and not _may_have(told, span):
+                if self.span is not None and not _may_have(told, self.span):
                     continue
                 same = {name: each.low for name, each in told.items() if each.is_one}
                 if same.get("topic") != self.topic:

@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
 
 def check_places(
-    output: str | None,
+    output: str,
     *,
     sources: Sequence[str] = (),
     report: str | None = None,
@@ -57,18 +57,16 @@ def check_places(
 ) -> None:
     """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.
 
-    ``output`` None: no snapshot stays.
-
     Sources that only Spark knows where to look for (tables, bare paths on another file system) are left out.
 
     Raises:
         ConfigurationError: one line that names two places, one of which lies in the other.
     """
-    to = None if output is None else Place("--output", output)
-    written = [] if to is None else [to]
+    to = Place("--output", output)
+    written = [to]
     if report is not None:
         page = Place("--report", report)
-        if to is not None and page.lies_in(to):
+        if page.lies_in(to):
             raise ConfigurationError(
                 f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
             )
@@ -84,7 +82,7 @@ def check_places(
                 raise ConfigurationError(
                     f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
                 )
-        if to is not None and source.lies_in(to):
+        if source.lies_in(to):
             raise ConfigurationError(
                 f"{source} lies in {to}, which is to hold a snapshot and nothing else: choose another output"
             )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from dedup_sdk._store.manifest import Manifest
 from spark_backfill.base import Base
@@ -26,10 +25,6 @@ class Made(NamedTuple):
     manifest: Manifest
     report: Report
     document: Document
-
-    def shared_at(self, place: str, marks: int) -> Self:
-        """Return it with a report that says where how many of its marks are shared."""
-        return self._replace(report=replace(self.report, shared=place, shared_marks=marks))
 
     def write_reports(self, folder: Path, *, with_findings: bool) -> None:
         """Put all but the manifest into the snapshot's folder."""
@@ -67,7 +62,7 @@ def describe(
     report = make_report(
         manifest,
         output=options.shown_output,
-        sources=options.sources.described(),
+        sources=options.sources,
         base=None if base is None else base.source.place,
         base_marks=history.base_marks,
         skipped=history.skipped,
@@ -88,13 +83,13 @@ def describe(
 
 def owner(options: Options, base: Base | None) -> str | None:
     """Return the group whose own history a snapshot is, None: somebody vouches for it."""
-    if base is not None and options.base.compact:
+    if base is not None and options.compact:
         return base.manifest.group
     return None if options.vouched else options.group
 
 
 def isolation_of(options: Options, base: Base | None) -> str:
     """Return the level that all of the history was read with."""
-    if base is not None and options.base.compact:
+    if base is not None and options.compact:
         return base.manifest.isolation
-    return options.sources.isolation
+    return options.isolation

@@ -26,19 +26,18 @@ from spark_backfill.report_page.document import FINDINGS_NAME
 
 @contextmanager
 def open_output(options: Options) -> Generator[Output, None, None]:
-    """Open where the options say that the snapshot goes, a folder or a URL, or one that is gone at the end.
+    """Open where the options say that the snapshot goes, a folder or a URL.
 
     Raises:
         BackfillError: the folder, or the one where a snapshot for a URL is made, cannot be used.
         SnapshotError: the URL holds a snapshot, or cannot be written.
     """
-    if options.output is not None and not options.url:
+    if not options.url:
         with Output(options.output, overwrite=options.overwrite) as output:
             yield output
         return
-    target = UrlTarget(options.url) if options.url else None
-    if target is not None:
-        target.try_out()
+    target = UrlTarget(options.url)
+    target.try_out()
     scratch = Path(tempfile.gettempdir()) if options.scratch is None else options.scratch
     with ExitStack() as stack:
         try:
@@ -50,39 +49,27 @@ def open_output(options: Options) -> Generator[Output, None, None]:
         yield stack.enter_context(Output(folder / "snapshot", overwrite=False, put=partial(_upload, target)))
 
 
-def check_shared(options: Options, spark: SparkSession) -> None:
+def check_scratch(options: Options, spark: SparkSession) -> None:
     """See to it that workers on other machines can hand over their files.
 
     Raises:
-        BackfillError: there may be such workers, the output is a URL, or none, and nobody named a folder that is
-            shared.
+        BackfillError: there may be such workers, the output is a URL, and nobody named a folder that is shared.
     """
     master = spark.sparkContext.master or ""
-    if (
-        options.scratch is not None
-        or master.startswith("local")
-        or not (options.url or options.output is None)
-    ):
-        return
-    what = (
-        f"output {redacted_url(options.url)} with Spark at {master}: the driver uploads what workers write"
-        if options.url
-        else f"--shared without --output with Spark at {master}: workers share what other workers write"
-    )
-    raise BackfillError(
-        f"{what}, so give --scratch DIR, a folder on storage that the driver and all workers share"
-    )
+    if options.url and options.scratch is None and not master.startswith("local"):
+        raise BackfillError(
+            f"output {redacted_url(options.url)} with Spark at {master}: the driver uploads what workers write, so "
+            "give --scratch DIR, a folder on storage that the driver and all workers share"
+        )
 
 
-def _upload(target: UrlTarget | None, folder: Path) -> None:
-    """Publish a snapshot at a URL: all files go up first, then the manifest, then the report. Without a target nowhere.
+def _upload(target: UrlTarget, folder: Path) -> None:
+    """Publish a snapshot at a URL: all files go up first, then the manifest, then the report.
 
     Raises:
         SnapshotError: something cannot be written, or has changed since it was made. Then there is no
             manifest, or the error says that the snapshot is there nevertheless.
     """
-    if target is None:
-        return
     source = Source(place=str(folder), manifest=read_manifest(folder))
     try:
         for _ in target.upload(source):

@@ -11,7 +11,7 @@ from dedup_sdk._store.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The figures of a snapshot that a run made; ``output`` is empty where it was made for a shared memory alone.
+    """The figures of a snapshot that a run made.
 
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``:
       records without an ID; ``marks``: IDs remembered at the cut;
@@ -26,10 +26,8 @@ class Report:
       ``base_marks`` its marks that were taken.
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the
       whole history.
-    - ``shared``: the memory that was rebuilt, without the secrets of its URL, None without one;
-      ``shared_marks``: how many marks it was given.
     - ``skipped``: partitions that contribute nothing, with the reason.
-    - ``seconds``: of the whole run, without the start of Spark and the loading of a shared memory;
+    - ``seconds``: of the whole run, without the start of Spark;
       ``records_per_second``: ``records`` by them.
     """
 
@@ -60,8 +58,6 @@ class Report:
     moved: int = 0
     malformed: int = 0
     duplicates_or_expired: int | None = None
-    shared: str | None = None
-    shared_marks: int = 0
 
     def __str__(self) -> str:
         """One line of JSON."""

@@ -61,9 +61,6 @@ from spark_backfill.history import NOTHING_COMMITTED, History
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
 from spark_backfill.partitioner import NO_KEY, Partitioner, partitions_of
 
-KEY_COLUMN = "record_key"
-"""Rows that are re-sharded have their key in this column."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshard:

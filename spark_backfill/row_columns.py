@@ -10,18 +10,13 @@ import pyarrow as pa
 from dedup_sdk._marks import DIGEST_BYTES, Int64s
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.findings.producer_codes import producer_codes
-from spark_backfill.id_batches import REDRIVEN
-from spark_backfill.reshard import KEY_COLUMN, Reshard
+from spark_backfill.reshard import Reshard
+from spark_backfill.rows import KEY_COLUMN, PRODUCER, REDRIVEN
 from spark_backfill.runs import Rows, by_partition
 
 
 def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iterator[tuple[int, Rows]]:
-    """Read Arrow rows ``partition, offset, timestamp_ms, digest`` (null: no ID), partition by partition.
-
-    A column ``producer`` (binary), where there is one, has the value of the header that names it, and one
-    ``redriven`` the digest of the ID together with a redrive header; to ``reshard`` them there has to be one with
-    their keys.
-    """
+    """Read rows (`spark_backfill.rows`), partition by partition; to ``reshard`` them they need their keys."""
     if not batch.num_rows:
         return
     partitions = batch.column("partition").to_numpy()
@@ -32,9 +27,10 @@ def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iter
     if column.null_count:
         keyed = np.asarray(column.is_valid())
         column = column.drop_null()
-    producers = producer_codes(batch.column("producer")) if "producer" in batch.schema.names else None
+    producers = producer_codes(batch.column(PRODUCER)) if PRODUCER in batch.schema.names else None
     targets = None if reshard is None else reshard.targets(batch.column(KEY_COLUMN))
-    redriven = bytes_list(batch.column(REDRIVEN)) if REDRIVEN in batch.schema.names else None
+    marked = REDRIVEN in batch.schema.names and batch.column(REDRIVEN).null_count < batch.num_rows
+    redriven = bytes_list(batch.column(REDRIVEN)) if marked else None
     rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets, redriven)
     yield from by_partition(partitions, rows)
 

@@ -43,8 +43,6 @@ from spark_backfill.runs import Tally
 from spark_backfill.slots import SlotPlan
 from spark_backfill.unit_spec import UnitSpec
 
-ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
-"""Rows as a reader returns them; ``digest`` is the source key or unit key, null without an ID."""
 SHUFFLED_SCHEMA: Final = "slot int, fold_key binary, offset long, timestamp_ms long, id binary"
 TALLIES: Final = b""
 WATCHED: Final = b"\0"
@@ -197,14 +195,6 @@ class ShuffledRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows and say their slots."""
         return self.shuffle(self.read(batches))
-
-
-def rows_batch(
-    partitions: pa.Array, offsets: Int64s, timestamps: Int64s, keys: Sequence[bytes | None]
-) -> pa.RecordBatch:
-    """Return a batch of `ROWS_SCHEMA`."""
-    columns = [partitions, pa.array(offsets), pa.array(timestamps), pa.array(keys, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, [column.split()[0] for column in ROWS_SCHEMA.split(", ")])
 
 
 def read_tally(first_offset: int, first_ms: int, counts: bytes) -> Tally:

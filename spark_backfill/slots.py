@@ -26,6 +26,7 @@ ROWS_PER_SLOT: Final = 2_000_000
 
 WORTH_SPLITTING: Final = 100_000
 _PREFIX_VALUES: Final = 65_536
+_WORD_BYTES: Final = 4
 
 
 class Slot(NamedTuple):
@@ -104,7 +105,11 @@ def placement_column(slot: Column, count: int) -> Column:
     """Return a column by which ``repartition(count, column)`` gives every slot a task of its own.
 
     Spark places a row by a hash of the column, which would put several slots into one task and none into another.
-    So each slot gets an integer that Spark's own hash sends to the task of the slot's number.
+    So each slot gets an integer that Spark's own hash sends to the task of the slot's number. They lie in one binary
+    literal: a list would be a call of the JVM for each.
+
+    Spark 4.1 can be told the task itself (``repartitionById``); older ones cannot, but by an RDD or a job that asks
+    for the hashes.
     """
     tasks = keys = np.empty(0, np.int64)
     candidates = 16 * count
@@ -113,7 +118,9 @@ def placement_column(slot: Column, count: int) -> Column:
             _spark_hash(np.arange(candidates, dtype=np.uint32)) % count, return_index=True
         )
         candidates *= 4
-    return F.lit(keys[np.argsort(tasks)].tolist())[slot]
+    packed = F.lit(bytearray(keys[np.argsort(tasks)].astype(">i4").tobytes()))
+    word = packed.substr(slot * _WORD_BYTES + 1, F.lit(_WORD_BYTES))
+    return F.conv(F.hex(word), 16, 10).cast("int")
 
 
 def _spark_hash(numbers: NDArray[np.uint32]) -> NDArray[np.int64]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import reduce
-from typing import Any, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame
 
 from dedup_sdk._marks import Int64s
 
+_NOWHERE: Final = 2**63 - 1
+"""In place of cuts and horizons that there are not."""
 _Value = TypeVar("_Value")
 
 Row = tuple[int, int]
@@ -159,26 +163,57 @@ def total(surveys: Iterable[ArchiveSurvey]) -> ArchiveSurvey:
     return reduce(ArchiveSurvey.__add__, surveys, ArchiveSurvey())
 
 
-def survey_rows(
-    partitions: NDArray[np.int64],
-    offsets: Int64s,
-    has_offset: NDArray[np.bool_],
-    timestamps: Int64s,
-    *,
-    cuts: Mapping[int, int],
-    horizons_ms: Mapping[int, int],
-    nowhere: int,
-) -> ArchiveSurvey:
-    """Look at rows that have a partition; ``nowhere`` stands in for cuts and horizons that there are not."""
-    parts = {}
-    for number in np.unique(partitions).tolist():
-        mine = partitions == number
-        there = mine & has_offset
-        parts[number] = PartSurvey.of_rows(
-            offsets[there],
-            timestamps[there],
-            int(mine.sum() - there.sum()),
-            cuts.get(number, nowhere),
-            horizons_ms.get(number, nowhere),
-        )
-    return ArchiveSurvey(parts=parts)
+class Batch(NamedTuple):
+    """Rows of the topic: their coordinates and timestamps (ms), and the other columns asked for, by Kafka's names.
+
+    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and
+    those without a topic, in files that have topics, as ``nameless``.
+    """
+
+    partitions: NDArray[np.int64]
+    offsets: Int64s
+    has_offset: NDArray[np.bool_]
+    timestamps: Int64s
+    rest: pa.RecordBatch
+    strays: int
+    nameless: int
+    others: frozenset[str]
+
+
+ReadBatches = Callable[[Iterable[pa.RecordBatch]], Iterable[Batch]]
+"""Makes batches of what Spark hands to a task."""
+
+
+class Input(NamedTuple):
+    """Rows that are not read yet: tasks get parts of ``frame``, and ``read`` makes batches of them."""
+
+    frame: DataFrame
+    read: ReadBatches
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """A function for ``mapInArrow``: gives the facts of the rows of a task."""
+
+    read: ReadBatches
+    cuts: Mapping[int, int]
+    horizons_ms: Mapping[int, int]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Look at the rows."""
+        seen = total(map(self._look, self.read(batches)))
+        yield pa.RecordBatch.from_pydict({"survey": [seen.to_json()]})
+
+    def _look(self, batch: Batch) -> ArchiveSurvey:
+        parts = {}
+        for number in np.unique(batch.partitions).tolist():
+            mine = batch.partitions == number
+            there = mine & batch.has_offset
+            parts[number] = PartSurvey.of_rows(
+                batch.offsets[there],
+                batch.timestamps[there],
+                int(mine.sum() - there.sum()),
+                self.cuts.get(number, _NOWHERE),
+                self.horizons_ms.get(number, _NOWHERE),
+            )
+        return ArchiveSurvey(parts=parts, strays=batch.strays, nameless=batch.nameless, others=batch.others)

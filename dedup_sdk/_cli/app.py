@@ -15,6 +15,7 @@ from dedup_sdk._cli.demo import demo
 from dedup_sdk._cli.plain_help import Command, Group
 from dedup_sdk._cli.redrive import redrive
 from dedup_sdk._cli.rewind import rewind
+from dedup_sdk._cli.snapshot_load import load
 from dedup_sdk._cli.snapshots import snapshots_app
 from dedup_sdk._cli.stores import dump, lookup, restore, snapshot, stats
 from dedup_sdk._cli.version import version_line
@@ -78,6 +79,7 @@ app.command(cls=BackfillCommand, context_settings={"help_option_names": ["-h", "
 app.command(cls=Command)(report)
 app.command(cls=Command)(restore)
 app.command(cls=Command)(snapshot)
+snapshots_app.command(cls=Command)(load)
 app.add_typer(snapshots_app, name="snapshots")
 app.command(cls=Command)(redrive)
 app.command(cls=Command)(rewind)

@@ -115,19 +115,18 @@ class BackfillCommand(TyperCommand):
 @cache
 def _parameters() -> list[Any]:
     """Return the options of the job's parser, and the command's own, as typer has them."""
-    from spark_backfill.options import OPTIONS, add_job_options
+    from spark_backfill.option_list import GROUPS, OPTIONS
 
-    found: list[Parameter] = []
-
-    def group(title: str) -> Callable[..., Any]:
-        panel = None if title == OPTIONS else title
-        return lambda *names, **settings: found.append(_parameter(names, panel, settings))
+    found = [
+        _parameter([f"--{option.name}"], None if title == OPTIONS else title, option.settings)
+        for title, options in GROUPS.items()
+        for option in options
+    ]
 
     def no_command() -> None:
         """Stand for a function with these parameters."""
 
-    add_job_options(group)
-    _add_own_options(group(OPTIONS))
+    _add_own_options(lambda *names, **settings: found.append(_parameter(names, None, settings)))
     no_command.__dict__["__signature__"] = Signature(found)
     app = typer.Typer(add_completion=False)
     app.command()(no_command)
@@ -164,11 +163,9 @@ def backfill(context: typer.Context) -> None:
 
         dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
             --id header:dedup-id --window 7d --output snapshot
-        dedup backfill --bootstrap localhost:9092 --topic orders --group billing \
-            --id header:dedup-id --window 7d --shared redis://localhost:6379/0 --json
 
-    Needed are `--topic`, `--id` and `--window` (or `--base`, whose snapshot says them), `--group` or `--whole-topic`,
-    and `--output` or `--shared`.
+    Needed are `--output`, `--topic`, `--id` and `--window` (or `--base`, whose snapshot says these three), and
+    `--group` or `--whole-topic`.
 
     Runs spark-submit of the installed PySpark. Use the snapshot with `Recovery(snapshot=...)` or
     `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and where the snapshot is.
@@ -176,7 +173,7 @@ def backfill(context: typer.Context) -> None:
     `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.
 
     Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. Unless it is 0, no
-    snapshot was written; with `--shared` the shared store may have some of the IDs.
+    snapshot was written.
     """
     from spark_backfill import launch
     from spark_backfill.ending import EndedError, ending_in_order
@@ -202,10 +199,9 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     """Return the lines that tell a person of a report (`spark_backfill.report.Report`)."""
     owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
     sources = ", ".join(report["sources"]) or "the base"
-    others, shared, start_s = report["duplicates_or_expired"], report["shared"], report["spark_start_seconds"]
+    others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
     told = {
         "snapshot": report["output"],
-        "shared": "" if shared is None else f"{shared}, {report['shared_marks']:,} IDs",
         "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
         "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
         "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",

@@ -35,7 +35,7 @@ def demo(*, records: Records = ALL_FLIGHTS, json_output: Json = False, quiet: Qu
     spark-submit and compare; delete all stores, start again from the snapshot and resend a tenth. No flight may be
     lost, and none handled twice except those in hand at the SIGKILL. It takes less than three minutes on two cores.
 
-    Needs the extra `[demo]`. The broker's jars and Spark's connector are downloaded the first time, into `$DEDUP_CACHE`
+    Needs the extra `[demo]`. The broker's jars are downloaded the first time, into `$DEDUP_CACHE`
     (default: `~/.cache/dedup`). Exit status 1 when a promise did not hold.
     """
     from dedup_sdk._demo.narrator import Narrator

@@ -1,4 +1,4 @@
-"""``dedup snapshots``: list, check, compare, copy and remove snapshots."""
+"""``dedup snapshots``: list, check, compare, copy and remove snapshots; loading one: `snapshot_load`."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ snapshots_app = typer.Typer(cls=Group, no_args_is_help=True, rich_markup_mode="m
 
 @snapshots_app.callback()
 def about() -> None:
-    r"""List, check, compare, copy and remove snapshots, in folders and behind URLs.
+    r"""List, check, compare, copy, load and remove snapshots, in folders and behind URLs.
 
     **Examples**
 

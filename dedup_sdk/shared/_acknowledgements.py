@@ -79,7 +79,7 @@ class Acknowledgements:
         if self.pending:
             logger.warning(
                 "shared store unreachable: %d completed IDs were not stored there; "
-                "other consumers may handle them again until you load them with `dedup backfill --shared`",
+                "other consumers may handle them again until you load them with `dedup snapshots load`",
                 len(self.pending),
             )
             self.count("forgotten", len(self.pending))

@@ -385,7 +385,7 @@ LINES: Final[dict[str, list[Line]]] = {
         Line(
             "shared/_acknowledgements.py", "shared store unreachable",
             "The consumer closed during an outage, and completed IDs are only in its own store. Load them with "
-            "`dedup backfill --shared`.",
+            "`dedup snapshots load`.",
         ),
         Line(
             "shared/_claims.py", "%s[%d] was rewound",

@@ -65,14 +65,13 @@ def test_the_help_is_shown_whatever_else_is_given(dedup: Dedup, arguments: list[
 @pytest.mark.parametrize(
     ("arguments", "missing"),
     [
-        ([], "--topic, --id, --window, and --output or --shared"),
-        (["--topic", "t", "--id", "key", "--window", "7d"], "--output or --shared"),
+        ([], "--topic, --id, --window, --output"),
+        (["--topic", "t", "--id", "key", "--window", "7d"], "--output"),
         (["--output", "o", "--id", "key"], "--topic, --window"),
-        (["--shared", "redis://h:1/0", "--id", "key", "--window", "7d"], "--topic"),
     ],
 )
 def test_what_is_missing_is_said(dedup: Dedup, arguments: list[str], missing: str) -> None:
-    """All of it in one line; a shared memory takes the place of a snapshot."""
+    """All of it in one line."""
     done = dedup("backfill", *arguments)
     assert (done.status, done.stdout) == (2, "")
     assert (
@@ -83,18 +82,18 @@ def test_what_is_missing_is_said(dedup: Dedup, arguments: list[str], missing: st
 REPORT = {
     "output": "/data/snapshot", "cluster": "c", "topic": "orders", "group": "billing", "vouched": False,
     "id_spec": "key",
-    "window": "7d", "partitions": 4, "sources": ["kafka-client"], "base": None, "base_marks": 0, "known_since_ms": None,
+    "window": "7d", "partitions": 4, "sources": ["kafka"], "base": None, "base_marks": 0, "known_since_ms": None,
     "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776,
     "files": 8,
     "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4,
     "records_per_second": 1724.1,
-    "keyless": 0, "moved": 0, "malformed": 0, "duplicates_or_expired": 8_731, "shared": None, "shared_marks": 0,
+    "keyless": 0, "moved": 0, "malformed": 0, "duplicates_or_expired": 8_731,
 }  # fmt: skip
 SUMMARY = """\
 snapshot    /data/snapshot
 topic       orders, 4 partitions, history of group billing
 left out    partition 3: without a commit
-records     345,510 from kafka-client, 3 without an ID
+records     345,510 from kafka, 3 without an ID
 IDs         336,776
 duplicates  8,731, with records that the window does not reach
 size        11 MiB, 8 files
@@ -133,20 +132,14 @@ def test_a_program_gets_the_report(dedup: Dedup, given: list[str]) -> None:
     assert given == ["--topic", "a b"]
 
 
-def test_a_shared_memory_alone_has_a_summary() -> None:
-    """A missing figure has no line."""
-    alone = {
-        "output": "", "skipped": {}, "shared": "redis://h:1/0", "shared_marks": 12_345,
-        "duplicates_or_expired": None, "group": None,
-        "sources": [],
-    }  # fmt: skip
-    lines = summary({**REPORT, **alone})
-    assert lines[:3] == [
-        "shared      redis://h:1/0, 12,345 IDs",
+def test_a_missing_figure_has_no_line() -> None:
+    """Of a run without a group, over a base alone, that counts no duplicates."""
+    lines = summary({**REPORT, "skipped": {}, "duplicates_or_expired": None, "group": None, "sources": []})
+    assert lines[1:3] == [
         "topic       orders, 4 partitions, history of no group in particular",
         "records     345,510 from the base, 3 without an ID",
     ]
-    assert not any(line.startswith(("snapshot", "left out", "duplicates")) for line in lines)
+    assert not any(line.startswith(("left out", "duplicates")) for line in lines)
 
 
 @pytest.mark.parametrize(("error", "status"), [(BackfillError, 1), (ConfigurationError, 2)])
@@ -170,6 +163,6 @@ def test_options_are_completed(dedup: Dedup) -> None:
     context = command.make_context("backfill", [], resilient_parsing=True)
     offered = {each.value for each in command.shell_complete(context, "--")}
     assert {"--topic", "--client-config", "--json", "--quiet", "--help"} <= offered
-    assert [each.value for each in command.shell_complete(context, "--shared-sco")] == ["--shared-scope"]
+    assert [each.value for each in command.shell_complete(context, "--unit-rec")] == ["--unit-records"]
     assert all(each.help for each in command.shell_complete(context, "--"))
     assert offered <= set(re.findall(r"--[a-z-]+", dedup("backfill", "--help").stdout))

@@ -36,7 +36,7 @@ def test_versions_are_one_line() -> None:
         ("dedup snap", ["snapshot", "snapshots"]),
         ("dedup snapshots ver", ["verify"]),
         ("dedup window-check --max", ["--max-retry"]),
-        ("dedup backfill --topic orders --shared-s", ["--shared-scope", "--shared-schema"]),
+        ("dedup backfill --topic orders --unit-r", ["--unit-repeats", "--unit-records"]),
     ],
 )
 def test_bash_completes_commands_and_options(typed: str, offered: list[str]) -> None:

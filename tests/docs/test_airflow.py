@@ -97,7 +97,7 @@ def test_the_dag_submits_a_command_that_the_job_takes(
     words = [moved.get(word, word) for word in operator.words()]
     check_spark_submit(words)
     job = parse_options(words[words.index("spark_backfill/job.py") + 1 :], pytest.fail)
-    assert job.base.place == str(snapshot)
+    assert job.base == str(snapshot)
     assert "secret" not in " ".join(words)
 
 

@@ -21,7 +21,7 @@ from dedup_sdk import (
     Unit,
     VerdictKind,
 )
-from dedup_sdk._core.reach import Beginning
+from dedup_sdk._core.reach import GRACE, Beginning
 from dedup_sdk._demo.narrator import STEPS, DemoResult, last_line, result_table
 from dedup_sdk._kafka.consumer import BATCH, WAITING_SHARE
 from dedup_sdk._kafka.error_text import MAX_ERROR_CHARS
@@ -37,7 +37,6 @@ from dedup_sdk.ids import MAX_ID_BYTES, Ids
 from dedup_sdk.producer import DedupProducer
 from dedup_sdk.producer._outbox import OutboxCounters
 from dedup_sdk.testing import MockKafka
-from spark_backfill.offset_range import GRACE
 from tests.support.pages import PAGES, ROOT, Stage, page_id
 
 if TYPE_CHECKING:

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 
 from dedup_sdk._marks import cut_digests
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids import digest_one
-from spark_backfill.client_reader import ClientReader, Range, plan_ranges
-from spark_backfill.fold import Packing
+from dedup_sdk.ids import digest_one, header
+from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value, redriven_digest
+from spark_backfill.client_reader import ClientRows, Range, plan_ranges
+from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.offset_range import OffsetRange, log_bounds
+from spark_backfill.rows import KEY_COLUMN, PRODUCER, REDRIVEN, Wanted
 from spark_backfill.runs import Block, from_batch
 from spark_backfill.slots import Slot, SlotPlan
 
@@ -25,16 +28,17 @@ PLAN = SlotPlan((Slot(0, 0, 1), Slot(1, 0, 1)))
 
 
 def read(kafka: MockKafka, *ranges: Range) -> list[Block]:
-    """The pieces of the ranges, read one after the other in one task."""
-    reader = ClientReader(
+    """The pieces of the ranges, each of which is a task."""
+    packing = Packing(PLAN, ordered=False)
+    reader = ClientRows(
         settings={"bootstrap.servers": kafka.bootstrap},
         topic="pairs",
-        spec="header:dedup-id",
+        wanted=packing.wanted(header("dedup-id")),
         ranges=ranges,
-        packing=Packing(PLAN, ordered=False),
     )
-    numbers = pa.RecordBatch.from_arrays([pa.array(range(len(ranges)), pa.int64())], ["id"])
-    return [block for batch in reader([numbers]) for block in from_batch(batch)]
+    task = PackedRows(packing, reader)
+    tasks = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(len(ranges))]
+    return [block for each in tasks for batch in task([each]) for block in from_batch(batch)]
 
 
 @pytest.mark.slow
@@ -48,6 +52,37 @@ def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
     assert dict(found) == {digest_one(b"a"): 2, digest_one(b"b"): 1}
     assert (second.marks.digests, second.marks.offsets.tolist()) == (digest_one(b"c"), [3])
     assert (third.slot, third.marks.digests) == (1, digest_one(b"z"))
+
+
+def test_columns_beside_the_ids_are_those_of_the_same_records(kafka: MockKafka) -> None:
+    """Keys, the last header that names a producer, and IDs together with redrive headers."""
+    back = redrive_value("g", "pairs", 0, 0, 1)
+    headers: list[list[tuple[str, str | bytes | None]]] = [
+        [("sent-by", b"one"), ("dedup-id", b"a"), ("sent-by", b"two")],
+        [("dedup-id", b"b"), (REDRIVE_HEADER, back)],
+        [],
+    ]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number, each in enumerate(headers):
+        producer.produce("pairs", b"v", key=b"%d" % number, partition=0, headers=each)
+    assert producer.flush(10) == 0
+    wanted = Wanted(spec="header:dedup-id", producer_header="sent-by", with_keys=True, with_redriven=True)
+    reader = ClientRows(
+        settings={"bootstrap.servers": kafka.bootstrap},
+        topic="pairs",
+        wanted=wanted,
+        ranges=(Range(0, 0, 3),),
+    )
+    rows = pa.Table.from_batches(reader([pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], ["id"])]))
+    assert rows.to_pydict() | {"timestamp_ms": 0} == {
+        "partition": [0, 0, 0],
+        "offset": [0, 1, 2],
+        "timestamp_ms": 0,
+        "digest": [digest_one(b"a"), digest_one(b"b"), None],
+        PRODUCER: [b"two", None, None],
+        KEY_COLUMN: [b"0", b"1", b"2"],
+        REDRIVEN: [None, redriven_digest(digest_one(b"b"), back), None],
+    }
 
 
 def test_a_log_that_ends_too_early_is_an_error(kafka: MockKafka, send: Send) -> None:
@@ -68,12 +103,11 @@ def test_records_that_went_before_they_were_read_are_an_error(kafka: MockKafka, 
 def test_a_silent_broker_is_not_waited_for_for_ever(kafka: MockKafka, send: Send) -> None:
     """The task fails with a line that says where it stood, so that Spark can try another one."""
     send("a", topic="pairs")
-    reader = ClientReader(
+    reader = ClientRows(
         settings={"bootstrap.servers": kafka.bootstrap, "log_level": "0"},
         topic="pairs",
-        spec="header:dedup-id",
+        wanted=Wanted(spec="header:dedup-id"),
         ranges=(Range(0, 0, 1),),
-        packing=Packing(PLAN, ordered=False),
         patience_s=0.3,
     )
     kafka.set_broker_down()

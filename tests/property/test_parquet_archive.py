@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields, id_spec
+from spark_backfill.archive import RowsTask
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import id_columns, parse_columns
-from spark_backfill.fold import Packing
+from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.parquet_archive import BlocksTask, SurveyTask, TakenRows
 from spark_backfill.parquet_files import Group, deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
 from spark_backfill.runs import from_batch
 from spark_backfill.slots import plan_slots
-from spark_backfill.survey import ArchiveSurvey, total
+from spark_backfill.survey import ArchiveSurvey, SurveyTask, total
 from tests.support.archives import kafka_table, write_parquet
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_pieces_are_those_of_the_records(
     with TemporaryDirectory() as folder:
         reader = reader_of(write_parquet(Path(folder), records, **written), spec)
         bounds = dict.fromkeys(range(3), (begin, end))
-        task = BlocksTask(TakenRows(reader=reader, spec=spec, bounds=bounds), packing)
+        task = PackedRows(packing, RowsTask(reader, packing.wanted(id_spec(spec)), bounds))
         blocks = [block for batch in task(numbers(reader)) for block in from_batch(batch)]
     assert last_sightings(blocks) == expected
     assert sum(block.tally.records for block in blocks) == len(wanted)

@@ -10,27 +10,24 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk.errors import KafkaHelperError
-from tests.support.databases import postgresql
 from tests.support.naive_fold import Row
 from tests.support.s3 import bucket as bucket  # noqa: PLC0414 (a fixture of the tests here)
 from tests.support.s3 import server as server  # noqa: PLC0414
-from tests.support.shared_history import SharedHistory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.support.brokers import Broker
 
 _ROWS = "partition int, offset long, timestamp_ms long, digest binary"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session for the whole run: two cores, three attempts a task, the Kafka connector, silent."""
+    """One local Spark session for the whole run: two cores, three attempts a task, silent."""
     pyspark_sql = pytest.importorskip("pyspark.sql")
-    from spark_backfill.launch import connector, environment
+    from spark_backfill.launch import environment
     from spark_backfill.session import SETTINGS
 
     folder = tmp_path_factory.mktemp("spark")
@@ -43,8 +40,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.jars.ivy": str(Path(os.environ["DEDUP_CACHE"]) / "ivy"),
-        "spark.jars.packages": connector(),
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.ui.enabled": "false",
@@ -90,23 +85,3 @@ def frame(spark: SparkSession) -> object:
         return spark.createDataFrame([tuple(row) for row in rows], _ROWS)
 
     return make
-
-
-@pytest.fixture
-def shared_history(
-    broker: Broker, spark: SparkSession, make_topic: Callable[..., str], group: str, tmp_path: Path
-) -> Callable[[str], SharedHistory]:
-    """Makes the history of a group of this test's own, whose memory lies at a URL."""
-
-    def make(url: str) -> SharedHistory:
-        topic = make_topic(2)
-        return SharedHistory(broker, spark, topic, group, url, tmp_path)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def postgresql_server() -> Iterator[str]:
-    """The URL of a database server for all tests."""
-    with postgresql() as url:
-        yield url

@@ -12,13 +12,13 @@ import pytest
 
 from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids import id_spec
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.archived import Archived
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import BackfillError, one_line
-from tests.support.archives import write_parquet
+from spark_backfill.spark_files import SparkFiles
+from tests.support.archives import spark_archive, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,21 +43,18 @@ def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
             columns=parse_columns(columns) if columns else {},
             isolation="read_committed",
         )
-        return Archive(spark, options, topic="orders", spec=id_spec(spec))
+        return spark_archive(spark, options, spec)
 
     return opened
 
 
 def records(archive: Archive, *partitions: int) -> list[Record]:
     """All records of an archive, by coordinates."""
-    rows = (
-        archive.records(dict.fromkeys(partitions or (0,), (0, 10**9)))
-        .orderBy("partition", "offset")
-        .collect()
-    )
+    bounds = dict.fromkeys(partitions or (0,), (0, 10**9))
+    rows = archive.files.records(bounds).frame.orderBy("partition", "offset").collect()
     return [
         Record(
-            row["topic"],
+            row["topic"] or "orders",
             row["partition"],
             row["offset"],
             row["timestamp_ms"],
@@ -164,7 +161,8 @@ def test_connect_files_say_where_their_rows_stand(archive: Callable[..., Archive
         0: (10, 13, 3),
         1: (0, 1, 1),
     }
-    assert opened.left_out == (
+    assert isinstance(opened.files, SparkFiles)
+    assert opened.files.left_out == (
         "orders+0+0000000013.json", "orders+1+0000000001.json", "orders+2+0000000000.json",
     )  # fmt: skip
     found = [(each.partition, each.offset, each.value) for each in records(opened, 0, 1, 2)]
@@ -183,7 +181,7 @@ def test_connect_parquet_is_indexed_and_made_json(archive: Callable[..., Archive
             partition=[9, 9],
         )
     opened = archive("parquet", "timestamp=-,value=*:json", spec="json:/id")
-    rows = opened.records({3: (0, 200)}).collect()
+    rows = opened.files.records({3: (0, 200)}).frame.collect()
     assert [(row["offset"], json.loads(row["value"])["id"]) for row in rows] == [(100, "a"), (101, "b")]
 
 

@@ -14,13 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 
 from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields, id_spec
-from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
-from spark_backfill.fold import Packing
-from spark_backfill.slots import SlotPlan
-from spark_backfill.source import with_digests
-from tests.support.archives import write_json_lines, write_parquet
+from spark_backfill.rows import Wanted
+from tests.support.archives import spark_archive, write_json_lines, write_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,11 +81,9 @@ def digests(
     )
     frames = []
     for text in SPECS:
-        spec = id_spec(text)
-        rows = Archive(spark, options, topic="orders", spec=spec).records(dict.fromkeys(range(3), (0, count)))
-        frames.append(
-            with_digests(rows, spec, Packing(SlotPlan(()), ordered=True)).withColumn("spec", F.lit(text))
-        )
+        bounds = dict.fromkeys(range(3), (0, count))
+        frame, task = spark_archive(spark, options, text).rows(bounds, Wanted(spec=text))
+        frames.append(frame.mapInArrow(task, task.wanted.schema).withColumn("spec", F.lit(text)))
     found = {
         (row["spec"], row["offset"]): row["digest"] and bytes(row["digest"])
         for row in reduce(DataFrame.union, frames).collect()

@@ -17,7 +17,6 @@ from dedup_sdk.ids import digest_one, digest_parts
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
-from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.consuming import commit_text
 from tests.support.known_marks import read_sorted_file
 from tests.support.producing import Outgoing, with_ids
@@ -52,11 +51,9 @@ class Snapshot:
         return found
 
 
-@pytest.fixture(params=KAFKA_SOURCES)
-def run(
-    broker: Broker, spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
-) -> Callable[..., Snapshot]:
-    """Runs the job with each reader: ``run(topic, "--window", "1d", ...)``.
+@pytest.fixture
+def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Snapshot]:
+    """Runs the job: ``run(topic, "--window", "1d", ...)``.
 
     The spec is header:dedup-id unless given.
     """
@@ -73,8 +70,6 @@ def run(
             "--window",
             "1d",
         ]
-        if "--source" not in more:
-            arguments += ["--source", request.param]
         whose = [] if "--group" in more else ["--whole-topic"]
         options = parse_options([*arguments, "--output", str(folder), *whose, *more], print)
         return Snapshot(folder, backfill(options, lambda: spark, **given))
@@ -272,12 +267,12 @@ def test_a_second_run_needs_overwrite(
 def test_a_failing_reader_is_told_in_its_own_words(
     run: Callable[..., Snapshot], make_topic: Callable[..., str], produce: Callable[..., int], tmp_path: Path
 ) -> None:
-    """A setting that the Java client refuses ends the job, names the setting, and leaves nothing behind."""
+    """A setting that no client takes ends the job, is named, and leaves nothing behind."""
     from spark_backfill.errors import one_line
 
     topic = make_topic(1)
     produce(topic, with_ids("a"))
     with pytest.raises(Exception, match=r".") as caught:
-        run(topic, "--source", "kafka-jvm", "--jvm-client-config", "security.protocol=NONSENSE")
+        run(topic, "--client-config", "security.protocol=NONSENSE")
     assert "NONSENSE" in one_line(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -277,13 +277,13 @@ def test_a_base_that_is_not_whole(
     [
         (["--compact", "--group", "billing"], "--compact reads no history, and --group is about that"),
         (["--compact", "--whole-topic"], "--compact reads no history, and --whole-topic"),
-        (["--compact", "--source", "kafka-jvm"], "--compact reads no history, and --source"),
+        (["--compact", "--source", "kafka"], "--compact reads no history, and --source"),
         (["--compact", "--report", "page"], "--compact reads no history, and --report"),
         (["--expire-before", "soon"], "--expire-before 'soon' is no time: give e.g."),
         (["--expire-before", "20n"], "--expire-before '20n' is no time"),
         (["--expire-before", "2999-01-01"], "--expire-before '2999-01-01' lies in the future"),
         (["--base", ""], "--base is empty"),
-        (["--partitions", "4", "--partitioner", "murmur2"], "--partitions and --base do not go together"),
+        (["--partitions", "4", "--partitioner", "murmur2"], "--base and --partitions do not go together"),
     ],
 )
 def test_wrong_usage(base: Path, more: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,17 +299,17 @@ def test_compact_without_a_base(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         parse_options(["--compact", "--output", "out"], print)
     assert end.value.code == 2
-    assert "--compact needs --base SNAPSHOT" in capsys.readouterr().out
+    assert "--compact needs --base: the snapshot" in capsys.readouterr().out
 
 
 def test_times_are_read_as_dates_and_ages(base: Path) -> None:
     """A date is in UTC unless it says otherwise; an age counts back from now."""
-    at = {text: options(base, "--expire-before", text).base.expire_before_ms for text in (
+    at = {text: options(base, "--expire-before", text).expire_before_ms for text in (
         "2024-05-01", "2024-05-01T00:00:00+02:00", "2024-05-01T10:00:00.250",
     )}  # fmt: skip
     midnight = 1_714_521_600_000
     assert list(at.values()) == [midnight, midnight - 7_200_000, midnight + 36_000_250]
-    ago = options(base, "--expire-before", "12h").base.expire_before_ms
+    ago = options(base, "--expire-before", "12h").expire_before_ms
     assert ago is not None
     expected = datetime.now(UTC) - timedelta(hours=12)
     assert abs(ago - expected.timestamp() * 1_000) < 60_000

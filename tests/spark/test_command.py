@@ -50,9 +50,8 @@ def arguments(bootstrap: str, topic: str, output: Path, *more: str) -> list[str]
 
 def submit(tmp_path: Path, *job_arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the very command line that the documentation gives."""
-    cache = Path(os.environ["DEDUP_CACHE"]) / "ivy"
     command = [
-        "spark-submit", "--conf", f"spark.jars.ivy={cache}", "--packages", launch.connector(),
+        "spark-submit",
         str(ROOT / "spark_backfill" / "job.py"), *job_arguments,
     ]  # fmt: skip
     variables = launch.environment(tmp_path)
@@ -128,7 +127,7 @@ def test_the_launcher_finds_everything_itself(
     assert ours(err) == [f"backfill: 1 partitions of {topic}, 3 offsets to read"]
     told = dict(line.split(maxsplit=1) for line in err.splitlines() if not line.startswith("backfill: "))
     assert told["snapshot"] == str(tmp_path / "snapshot")
-    assert told["records"] == "3 from kafka-client, 0 without an ID"
+    assert told["records"] == "3 from kafka, 0 without an ID"
     assert (told["IDs"], told["duplicates"][:2]) == ("2", "1,")
     assert verify_snapshot("snapshot").topic == topic
     assert list(tmp_path.iterdir()) == [tmp_path / "snapshot"]
@@ -261,27 +260,22 @@ def test_help_is_no_failure(capfd: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_connector_that_cannot_be_had_is_named(
+def test_a_package_that_cannot_be_had_is_named(
     broker: Broker, make_topic: Callable[..., str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """When Ivy does not find the coordinates, the exception names them, in one line; nothing is printed from Python."""
     given = arguments(broker.bootstrap, make_topic(1), tmp_path / "snapshot")
     with pytest.raises(BackfillError, match=r"local\.nowhere#nothing_2\.13;0\.0\.1") as caught:
-        launch.backfill(given, packages="local.nowhere:nothing_2.13:0.0.1")
+        launch.backfill([*given, "--packages", "local.nowhere:nothing_2.13:0.0.1"])
     assert "\n" not in str(caught.value)
     assert "".join(capfd.readouterr()) == ""
 
 
-def test_coordinates_follow_the_installed_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The connector has pyspark's own version, the environment overrides it, and empty means none."""
-    import pyspark
-
-    monkeypatch.delenv("DEDUP_SPARK_PACKAGES", raising=False)
-    assert launch.connector() == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-    monkeypatch.setenv("DEDUP_SPARK_PACKAGES", "a:b:1,c:d:2")
-    command = launch.command([], ivy=tmp_path, logging=tmp_path / "log4j2.properties")
+def test_the_command_line_of_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It has the packages that are named, arguments from the environment, and this interpreter."""
+    command = launch.command([], packages=["a:b:1", "c:d:2"], ivy=tmp_path, logging=tmp_path / "x")
     assert command[command.index("--packages") + 1] == "a:b:1,c:d:2"
-    assert "--packages" not in launch.command([], packages="", ivy=tmp_path, logging=tmp_path / "x")
+    assert "--packages" not in launch.command([], ivy=tmp_path, logging=tmp_path / "x")
     monkeypatch.setenv("DEDUP_SPARK_ARGS", "--master 'local[1]'")
     command = launch.command(["--help"], ivy=tmp_path, logging=tmp_path / "x")
     assert command[command.index("--master") + 1] == "local[1]"

@@ -11,16 +11,14 @@ import pytest
 
 from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError, SnapshotError
-from dedup_sdk.ids import id_spec
 from spark_backfill import kafka_log
-from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import parse_options
 from spark_backfill.table_folders import check_no_table
 from tests.spark.test_options import GOOD, WHOLE
-from tests.support.archives import write_parquet
+from tests.support.archives import spark_archive, write_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +50,7 @@ def test_no_line_shows_what_a_presigned_url_bears(query: str) -> None:
     options = parse_options(
         [*GOOD, *WHOLE, "--source", place, "--archive-isolation", "read_committed"], print
     )
-    assert options.sources.described() == (shown,)
+    assert options.sources == (shown,)
     assert (
         one_line(BackfillError(f"archive {place!r} has no column 'k'"))
         == f"archive {shown!r} has no column 'k'"
@@ -175,11 +173,6 @@ def test_what_spark_cannot_read_says_what_to_give(text: str, says: str) -> None:
     assert re.search(says, one_line(JavaError(Throwable("failed", Throwable(text)))))
 
 
-def test_a_missing_connector_says_what_to_give() -> None:
-    """Spark's own message about the data source is replaced by the option that helps."""
-    assert "--packages" in one_line(RuntimeError("[X] Failed to find data source: kafka. Please deploy"))
-
-
 def test_a_setting_that_no_client_knows_is_wrong_usage() -> None:
     """One line names it and the options that it may have come from; the job ends with status 2 for it."""
     with pytest.raises(ConfigurationError, match=r'"no\.such\.setting"; correct it in --client-config'):
@@ -239,5 +232,5 @@ def test_what_spark_calls_no_option_is_told_with_the_options(
         places=(str(tmp_path),), format="parquet", read_options=options, isolation="read_committed"
     )
     with pytest.raises(BackfillError, match=says) as caught:
-        Archive(spark, archive, topic="orders", spec=id_spec("key"))
+        spark_archive(spark, archive)
     assert one_line(caught.value).startswith(f"archive {str(tmp_path)!r} cannot be opened: Spark said ")

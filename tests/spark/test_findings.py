@@ -9,10 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dedup_sdk._record import Record
 from dedup_sdk._window import Window
-from dedup_sdk.ids import digest_one, id_spec
-from dedup_sdk.ids._columns import RecordFields
 from spark_backfill import slots
 from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.histogram import Histogram
@@ -24,7 +21,6 @@ from spark_backfill.runs import RunPacker, from_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.watched_spec import WatchedSpec
 from tests.support.naive_findings import NaiveFindings, Sighting
 from tests.support.naive_fold import digest_of
 
@@ -132,19 +128,6 @@ def test_without_a_report_nothing_travels() -> None:
     [read] = from_batch(to_batch(block))
     assert (read.sightings, read.findings) == (None, None)
     assert read.marks.digests == block.marks.digests
-
-
-def test_a_reader_of_ids_tells_producers_on_the_way() -> None:
-    """The last header of that name is the producer, an ID stays the same, and an answer of another batch is refused."""
-    spec = id_spec("header:dedup-id")
-    watched = WatchedSpec(spec, "sent-by")
-    headers = [[("sent-by", b"one"), ("dedup-id", b"a"), ("sent-by", b"two")], [("dedup-id", b"b")], None]
-    records = [Record("t", 0, place, 0, headers=each or ()) for place, each in enumerate(headers)]
-    assert watched.digests(RecordFields(records)).digests == [digest_one(b"a"), digest_one(b"b"), None]
-    codes, names = watched.producers(3)
-    assert [names[code] for code in codes.tolist()] == ["two", "", ""]
-    with pytest.raises(ValueError, match="3 producers of 2 records"):
-        watched.producers(2)
 
 
 def test_rows_in_any_order_find_the_same(

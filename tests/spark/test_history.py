@@ -201,7 +201,7 @@ def test_the_rule_of_a_run_is_that_of_its_consumers(changed: list[str]) -> None:
     """The ID spec, the strategy, the kind of window and the isolation level of the records belong to it."""
     usual = ["--bootstrap", "h:1", "--topic", "orders", "--group", "g", "--output", "nowhere"]
     window = [] if "--window" in changed else ["--window", "7d"]
-    source = [] if "--source" in changed else ["--source", "kafka-client"]
+    source = [] if "--source" in changed else ["--source", "kafka"]
     options = parse_options([*usual, *window, *source, "--id", "header:dedup-id", *changed], print)
     ours = Lookup(id=header("dedup-id"), window=Window(days=7))
     mine = rule_digits(ours.keys, ours.window_of("orders"), digest=DIGEST_NAME, isolation="read_committed")

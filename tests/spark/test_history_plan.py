@@ -91,7 +91,7 @@ def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_thr
         "--output",
         "nowhere",
     ]
-    sources = ["--source", "kafka-client", "--source", "a.parquet", "--archive-isolation", "read_committed"]
+    sources = ["--source", "kafka", "--source", "a.parquet", "--archive-isolation", "read_committed"]
     options = parse_options([*usual, *sources, "--group", "b"], print)
     archive: Any = _OneArchive()
     with pytest.raises(

@@ -12,7 +12,9 @@ from dedup_sdk._record import Record
 from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, id_spec
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.ids._spec import GroupKeys, redriven_keys
-from spark_backfill import id_batches, id_columns
+from spark_backfill.archive import RowsTask
+from spark_backfill.rows import Wanted, read_columns
+from spark_backfill.spark_files import FrameReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +99,7 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
-    """The same records with the columns of Spark's Kafka source, which knows no empty list of headers."""
+    """The same records with Kafka's columns, without empty lists of headers."""
     rows = [
         (
             each.topic,
@@ -113,50 +115,45 @@ def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
     return spark.createDataFrame(rows, _SCHEMA).repartition(3).cache()
 
 
+def digested(frame: DataFrame, text: str, group: str | None = None) -> DataFrame:
+    """The rows of records, as a group knows them."""
+    wanted = Wanted(spec=text, group=group, with_redriven=group is None)
+    task = RowsTask(FrameReader("orders"), wanted, dict.fromkeys(range(3), (0, 10**6)))
+    places = ["topic", "partition", "offset", "timestamp_ms"]
+    read = frame.select(*dict.fromkeys([*places, *read_columns(id_spec(text))]))
+    return read.mapInArrow(task, wanted.schema)
+
+
 @pytest.mark.parametrize(
-    ("text", "in_the_jvm"),
+    "text",
     [
-        ("header:dedup-id", True),
-        ("header:ce_id", True),
-        ("header:gr%C3%B6%C3%9Fe", True),
-        ("key", True),
-        ("value", True),
-        ("cloudevents", False),
-        ("header:dedup-id+key", True),
-        ("key+header:dedup-id", True),
-        ("key+value+header:trace", True),
-        ("cloudevents+key", False),
-        ("json:/order/id", False),
-        ("header:trace+json:/order/id", False),
-        ("json:/order/id+key", False),
-        ("py:tests.spark.test_id_digests:by_offset@1", False),
-        ("py:tests.spark.test_id_digests:by_offset@1+key", False),
+        "header:dedup-id",
+        "header:ce_id",
+        "header:gr%C3%B6%C3%9Fe",
+        "key",
+        "value",
+        "cloudevents",
+        "header:dedup-id+key",
+        "key+header:dedup-id",
+        "key+value+header:trace",
+        "cloudevents+key",
+        "json:/order/id",
+        "header:trace+json:/order/id",
+        "json:/order/id+key",
+        "py:tests.spark.test_id_digests:by_offset@1",
+        "py:tests.spark.test_id_digests:by_offset@1+key",
     ],
 )
-def test_spark_and_sdk_agree(
-    text: str, *, in_the_jvm: bool, records: list[Record], kafka_rows: DataFrame
-) -> None:
+def test_spark_and_sdk_agree(text: str, records: list[Record], kafka_rows: DataFrame) -> None:
     """For every kind of spec and record, both give the same 16 bytes, or both give none."""
     spec = id_spec(text)
-    assert id_columns.jvm_computes(spec) is in_the_jvm
-    way = id_columns if in_the_jvm else id_batches
     expected = spec.digests(RecordFields(records)).digests
-    rows = way.with_digests(kafka_rows, spec).collect()
+    rows = digested(kafka_rows, text).collect()
     found = {row["offset"]: row["digest"] and bytes(row["digest"]) for row in rows}
     assert [found[record.offset] for record in records] == expected
     assert len(rows) == len(records)
     assert None in expected
     assert len(set(expected)) > 3
-
-
-@pytest.mark.parametrize("text", ["header:dedup-id", "key", "header:dedup-id+key", "value"])
-def test_both_ways_of_spark_agree(text: str, records: list[Record], kafka_rows: DataFrame) -> None:
-    """The JVM and the Arrow batches compute the same, so that a join may change the way but not the ID."""
-    spec = id_spec(text)
-    jvm = {row["offset"]: row["digest"] for row in id_columns.with_digests(kafka_rows, spec).collect()}
-    arrow = {row["offset"]: row["digest"] for row in id_batches.with_digests(kafka_rows, spec).collect()}
-    assert jvm == arrow
-    assert set(jvm) == {record.offset for record in records}
 
 
 @pytest.fixture(scope="module")
@@ -196,27 +193,22 @@ def test_redriven_ids_are_those_of_the_group(
     ]  # fmt: skip
     frame = spark.createDataFrame(rows, _SCHEMA)
     fields = RecordFields(redriven)
-    ways = [id_columns, id_batches] if id_columns.jvm_computes(spec) else [id_batches]
-    for way in ways:
-        found = {
-            row["offset"]: row
-            for row in way.with_digests(frame, spec, group=group, with_redriven=group is None).collect()
-        }
-        ids = [found[each.offset]["digest"] for each in redriven]
-        plain = spec.digests(fields)
-        if group is not None:
-            assert ids == GroupKeys(spec, group).digests(fields).digests
-            assert sum(one != other for one, other in zip(ids, plain.digests, strict=True)) > 5
-            continue
-        assert ids == plain.digests
-        besides = redriven_keys(spec, plain, fields, None)
-        assert {row: found[row]["redriven"] for row in found if found[row]["redriven"]} == besides
-        assert len(besides) > 5
+    found = {row["offset"]: row for row in digested(frame, text, group).collect()}
+    ids = [found[each.offset]["digest"] for each in redriven]
+    plain = spec.digests(fields)
+    if group is not None:
+        assert ids == GroupKeys(spec, group).digests(fields).digests
+        assert sum(one != other for one, other in zip(ids, plain.digests, strict=True)) > 5
+        return
+    assert ids == plain.digests
+    besides = redriven_keys(spec, plain, fields, None)
+    assert {row: found[row]["redriven"] for row in found if found[row]["redriven"]} == besides
+    assert len(besides) > 5
 
 
 def test_only_needed_columns_travel_to_python(kafka_rows: DataFrame) -> None:
     """A JSON pointer does not carry keys through Arrow; headers may have been redriven."""
-    frame = id_batches.with_digests(kafka_rows, id_spec("json:/order/id"))
+    frame = digested(kafka_rows, "json:/order/id")
     plan = frame._jdf.queryExecution().optimizedPlan().toString()
     (project,) = [line for line in plan.splitlines() if "Project" in line][:1]
     assert "value#" in project

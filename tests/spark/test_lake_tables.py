@@ -107,7 +107,7 @@ def write_iceberg(scratch: Path, records: Sequence[Record]) -> Path:
     logging.write_text("rootLogger.level = off\n", encoding="ascii")
     command = launch.command(
         [str(source), str(scratch / "lake")],
-        packages=ICEBERG,
+        packages=[ICEBERG],
         ivy=Path(os.environ["DEDUP_CACHE"]) / "ivy",
         logging=logging,
         job=script,

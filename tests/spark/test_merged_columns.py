@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from dedup_sdk.errors import ConfigurationError
-from dedup_sdk.ids import id_spec
-from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import one_line
+from tests.support.archives import spark_archive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,9 +36,10 @@ def keys(spark: SparkSession) -> Callable[..., dict[int, bytes | None]]:
             isolation="read_committed",
             read_options=options,
         )
-        archive = Archive(spark, described, topic="orders", spec=id_spec("key"))
+        archive = spark_archive(spark, described)
         return {
-            row["offset"]: row["key"] and bytes(row["key"]) for row in archive.records({0: (0, 99)}).collect()
+            row["offset"]: row["key"] and bytes(row["key"])
+            for row in archive.files.records({0: (0, 99)}).frame.collect()
         }
 
     return read

@@ -8,8 +8,9 @@ import pytest
 
 from dedup_sdk import LastId, Lookup, Unit, Window, header, orders
 from dedup_sdk.ids import key
+from spark_backfill.archive_options import KAFKA
+from spark_backfill.option_list import GROUPS, absolute_arguments
 from spark_backfill.options import Options, parse_options
-from spark_backfill.source_options import KAFKA_SOURCES, absolute_arguments
 
 GOOD = [
     "--bootstrap",
@@ -27,7 +28,6 @@ GROUP = ["--group", "billing"]
 WHOLE = ["--whole-topic"]
 ASKING = [*WHOLE, "--order", "integer", "--otherwise", "key", "--otherwise-window"]
 COMMITTED = ["--archive-isolation", "read_committed"]
-KAFKA = KAFKA_SOURCES[0]
 
 
 def parsed(*more: str) -> Options:
@@ -91,7 +91,7 @@ def test_a_second_opinion_has_an_id_and_a_window_of_its_own() -> None:
         assert options.last_id.strategy == same
         assert str(options.spec) == str(same.keys)
         assert (options.window, options.reach) == (Window(days=7), reach)
-    assert parsed(*GROUP, *said, "9d", "--expire-before", "8d").base.expire_before_ms is not None
+    assert parsed(*GROUP, *said, "9d", "--expire-before", "8d").expire_before_ms is not None
     assert parsed(*GROUP).reach == Window(days=7)
 
 
@@ -124,11 +124,9 @@ def test_settings_reach_the_client_they_are_meant_for() -> None:
     The Java client's own replace them there.
     """
     options = parsed(
-        *GROUP, "--source", "kafka-jvm", "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z",
-        "--jvm-client-config", "a.b=2", "--jvm-client-config", "c.d=3"
+        *GROUP, "--client-config", "security.protocol=SSL", "--client-config", "a.b=y=z",
     )  # fmt: skip
     assert options.client_config == {"security.protocol": "SSL", "a.b": "y=z"}
-    assert options.jvm_client_config == {"security.protocol": "SSL", "a.b": "2", "c.d": "3"}
 
 
 def test_the_servers_may_be_in_a_file(tmp_path: Path) -> None:
@@ -162,7 +160,6 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
     ("wrong", "names"),
     [
         ([*GROUP, "--window", "0d"], "window of zero"),
-        ([*GROUP, "--jvm-client-config", "a.b=1"], "--source kafka-jvm"),
         ([*GROUP, "--report", "s3://key:hunter2@b/page"], "--report s3://b/page is a URL; give a folder"),
         ([*GROUP, "--report", "a\0b"], "is not a path: leave the NUL character out"),
         ([*GROUP, "--window", "a week"], "'a week'"),
@@ -171,12 +168,8 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ([*GROUP, "--client-config", "isolation.level=read_uncommitted"], "isolation.level cannot be set"),
         ([*GROUP, "--client-config", "group.id"], "--client-config group.id cannot be read: No such file"),
         ([*GROUP, "--client-config", "=1"], "=*** is not a file"),
-        (
-            [*GROUP, "--source", "kafka-jvm", "--jvm-client-config", "bootstrap.servers=b:1"],
-            "--jvm-client-config bootstrap.servers cannot be set: give --bootstrap",
-        ),
         ([], "give --group GROUP (what that group has processed), or --whole-topic (you vouch"),
-        ([*GROUP, *WHOLE], "--whole-topic and --group billing exclude each other"),
+        ([*GROUP, *WHOLE], "--group and --whole-topic do not go together"),
         ([*WHOLE, "--assume-processed"], "--assume-processed needs --group"),
         ([*GROUP, "--dead-letters", "x"], "unrecognized arguments: --dead-letters x"),
         (
@@ -185,11 +178,7 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ),
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
-        (
-            [*GROUP, "--group", "x"],
-            "--group is given 2 times, the last time as 'x': a run makes the snapshot of one group; run once",
-        ),
-        ([*GROUP, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
+        ([*GROUP, "--partitioner", "murmur2"], "--partitioner needs --partitions"),
         ([*GROUP, "--base", "no-such-folder", "--compact"], "--compact reads no history, and --"),
         ([*GROUP, "--compact"], "--compact needs --base"),
         (["--over"], "--over"),
@@ -248,18 +237,18 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
             "--partitions and --unit do not go together: a unit lies in one partition",
         ),
         ([*WHOLE, "--expire-before", "30d"], "--expire-before 30d is longer than --window 7d"),
-        ([*WHOLE, "--partitioner", "murmur2"], "--partitioner murmur2 needs --partitions"),
-        ([*GROUP, "--partitions", "4"], "--partitions 4 needs --partitioner"),
+        ([*WHOLE, "--partitioner", "murmur2"], "--partitioner needs --partitions"),
+        ([*GROUP, "--partitions", "4"], "--partitions needs --partitioner"),
         ([*GROUP, "--partitions", "0", "--partitioner", "murmur2"], "a topic has 1 to"),
         ([*GROUP, "--partitions", "four"], "--partitions"),
         ([*GROUP, "--partitions", "4", "--partitioner", "random"], "murmur2"),
         (
             [*WHOLE, "--partitions", "4", "--partitioner", "murmur2"],
-            "may be hidden; leave --whole-topic out, and give --group GROUP",
+            "--whole-topic and --partitions do not go together: marks go to other partitions",
         ),
         (
             [*GROUP, "--assume-processed", "--partitions", "4", "--partitioner", "murmur2"],
-            "with --assume-processed messages that were never handled may be hidden",
+            "--assume-processed and --partitions do not go together: marks go to other partitions",
         ),
         (
             [*GROUP, "--partitions", "4", "--partitioner", "murmur2", "--window", "7d+5n"],
@@ -291,7 +280,6 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
             [*WHOLE, "--source", KAFKA, "--source", "a", "--archive-isolation", "read_uncommitted"],
             f"read_uncommitted and --source {KAFKA} do not go together",
         ),
-        ([*WHOLE, "--source", KAFKA, "--source", KAFKA], "read the same topic"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(wrong: list[str], names: str) -> None:
@@ -328,7 +316,15 @@ def test_what_expires_earlier_or_on_a_day_is_taken(before: str, window: str) -> 
     """A window keeps records a little late; a date grows older, and a command with it stays right."""
     given = [window if each == "7d" else each for each in GOOD]
     options = parse_options([*given, *WHOLE, "--expire-before", before], print)
-    assert options.base.expire_before_ms is not None
+    assert options.expire_before_ms is not None
+
+
+def test_rules_name_options() -> None:
+    """An option needs, or does not go beside, options that there are."""
+    listed = [option for group in GROUPS.values() for option in group]
+    names = [option.name for option in listed]
+    assert len(set(names)) == len(names)
+    assert {other for option in listed for other in (*option.needs, *option.beside)} <= set(names)
 
 
 def test_missing_options_are_named() -> None:
@@ -364,7 +360,7 @@ def test_without_a_broker_its_identity_has_to_be_given(more: list[str], says: st
 
 def test_sources_of_all_kinds() -> None:
     """Kafka alone is the default; archives are read instead of it, or beside it where it is named, too."""
-    assert (parsed(*WHOLE).sources.kafka, parsed(*WHOLE).sources.archive) == (KAFKA, None)
+    assert (parsed(*WHOLE).reads_topic, parsed(*WHOLE).archive) == (True, None)
     given = [
         *WHOLE,
         *COMMITTED,
@@ -377,18 +373,18 @@ def test_sources_of_all_kinds() -> None:
         "--columns",
         "offset=o",
     ]
-    alone = parsed(*given, "--packages", "a:b:1,c:d:2", "--packages", "e:f:3").sources
-    assert alone.kafka == ""
+    alone = parsed(*given, "--packages", "a:b:1,c:d:2", "--packages", "e:f:3")
+    assert not alone.reads_topic
     assert alone.packages == ("a:b:1", "c:d:2", "e:f:3")
     assert alone.archive is not None
     assert (alone.archive.places, alone.archive.format) == (("a", "table:b.c"), "json")
-    both = parsed(*given, "--source", KAFKA, "--source", "s3a://key:hidden@bucket/x").sources
-    assert both.kafka == KAFKA
-    assert both.described() == (KAFKA, "a", "table:b.c", "s3a://***@bucket/x")
+    both = parsed(*given, "--source", KAFKA, "--source", "s3a://key:hidden@bucket/x")
+    assert both.reads_topic
+    assert both.sources == (KAFKA, "a", "table:b.c", "s3a://***@bucket/x")
 
 
 def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources and files of settings that exist become absolute; settings, URLs, tables and other options stay.
+    """Folders, and sources and files of settings that exist, become absolute; settings, URLs and tables stay.
 
     A pattern is one of files here, and so is a source that is not there, unless bare paths may be elsewhere.
     """
@@ -398,18 +394,20 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     given = [
         "--topic", "orders", "--source", "archive", "--source=archive", "--source", "s3a://a/b", "--source", "table:x",
         "--client-config", "client.properties", "--client-config", "a.b=archive",
-        "--jvm-client-config=client.properties",
     ]  # fmt: skip
     here = str(tmp_path / "archive")
     assert absolute_arguments(["--source", "archive/*.parquet", "--source=new"]) == [
         "--source", f"{here}/*.parquet", f"--source={tmp_path / 'new'}",
     ]  # fmt: skip
     assert absolute_arguments(["--source", KAFKA, "--base", "new"]) == ["--source", KAFKA, "--base", "new"]
+    assert absolute_arguments(["--output", "out", "--report=page", "--scratch", "s", "--output=s3://b/x"]) == [
+        "--output", str(tmp_path / "out"), f"--report={tmp_path / 'page'}", "--scratch", str(tmp_path / "s"),
+        "--output=s3://b/x",
+    ]  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
         assert absolute_arguments(["--source", "new"]) == ["--source", "new"]
     assert absolute_arguments(given) == [
         "--topic", "orders", "--source", here, f"--source={here}", "--source", "s3a://a/b", "--source", "table:x",
         "--client-config", str(tmp_path / "client.properties"), "--client-config", "a.b=archive",
-        f"--jvm-client-config={tmp_path / 'client.properties'}",
     ]  # fmt: skip

@@ -22,10 +22,9 @@ from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import BackfillError, one_line
-from spark_backfill.parquet_archive import ParquetArchive
 from spark_backfill.parquet_files import deal_out, plain_layout
-from spark_backfill.parquet_reader import ParquetReader
-from tests.support.archives import kafka_table, write_parquet
+from spark_backfill.parquet_reader import ParquetFiles, ParquetReader
+from tests.support.archives import kafka_table, spark_archive, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,8 +207,8 @@ def test_rows_without_a_topic_end_the_run(spark: SparkSession, tmp_path: Path) -
     layout = plain_layout(options(tmp_path), ("key",))
     assert layout is not None
     for archive in (
-        ParquetArchive(spark, "orders", id_spec("key"), layout),
-        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")),
+        Archive(ParquetFiles(spark, "orders", layout), id_spec("key")),
+        spark_archive(spark, options(tmp_path)),
     ):
         with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
             archive.survey({}, {})
@@ -233,7 +232,7 @@ def test_lines_without_a_topic_end_the_run_beside_such_that_have_one(
         described = ArchiveOptions(
             places=(str(path),), format="json", columns=columns, isolation="read_committed"
         )
-        return Archive(spark, described, topic="orders", spec=id_spec("key")).survey({}, {})
+        return spark_archive(spark, described).survey({}, {})
 
     assert survey(None, None)[0].rows == 2
     with pytest.raises(BackfillError, match="1 rows of the archive have no topic"):
@@ -253,8 +252,8 @@ def test_of_an_offset_that_comes_twice_the_earlier_time_counts(
     layout = plain_layout(options(tmp_path), ("key",))
     assert layout is not None
     for archive in (
-        ParquetArchive(spark, "orders", id_spec("key"), layout),
-        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")),
+        Archive(ParquetFiles(spark, "orders", layout), id_spec("key")),
+        spark_archive(spark, options(tmp_path)),
     ):
         [found] = archive.survey({}, {}).values()
         assert (found.first_ms, found.last_ms, found.end_ms) == (3, 5, 5)
@@ -269,9 +268,7 @@ def test_spark_sees_the_columns_of_all_files(spark: SparkSession, tmp_path: Path
     """
     write_parquet(tmp_path / order[0], records(0, 1), files=1)
     write(tmp_path / order[1] / "c.parquet", 2, 3, without="topic")
-    archive = Archive(
-        spark, options(tmp_path, recursiveFileLookup="true"), topic="orders", spec=id_spec("key")
-    )
+    archive = spark_archive(spark, options(tmp_path, recursiveFileLookup="true"))
     with pytest.raises(BackfillError, match="2 rows of the archive have no topic"):
         archive.survey({}, {})
 
@@ -300,9 +297,9 @@ def test_a_dot_in_a_columns_name_is_quoted(spark: SparkSession, tmp_path: Path) 
     for columns in ("offset=meta.offset", "offset=`meta.offset`"):
         assert plain_layout(options(tmp_path, columns=columns), ("key",)) is None
     with pytest.raises(ConfigurationError, match=re.escape("has a dot write offset=`meta.offset`; it has")):
-        Archive(spark, options(tmp_path, columns="offset=meta.offset"), topic="orders", spec=id_spec("key"))
+        spark_archive(spark, options(tmp_path, columns="offset=meta.offset"))
     quoted = options(tmp_path, columns="offset=`meta.offset`")
-    assert Archive(spark, quoted, topic="orders", spec=id_spec("key")).survey({}, {})[0].end == 2
+    assert spark_archive(spark, quoted).survey({}, {})[0].end == 2
 
 
 @pytest.mark.spark
@@ -313,12 +310,12 @@ def test_nanoseconds_are_numbers_for_spark(spark: SparkSession, tmp_path: Path) 
     pq.write_table(table.set_column(3, "timestamp", nanoseconds), tmp_path / "a.parquet")
     columns = "timestamp=timestamp:ns"
     with pytest.raises(Exception, match="nanoseconds as such") as caught:
-        Archive(spark, options(tmp_path), topic="orders", spec=id_spec("key")).survey({}, {})
+        spark_archive(spark, options(tmp_path)).survey({}, {})
     assert "--columns timestamp=COLUMN:ns" in one_line(caught.value)
     (setting,) = re.findall(r"--conf (\S+)=true", one_line(caught.value))
     spark.conf.set(setting, "true")
     try:
-        found = Archive(spark, options(tmp_path, columns=columns), topic="orders", spec=id_spec("key"))
+        found = spark_archive(spark, options(tmp_path, columns=columns))
         assert found.survey({}, {})[0].end_ms == BASE_MS + 1
     finally:
         spark.conf.unset(setting)
@@ -338,12 +335,7 @@ def test_times_before_1970_are_rounded_down(
     assert layout is not None
     reader = ParquetReader(topic="orders", layout=layout, tasks=tuple(deal_out(layout.groups, 1)))
     (batch,) = reader.read(0)
-    by_spark = (
-        Archive(spark, described, topic="orders", spec=id_spec("key"))
-        .records({0: (0, 99)})
-        .orderBy("offset")
-        .collect()
-    )
+    by_spark = spark_archive(spark, described).files.records({0: (0, 99)}).frame.orderBy("offset").collect()
     expected = [number // a_ms for number in numbers]
     assert batch.timestamps.tolist() == expected
     assert [row["timestamp_ms"] for row in by_spark] == expected

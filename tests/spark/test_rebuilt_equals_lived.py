@@ -72,13 +72,11 @@ def test_every_source_gives_what_the_group_remembers(
         on_last = ["--base", str(tmp_path / "base")]
         life.live_until(rule.base)
         rebuilt_from(rule.sources[0], tmp_path / "base")
-    if rule.shared:
-        on_last = ["--shared", request.getfixturevalue("redis").url]
     life.live_until(rule.early)
     rebuilt = own = life.snapshot()
     lived = life.remembered(own, tmp_path / "own")
-    for source in rule.sources:
-        more = on_last if source == rule.sources[-1] else []
+    for number, source in enumerate(rule.sources):
+        more = on_last if number == len(rule.sources) - 1 else []
         rebuilt, report = rebuilt_from(source, snapshot, *more)
         assert life.remembered(rebuilt, snapshot) == lived, source
         assert (rebuilt.id_spec, rebuilt.window) == (own.id_spec, own.window)
@@ -90,7 +88,9 @@ def test_every_source_gives_what_the_group_remembers(
         assert rule.expires or dedup(["snapshots", "diff", str(snapshot), str(tmp_path / "own")]) == 0
 
     if rule.shared:
-        with closing(RedisStore(on_last[1], timeout=30.0)) as store:
+        url = request.getfixturevalue("redis").url
+        assert dedup(["snapshots", "load", str(snapshot), url]) == 0
+        with closing(RedisStore(url, timeout=30.0)) as store:
             told, must = life.told_by_shared(own, store)
         assert told == must
 

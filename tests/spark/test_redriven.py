@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 def test_a_whole_topic_marks_both(spec: str, form: str, spark: SparkSession, tmp_path: Path) -> None:
     """The group that a header names knows the record by ID and header, all others by its ID.
 
-    As Arrow reads it, and as Spark's own columns and its batches do.
+    As Arrow reads it, and as Spark does.
     """
     records = [
         Record(

@@ -20,7 +20,7 @@ from dedup_sdk.errors import SnapshotError
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import Options, parse_options
-from spark_backfill.remote_output import check_shared, open_output
+from spark_backfill.remote_output import check_scratch, open_output
 from tests.support.archives import write_parquet
 from tests.support.marks import random_marks, write_snapshot
 
@@ -173,10 +173,10 @@ def test_workers_elsewhere_need_a_shared_folder(
     spark = cast("SparkSession", SimpleNamespace(sparkContext=SimpleNamespace(master=master)))
     chosen = options("s3://name:word@snapshots/x", *(["--scratch", str(tmp_path)] if shared else []))
     if not refused:
-        check_shared(chosen, spark)
+        check_scratch(chosen, spark)
         return
     with pytest.raises(BackfillError, match=r"s3://snapshots/x with Spark at spark://m:7077.* --scratch DIR"):
-        check_shared(chosen, spark)
+        check_scratch(chosen, spark)
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,11 @@ def arguments(broker: Broker, topic: str, folder: Path, *more: str) -> list[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", ["kafka-client", "kafka-jvm"])
 def test_the_report_tells_what_is_in_the_topic(
-    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, source: str
+    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Both ways of reading find the same.
-
-    Duplicates, when and from whom they came, IDs of both partitions, none missing.
-    """
-    given = arguments(broker, flights, tmp_path, "--source", source, "--producer-header", "sent-by")
+    """Duplicates, when and from whom they came, IDs of both partitions, none missing."""
+    given = arguments(broker, flights, tmp_path, "--producer-header", "sent-by")
     report = backfill(parse_options(given, print), lambda: spark)
     document = read_document(tmp_path / "snapshot")
     assert str(document) == str(read_document(tmp_path / "report"))

@@ -25,7 +25,6 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.partitioner import partitions_of
 from spark_backfill.reshard import Reshard
-from spark_backfill.source_options import KAFKA_SOURCES
 from tests.support.archives import kafka_table, write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, values
 
@@ -76,7 +75,6 @@ def checked(folder: Path) -> Manifest:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("source", KAFKA_SOURCES)
 @pytest.mark.parametrize("partitioner", ["murmur2", "consistent_random"])
 def test_duplicates_are_recognised_where_their_keys_go_now(
     broker: Broker,
@@ -85,7 +83,6 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     group: str,
     tmp_path: Path,
     *,
-    source: str,
     partitioner: str,
 ) -> None:
     """Handled in 2 partitions, sent again to 4.
@@ -100,7 +97,7 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     widen(broker, topic, 4)
 
     report, lines = job(
-        broker, spark, topic, tmp_path / "snapshot", "--group", group, "--source", source,
+        broker, spark, topic, tmp_path / "snapshot", "--group", group,
         "--partitions", "4", "--partitioner", partitioner, "--report", str(tmp_path / "report"),
     )  # fmt: skip
     manifest = checked(tmp_path / "snapshot")

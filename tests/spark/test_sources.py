@@ -23,10 +23,10 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.ids import RecordFields, digest_one, id_spec
 from spark_backfill import job
+from spark_backfill.archive_options import KAFKA
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
-from spark_backfill.source_options import KAFKA_SOURCES
 from tests.spark.test_archive_ids import Content, contents
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import commit_text
@@ -189,7 +189,7 @@ def test_archive_and_topic_together(
     commit(broker, group, topic, 7)
     # In the overlap the archive has records that the topic does not have: the topic counts.
     write_parquet(tmp_path / "archive", [*keyed(topic, *"abac"), *keyed(topic, "f", "f", begin=4)])
-    sources = ("--source", KAFKA_SOURCES[0], "--source", str(tmp_path / "archive"), *COMMITTED)
+    sources = ("--source", KAFKA, "--source", str(tmp_path / "archive"), *COMMITTED)
     manifest, marks = run(topic, "--bootstrap", broker.bootstrap, "--group", group, *sources)
     assert offsets(marks) == {"c": 3, "a": 4, "d": 5, "b": 6}
     (entry,) = manifest.partitions
@@ -212,7 +212,7 @@ def test_offsets_that_are_nowhere(
     (entry,) = manifest.partitions
     assert (entry.gaps, entry.since_ms) == ((Gap(begin=0, end=4),), BASE_MS + 4 * 60_000)
     write_parquet(tmp_path / "archive", keyed(topic, "a", "b"))
-    sources = ("--source", KAFKA_SOURCES[0], "--source", str(tmp_path / "archive"), *COMMITTED)
+    sources = ("--source", KAFKA, "--source", str(tmp_path / "archive"), *COMMITTED)
     with pytest.raises(BackfillError, match=r"lacks offsets 2 to 3: "):
         run(topic, *asked, *sources)
     manifest, marks = run(topic, *asked, *sources, "--allow-gap")
@@ -378,7 +378,7 @@ def test_every_source_gives_the_same_marks(
     asked = ("--bootstrap", broker.bootstrap, "--id", spec)
     prints = set()
     for source in (
-        *[("--source", reader) for reader in KAFKA_SOURCES],
+        ("--source", KAFKA),
         ("--source", str(archive), *COMMITTED),
         ("--source", str(lines), *COMMITTED, *JSON),
     ):

@@ -6,11 +6,20 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dedup_sdk._record import Record
+from dedup_sdk.ids import id_spec
+from spark_backfill.archive import Archive
+from spark_backfill.spark_files import SparkFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_backfill.archive_options import ArchiveOptions
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 KAFKA = pa.schema(
@@ -79,3 +88,8 @@ def write_json_lines(path: Path, records: Iterable[Record]) -> Path:
             }  # fmt: skip
             file.write(json.dumps(line) + "\n")
     return path
+
+
+def spark_archive(spark: SparkSession, options: ArchiveOptions, spec: str = "key") -> Archive:
+    """An archive of the topic ``orders``, opened by Spark."""
+    return Archive(SparkFiles(spark, options, topic="orders", spec=id_spec(spec)), id_spec(spec))

@@ -19,7 +19,7 @@ from dedup_sdk.ids import key
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.shared import ClaimKind
 from dedup_sdk.shared._scope import scope_name, scoped_ids
-from spark_backfill.source_options import KAFKA_SOURCES
+from spark_backfill.archive_options import KAFKA
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.consuming import make_consumer, poll_some, poll_through, replayed, run_through
 from tests.support.known_marks import newest_of
@@ -209,7 +209,7 @@ class Rule:
         killed: the consumer completed in disorder, and its disk is as of some moment before its last commit.
         expires: its window forgets something of the log.
         whole_topic: the job is told of no group, and finds by itself where a snapshot may end.
-        shared: the last run of the job loads a memory that consumers share, too.
+        shared: the last run's snapshot is loaded into a store that consumers share, too.
     """
 
     said: Said
@@ -228,46 +228,45 @@ class Rule:
         return "--unit" in self.said.options
 
 
-CLIENT, JVM = KAFKA_SOURCES
 PARQUET, TWICE, LINES = "parquet", "parquet with rows twice", "json lines"
 # Each kind of fold (by time, by count, in the order of IDs, of units) meets each reader; the kinds of ID, and the
 # rest, are spread over the pairs.
 RULES = {
     "header": Rule(
         said=looked_up("header:dedup-id", "1h"), log=lambda group: singles(group, 220), early=200,
-        sources=(CLIENT, JVM), base=130, killed=True,
+        sources=(KAFKA, KAFKA), base=130, killed=True,
     ),
     "key-expiring": Rule(
         said=looked_up("key", "10m"), log=lambda group: singles(group, 220, step_ms=5_000), early=200,
         sources=(PARQUET, TWICE, LINES), expires=True, shared=True,
     ),
     "json": Rule(
-        said=looked_up("json:/id", "1h"), log=lambda group: singles(group, 220), early=200, sources=(JVM, PARQUET),
+        said=looked_up("json:/id", "1h"), log=lambda group: singles(group, 220), early=200, sources=(KAFKA, PARQUET),
     ),
     "id-cache": Rule(
         said=ID_CACHE, log=lambda group: singles(group, 220), early=200,
-        sources=(JVM, TWICE), base=130, killed=True, expires=True,
+        sources=(KAFKA, TWICE), base=130, killed=True, expires=True,
     ),
     "count-expiring": Rule(
         said=looked_up("header:dedup-id", "3m+60n"), log=lambda group: singles(group, 220, step_ms=3_000), early=200,
-        sources=(CLIENT, PARQUET, LINES), base=130, expires=True,
+        sources=(KAFKA, PARQUET, LINES), base=130, expires=True,
     ),
     "gtid": Rule(
-        said=GTIDS, log=lambda _: gtids(360, calm_from=300), early=300, sources=(CLIENT, TWICE), whole_topic=True,
+        said=GTIDS, log=lambda _: gtids(360, calm_from=300), early=300, sources=(KAFKA, TWICE), whole_topic=True,
     ),
     "sequence": Rule(
-        said=SEQUENCES, log=lambda group: singles(group, 220), early=200, sources=(JVM, PARQUET),
+        said=SEQUENCES, log=lambda group: singles(group, 220), early=200, sources=(KAFKA, PARQUET),
     ),
     "second-opinion": Rule(
         said=SECOND, log=lambda _: with_others(gtids(260, calm_from=200), unreadable_from=200), early=200,
-        sources=(JVM, LINES), killed=True,
+        sources=(KAFKA, LINES), killed=True,
     ),
     "units": Rule(
         said=in_units("1h"), log=lambda group: units(group, 200, idents=90, redriven=True), early=200,
-        sources=(CLIENT, LINES),
+        sources=(KAFKA, LINES),
     ),
     "units-count": Rule(
-        said=in_units("40n"), log=lambda group: units(group, 240), early=200, sources=(JVM, PARQUET),
+        said=in_units("40n"), log=lambda group: units(group, 240), early=200, sources=(KAFKA, PARQUET),
     ),
     "units-members": Rule(
         said=in_units("1h+40n", "members"), log=lambda group: units(group, 240), early=200, sources=(TWICE,),
@@ -332,7 +331,7 @@ class Life:
 
     def source(self, name: str) -> list[str]:
         """The options for a source; the files of an archive are not in order."""
-        if name in KAFKA_SOURCES:
+        if name == KAFKA:
             return ["--source", name]
         if name == LINES:
             return [

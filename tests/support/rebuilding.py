@@ -21,9 +21,10 @@ from spark_backfill.history import History
 from spark_backfill.last_id_writer import writer_of
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.output import Output
+from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle, rows_batch
+from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
@@ -178,12 +179,13 @@ def rebuild_records(
 
 def rows_of(records: Sequence[Record], spec: OrderedSpec) -> pa.RecordBatch:
     """Return records, at least one, as the rows of a reader."""
-    return rows_batch(
+    columns = [
         pa.array([each.partition for each in records], pa.int32()),
-        np.asarray([each.offset for each in records], np.int64),
-        np.asarray([each.timestamp_ms for each in records], np.int64),
-        spec.keys.digests(RecordFields(records)).digests,
-    )
+        pa.array([each.offset for each in records], pa.int64()),
+        pa.array([each.timestamp_ms for each in records], pa.int64()),
+        pa.array(spec.keys.digests(RecordFields(records)).digests, pa.binary()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, [column.split()[0] for column in ROWS_SCHEMA.split(", ")])
 
 
 def _sorted_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

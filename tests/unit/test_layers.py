@@ -110,9 +110,10 @@ LAYERS = {
         (*CORE, *KEYS, "dedup_sdk.bridge", "dedup_sdk._cli", "dedup_sdk._demo", "dedup_sdk._runner.redrive",
          "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text",
          "dedup_sdk._kafka.properties_file", "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check",
-         "dedup_sdk.producer._required_window", "dedup_sdk._store", "spark_backfill.ending",
-         "spark_backfill.launch", "spark_backfill.options", "spark_backfill.progress", "spark_backfill.report_page",
-         "confluent_kafka", "rich", "typer"),
+         "dedup_sdk.producer._required_window", "dedup_sdk.shared", "dedup_sdk._store", "spark_backfill.ending",
+         "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report_page",
+         # A shared store is loaded through its own adapter.
+         "dedup_adapters.redis", "dedup_adapters.sql", "confluent_kafka", "numpy", "rich", "typer"),
     ),
     "demo": Layer(
         ("dedup_sdk/_demo",),
@@ -128,11 +129,10 @@ LAYERS = {
         (*CORE, "dedup_sdk._engine.deduplicator", "dedup_sdk._engine.partition", "dedup_sdk._kafka.broker_check",
          "dedup_sdk._kafka.error_text",
          "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.client",
-         "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk.shared", "dedup_sdk._store",
+         "dedup_sdk._kafka.reader", "dedup_sdk._kafka.settings", "dedup_sdk._store",
          "dedup_sdk._units", "dedup_sdk.testing._cache", "dedup_sdk.testing._java_home",
          "dedup_sdk.testing._supervised_child",
-         # A shared memory is rebuilt through its own store.
-         "dedup_adapters.redis", "dedup_adapters.sql", "spark_backfill", "confluent_kafka", "jinja2", "markupsafe",
+         "spark_backfill", "confluent_kafka", "jinja2", "markupsafe",
          "matplotlib", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
     ),
     "examples": Layer(("examples",), ("confluent_kafka", "dedup_adapters", "sqlalchemy"), exactly=PUBLIC),

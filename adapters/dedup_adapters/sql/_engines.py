@@ -68,19 +68,6 @@ def shown_url(url: str) -> str:
     ).render_as_string()
 
 
-def hidden_in(url: str) -> dict[str, str]:
-    """Return the parts that `shown_url` leaves out, by name.
-
-    Raises:
-        ConfigurationError: it is not a URL of PostgreSQL.
-    """
-    parsed = _parsed(url)
-    query = {
-        name: value if isinstance(value, str) else ",".join(value) for name, value in parsed.query.items()
-    }
-    return query if parsed.password is None else {**query, "password": str(parsed.password)}
-
-
 def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)

@@ -1,0 +1,207 @@
+"""The files and tables of an archive that Spark opens, as frames with Kafka's columns."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic, only_open_files, unreadable
+from spark_backfill.archive_options import TABLE, ArchiveOptions
+from spark_backfill.column_map import ColumnMap, id_columns, place_of
+from spark_backfill.columns import KafkaColumns
+from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
+from spark_backfill.connect_layout import check_folders, check_rows, open_files
+from spark_backfill.errors import BackfillError
+from spark_backfill.json_lines import read_json_lines
+from spark_backfill.last_id_spec import Spec
+from spark_backfill.merged_columns import MERGED, read_merged
+from spark_backfill.offset_range import Bounds
+from spark_backfill.rows import read_columns
+from spark_backfill.survey import Batch, Input
+
+_NO_OFFSET: Final = 2**63 - 1
+_COORDINATES: Final = ("topic", "partition", "offset", "timestamp_ms")
+_STRICT_CSV: Final = {"enforceSchema": "false", "mode": "FAILFAST"}
+"""Else the columns of one file are taken for those of all by their place, whatever the others' first lines say."""
+
+
+class SparkFiles:
+    """The records of one topic (`spark_backfill.archive.Files`), with the columns of `spark_backfill.columns`.
+
+    ``reads_keys``: the keys are wanted also where the spec does not read them. Headers are read wherever the
+    archive has them, for redrive headers.
+
+    Raises:
+        ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
+        BackfillError: Spark cannot read it, or its files do not say which offsets they have.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        *,
+        topic: str,
+        spec: Spec,
+        reads_keys: bool = False,
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._topic = topic
+        self._columns = read_columns(spec, with_keys=reads_keys)
+        names = id_columns(spec)
+        self._names = names if "key" in names or not reads_keys else (*names, "key")
+        self._needs_headers = "headers" in names
+        self.units_are_said = False
+        # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
+        self._by_name: list[tuple[DataFrame, FileColumns]] = []
+        self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
+        paths = [path for _, files in self._by_name for path in files.paths]
+        check_folders(paths)
+        self._open = open_files(map(os.path.basename, paths), topic)
+        self.left_out = tuple(name for _, name in self._open.values())
+        if self._open:
+            self._rows = self._rows.where(self._is_certain())
+
+    def check(self) -> None:
+        """See `spark_backfill.archive.Files`."""
+        rows: Counter[str] = Counter()
+        while self._by_name:
+            rows.update(rows_of_files(*self._by_name.pop(), self._topic))
+        check_rows(rows)
+
+    def coordinates(self) -> Input:
+        """See `spark_backfill.archive.Files`."""
+        return self._input(self._rows, [])
+
+    def records(self, bounds: Bounds) -> Input:
+        """See `spark_backfill.archive.Files`."""
+        offset = F.col("offset")
+        # These bounds reach the statistics that files keep of their columns.
+        begin = min((begin for begin, _ in bounds.values()), default=0)
+        end = max((end for _, end in bounds.values()), default=0)
+        return self._input(self._rows.where((offset >= begin) & (offset < end)), self._columns)
+
+    def all_lack_topics(self) -> bool:
+        """See `spark_backfill.archive.Files`: lines may."""
+        return self._lines and self._rows.where(F.col("topic").isNotNull()).limit(1).isEmpty()
+
+    def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
+        """See `spark_backfill.archive.Files`; others are asked for, of which none was read."""
+        if self.left_out:
+            return only_open_files(self.left_out)
+        found = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()
+        return nothing_of_topic(self._topic, {*others, *(str(row["topic"]) for row in found)})
+
+    def _input(self, rows: DataFrame, columns: Sequence[str]) -> Input:
+        """Return rows of the topic, and those without one: where all lack it they are of the topic, too."""
+        mine = rows.where((F.col("topic") == self._topic) | F.col("topic").isNull())
+        return Input(mine.select(*dict.fromkeys([*_COORDINATES, *columns])), FrameReader(self._topic))
+
+    def _normal(self, place: str) -> DataFrame:
+        try:
+            frame, places = self._read(place)
+        except (PySparkException, Py4JError) as error:
+            raise unreadable(place, self._options.read_options, error) from error
+        found = KafkaColumns(frame, places, archive=place)
+        files = None if place.startswith(TABLE) else file_columns(frame)
+        self.units_are_said |= found.timestamp_is_number()
+        named = files is not None and "offset" not in places
+        if not named and not found.has("offset"):
+            raise ConfigurationError(
+                f"archive {place!r} has no offsets, without which nobody can say what was processed of it: name their "
+                f"column with --columns offset=COLUMN; {found.listed()}"
+            )
+        columns: dict[str, Column] = {} if named else {"offset": found.integer("offset")}
+        if files is not None:
+            # Columns that happen to be called like Kafka's are those of the values in such files.
+            columns |= {"topic": files.topic, "partition": files.partition}
+        else:
+            columns |= {"topic": self._topic_column(found), "partition": found.integer("partition")}
+        columns["timestamp_ms"] = found.timestamp_ms()
+        columns |= {name: found.id_column(name) for name in self._names}
+        if not self._needs_headers:
+            columns["headers"] = found.optional_headers()
+        if files is not None and named:
+            self._by_name.append((frame, files))
+            return with_offsets(frame, columns, files, indexed=self._options.format == "parquet")
+        return frame.select(*(column.alias(name) for name, column in columns.items()))
+
+    def _topic_column(self, found: KafkaColumns) -> Column:
+        return found.topic() if found.has("topic") else F.lit(self._topic)
+
+    @property
+    def _lines(self) -> bool:
+        return self._options.format == "json"
+
+    def _read(self, place: str) -> tuple[DataFrame, ColumnMap]:
+        options, places = self._options.read_options, self._options.columns
+        if place.startswith(TABLE):
+            return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
+        wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
+        if self._lines:
+            return read_json_lines(self._spark, place, places, wanted, options)
+        form = self._options.format
+        merges = {name.casefold(): value.casefold() for name, value in options.items()}.get(MERGED.casefold())
+        if form in ("parquet", "orc") and merges != "false":
+            # Else the columns of one file are taken for those of all.
+            found = [place_of(places, name) for name in wanted]
+            return read_merged(self._spark, form, options, place, found), places
+        if form == "csv":
+            options = {**_STRICT_CSV, **options}
+        return self._spark.read.format(form).options(**options).load(place), places
+
+    def _is_certain(self) -> Column:
+        """Whether a row is no one of a file that is left out, nor behind it, where a hole would be."""
+        ends = {partition: first for partition, (first, _) in self._open.items()}
+        offset = F.col("offset")
+        return (F.col("topic") != self._topic) | offset.isNull() | (offset < _by_partition(ends, _NO_OFFSET))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReader:
+    """Makes batches of rows that Spark has read."""
+
+    topic: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
+        """Read the rows of a task."""
+        for batch in batches:
+            placed = batch.column("partition").is_valid()
+            strays = batch.num_rows - placed.true_count
+            rows = batch.filter(placed) if strays else batch
+            nameless = batch.column("topic").null_count
+            if nameless:
+                rows = rows.set_column(0, "topic", pa.repeat(self.topic, rows.num_rows))
+            offsets = rows.column("offset")
+            yield Batch(
+                rows.column("partition").to_numpy().astype(np.int64),
+                offsets.fill_null(-1).to_numpy(),
+                np.asarray(offsets.is_valid()),
+                rows.column("timestamp_ms").to_numpy(),
+                rows,
+                strays,
+                nameless,
+                frozenset(),
+            )
+
+
+def _by_partition(values: Mapping[int, int], default: int) -> Column:
+    """The value of a row's partition."""
+    if not values:
+        return F.lit(default).cast("long")
+    numbers = F.lit([values.get(number, default) for number in range(max(values) + 1)])
+    at = F.get(numbers, F.col("partition").cast("int"))
+    return F.coalesce(at, F.lit(default)).cast("long")
