@@ -480,18 +480,24 @@ class Deduplicator:
 
     def _to_flush(self) -> Partition | None:
         """Return the partition whose flush is under way, else one that is to be flushed; None without any."""
-        able = []
+        total, most = 0, -1
+        fullest: Partition | None = None
+        due: Partition | None = None
         for partition in self.partitions.values():
-            if partition.writer.is_flushing:
+            if not partition.started:
+                continue
+            writer = partition.writer
+            if writer.is_flushing:
                 return partition
-            if partition.started and not (partition.writer.disk_full or partition.writer.fenced):
-                able.append(partition)
-        for partition in able:
-            if partition.writer.flush_due(self._recent_marks):
-                return partition
-        if sum(map(_recent, self.partitions.values())) > self._recent_marks:
-            return max(able, key=_recent, default=None)
-        return None
+            recent = writer.recent
+            total += recent
+            if writer.disk_full or writer.fenced:
+                continue
+            if recent > most:
+                fullest, most = partition, recent
+            if due is None and writer.flush_due(self._recent_marks, recent):
+                due = partition
+        return fullest if due is None and total > self._recent_marks else due
 
     def _relieve(self) -> None:
         """While the store is too large, drop the oldest file of the partition with the longest history.

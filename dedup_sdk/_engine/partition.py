@@ -693,6 +693,8 @@ class Writer:
         """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
+        self.is_flushing = False
+        """Whether a flush is under way."""
         self._flush: Generator[None, None, None] | None = None
         self._taken = NO_MARKS
         """The marks of the flush that is under way."""
@@ -807,15 +809,15 @@ class Writer:
         marks = min(memory.recent_count, self._journaled + memory.looked_up)
         return marks * self._journaled_weight // self._journaled if self._journaled else marks
 
-    def flush_due(self, budget: int) -> bool:
+    def flush_due(self, budget: int, recent: int) -> bool:
         """Whether the journal is so long, or spans so much of the window, that it should become a sorted file.
 
-        So should many marks: a flush of more would take longer at once.
+        So should many (``recent``): a flush of more would take longer at once.
         The marks of one file leave the disk together, so a file must not span much time. A share of the window is
         flushed although memory has room: else the disk holds much more than the window (``benchmarks/growth.py
         --windows 3``).
         """
-        if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget or self.recent >= FLUSH_AT:
+        if self._steps >= _JOURNAL_STEPS or self._journaled_weight >= 4 * budget or recent >= FLUSH_AT:
             return True
         return self._journaled >= min(WORTH_A_FILE, budget) and self._spans_a_share()
 
@@ -855,11 +857,6 @@ class Writer:
             0 if count_window is None else count_window.accepted,
         )
 
-    @property
-    def is_flushing(self) -> bool:
-        """Whether a flush is under way."""
-        return self._flush is not None
-
     def flush(self) -> None:
         """Turn recent marks into a sorted file, and drop files whose marks have left the window."""
         self.finish_flush()
@@ -880,16 +877,18 @@ class Writer:
             if self.fenced:
                 return
             self._flush = self._flush_steps()
+            self.is_flushing = True
         try:
             next(self._flush)
         except BaseException as error:
-            self._flush = None
+            self._flush, self.is_flushing = None, False
             if not isinstance(error, StopIteration):
                 raise
 
     def drop_flush(self) -> None:
         """Forget a flush that is under way, and its marks: the journal still has them."""
         flush, self._flush, self._taken = self._flush, None, NO_MARKS
+        self.is_flushing = False
         if flush is not None:
             flush.close()
 
