@@ -489,10 +489,10 @@ class Deduplicator:
             writer = partition.writer
             if writer.is_flushing:
                 return partition
-            recent = writer.recent
-            total += recent
             if writer.disk_full or writer.fenced:
                 continue
+            recent = writer.recent
+            total += recent
             if recent > most:
                 fullest, most = partition, recent
             if due is None and writer.flush_due(self._recent_marks, recent):

@@ -177,6 +177,17 @@ def test_a_fenced_partition_holds_up_no_other(
     assert deduplicator.partitions["t", 1].writer.is_flushing
 
 
+def test_marks_that_cannot_be_flushed_make_no_small_files_of_others(tmp_path: Path) -> None:
+    """A partition that is fenced, or whose disk is full, keeps its marks; the others fill their own room first."""
+    with engine(HOUR, store=RocksStore(tmp_path / "store", recent_marks=50)) as deduplicator:
+        handle(deduplicator, range(40))
+        only(deduplicator).fence()
+        records = [record(offset, f"other{offset}", partition=1) for offset in range(15)]
+        deduplicator.admit(records)
+        deduplicator.complete(records)
+        assert deduplicator.partitions["t", 1].store.stats().marks == 0
+
+
 def test_many_partitions_are_flushed_in_one_call_if_memory_is_short(tmp_path: Path) -> None:
     """One after the other, until the marks in memory are few enough."""
     with engine(HOUR, store=RocksStore(tmp_path / "store", recent_marks=30)) as deduplicator:
