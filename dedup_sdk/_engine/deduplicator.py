@@ -458,15 +458,17 @@ class Deduplicator:
 
         One partition at a time, and of many marks one step a call, so that it takes a few milliseconds.
         """
+        begun_with = -1
         while (partition := self._to_flush()) is not None:
-            began, before = not partition.writer.is_flushing, partition.writer.recent
+            if not partition.writer.is_flushing:
+                begun_with = partition.writer.recent
             partition.flush_step()
-            in_memory = sum(map(_recent, self.partitions.values()))
             if partition.writer.is_flushing:
                 # The rest later, unless marks come more quickly than they go.
-                if in_memory <= 2 * self._recent_marks:
+                if sum(map(_recent, self.partitions.values())) <= 2 * self._recent_marks:
                     break
-            elif began and partition.writer.recent == before:
+            elif partition.writer.recent >= begun_with >= 0:
+                # It keeps what it has, e.g. sources with records in flight.
                 break
         for partition in self.partitions.values():
             if (

@@ -210,6 +210,10 @@ class ExtentWords:
         self.encoded.append(encode_words(block))
         self.size += len(self.encoded[-1])
 
+    def forget_encoded(self) -> None:
+        """Forget the encoded blocks: they are written."""
+        self.encoded.clear()
+
     def filter_steps(self) -> Iterator[None]:
         """Build the filter, when all blocks are there; each step takes a few milliseconds."""
         table = np.zeros(extent_blocks(self.count), np.uint64)
@@ -239,11 +243,6 @@ class _GrowingArray:
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._room, self._count = values, len(values)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory in bytes."""
-        return self._room.nbytes
 
     @property
     def values(self) -> NDArray[Any]:
@@ -296,7 +295,7 @@ class ExtentFilters:
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""
-        return self._tables.nbytes + self._indexes.nbytes + self._page_keys.nbytes
+        return self._table.nbytes + self._index.nbytes + self._keys.nbytes
 
     def table(self, extents: Sequence[Extent]) -> Uint64s:
         """Return the concatenated bits of some extents, in the order of this object's extents."""

@@ -430,7 +430,7 @@ class RocksGenerations:
             before = words.size
             words.add(writer.add(part))
             write_words(path_of_words, before, words.encoded)
-            words.encoded.clear()
+            words.forget_encoded()
             yield part.count
         for _ in words.filter_steps():
             yield 0
