@@ -460,10 +460,10 @@ class Deduplicator:
         """
         begun_with = -1
         while (partition := self._to_flush()) is not None:
-            if not partition.writer.is_flushing:
+            if partition.writer.flushing is None:
                 begun_with = partition.writer.recent
             partition.flush_step()
-            if partition.writer.is_flushing:
+            if partition.writer.flushing is not None:
                 # The rest later, unless marks come more quickly than they go.
                 if sum(map(_recent, self.partitions.values())) <= 2 * self._recent_marks:
                     break
@@ -489,7 +489,7 @@ class Deduplicator:
             if not partition.started:
                 continue
             writer = partition.writer
-            if writer.is_flushing:
+            if writer.flushing is not None:
                 return partition
             if writer.disk_full or writer.fenced:
                 continue

@@ -693,9 +693,8 @@ class Writer:
         """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
-        self.is_flushing = False
-        """Whether a flush is under way."""
-        self._flush: Generator[None, None, None] | None = None
+        self.flushing: Generator[None, None, None] | None = None
+        """The flush that is under way."""
         self._taken = NO_MARKS
         """The marks of the flush that is under way."""
         self._steps_before, self._flushed_before = 0, (0, 0)
@@ -865,7 +864,7 @@ class Writer:
 
     def finish_flush(self) -> None:
         """Do all that is left of a flush that is under way."""
-        while self._flush is not None:
+        while self.flushing is not None:
             self.flush_step()
 
     def flush_step(self) -> None:
@@ -873,28 +872,26 @@ class Writer:
 
         If it fails, the marks are in memory again.
         """
-        if self._flush is None:
+        if self.flushing is None:
             if self.fenced:
                 return
-            self._flush = self._flush_steps()
-            self.is_flushing = True
+            self.flushing = self._flush_steps()
         try:
-            next(self._flush)
+            next(self.flushing)
         except BaseException as error:
-            self._flush, self.is_flushing = None, False
+            self.flushing = None
             if not isinstance(error, StopIteration):
                 raise
 
     def drop_flush(self) -> None:
         """Forget a flush that is under way, and its marks: the journal still has them."""
-        flush, self._flush, self._taken = self._flush, None, NO_MARKS
-        self.is_flushing = False
+        flush, self.flushing, self._taken = self.flushing, None, NO_MARKS
         if flush is not None:
             flush.close()
 
     def _stop_flush(self) -> None:
         """Leave a flush that is under way undone; its marks are in memory again."""
-        if self._flush is not None:
+        if self.flushing is not None:
             taken = self._taken
             self.drop_flush()
             self._taken = taken

@@ -58,10 +58,23 @@ def again(deduplicator: Deduplicator, at: int, offsets: range) -> list[str]:
     return kinds(deduplicator.admit([record(at + offset, f"#{offset}") for offset in offsets]))
 
 
+def flush_on_a_full_disk(
+    deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """Go on with the flush that is under way, while this method finds no room."""
+
+    def refuse(*_: object) -> None:
+        raise StoreUnavailableError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(owner, name, refuse)
+        only(deduplicator).writer.finish_flush()
+
+
 def test_a_flush_takes_several_calls_and_every_id_is_known_at_each(deduplicator: Deduplicator) -> None:
     """Marks that are on their way to a file make duplicates."""
     at, calls = MANY, 0
-    while only(deduplicator).writer.is_flushing:
+    while only(deduplicator).writer.flushing is not None:
         assert len(only(deduplicator).store.find(*joined(range(MANY))).indexes) == MANY
         assert again(deduplicator, at, range(calls, calls + 3)) == ["duplicate"] * 3
         at, calls = at + MANY, calls + 1
@@ -83,7 +96,7 @@ def test_a_flush_that_is_left_undone_loses_nothing(tmp_path: Path) -> None:
     store = RocksStore(tmp_path / "store")
     first = engine(HOUR, store=store)
     handle(first, range(MANY))
-    assert only(first).writer.is_flushing
+    assert only(first).writer.flushing is not None
     first.lose("t", 0)
     with engine(HOUR, store=store) as second:
         second.open("t", 0)
@@ -94,13 +107,7 @@ def test_a_flush_that_a_full_disk_refuses_puts_its_marks_back(
     deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are recent again, and flushed when there is room."""
-
-    def refuse(*_: object) -> None:
-        raise StoreUnavailableError("the disk is full")
-
-    with monkeypatch.context() as full:
-        full.setattr(RocksGenerations, "ingest", refuse)
-        only(deduplicator).writer.finish_flush()
+    flush_on_a_full_disk(deduplicator, monkeypatch, RocksGenerations, "ingest")
     assert deduplicator.disk_full
     assert only(deduplicator).memory.recent_count == MANY
     assert again(deduplicator, MANY, range(MANY)) == ["duplicate"] * MANY
@@ -116,13 +123,7 @@ def test_an_id_in_flight_keeps_its_mark_when_a_flush_fails(
     """It came again beyond its window while its mark was on the way; a late copy inside the window is a duplicate."""
     long_after = record(MANY, "#7", DAY_MS + 2 * 3_600_000)
     assert kinds(deduplicator.admit([long_after])) == ["fresh"]
-
-    def refuse(*_: object) -> None:
-        raise StoreUnavailableError("the disk is full")
-
-    with monkeypatch.context() as full:
-        full.setattr(RocksGenerations, "ingest", refuse)
-        only(deduplicator).writer.finish_flush()
+    flush_on_a_full_disk(deduplicator, monkeypatch, RocksGenerations, "ingest")
     assert deduplicator.write_again()
     only(deduplicator).flush()
     deduplicator.lose("t", 0)
@@ -135,13 +136,7 @@ def test_a_disk_that_is_full_after_a_flush_raises_nothing(
     deduplicator: Deduplicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The marks are written; files that left the window go later."""
-
-    def refuse(*_: object) -> None:
-        raise StoreUnavailableError("the disk is full")
-
-    with monkeypatch.context() as full:
-        full.setattr(RocksPartition, "expire", refuse)
-        only(deduplicator).writer.finish_flush()
+    flush_on_a_full_disk(deduplicator, monkeypatch, RocksPartition, "expire")
     assert deduplicator.disk_full
     assert deduplicator.write_again()
 
@@ -149,7 +144,7 @@ def test_a_disk_that_is_full_after_a_flush_raises_nothing(
 def test_a_fenced_partition_goes_on_with_no_flush(deduplicator: Deduplicator) -> None:
     """Another owner may have the store: nothing more is written."""
     only(deduplicator).fence()
-    assert not only(deduplicator).writer.is_flushing
+    assert only(deduplicator).writer.flushing is None
     deduplicator.trim()
     only(deduplicator).flush()
     assert only(deduplicator).store.stats().marks == 0
@@ -174,7 +169,7 @@ def test_a_fenced_partition_holds_up_no_other(
     records = [record(offset, f"other{offset}", partition=1) for offset in range(MANY)]
     deduplicator.admit(records)
     deduplicator.complete(records)
-    assert deduplicator.partitions["t", 1].writer.is_flushing
+    assert deduplicator.partitions["t", 1].writer.flushing is not None
 
 
 def test_marks_that_cannot_be_flushed_make_no_small_files_of_others(tmp_path: Path) -> None:
@@ -204,7 +199,7 @@ def test_many_partitions_are_flushed_in_one_call_if_memory_is_short(tmp_path: Pa
 def test_a_partition_that_starts_anew_forgets_its_flush(deduplicator: Deduplicator) -> None:
     """Its marks are of a log that is gone: nothing of them may come back."""
     only(deduplicator).start(plan_start(None, committed=0, low=0))
-    assert not only(deduplicator).writer.is_flushing
+    assert only(deduplicator).writer.flushing is None
     for _ in range(MANY):
         deduplicator.trim()
     assert list(only(deduplicator).store.scan()) == []
