@@ -29,12 +29,12 @@ positives of both kinds are independent.
 
 **Image.** While the partition is closed, the filters are stored on disk as they are in memory. Reading this
 image takes a tenth of the time of building them from words. It is used only if it is complete and belongs
-to exactly the current state of the store. Layout, little-endian; the file ``filters/image``::
+to exactly the extents that the store has. Layout, little-endian; the file ``filters/image``::
 
     magic     4 bytes  "DFI3"
     checksum  uint32   CRC-32 (zlib) of everything after it
     length    uint32   of the heading, at most 16 MiB
-    heading   JSON     {"state": SHA-256 of the state, hex,
+    heading   JSON     {"state": SHA-256 of `State.extents`, hex,
                         "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
     tables    uint64s  of each segment: its table, ``table_blocks(capacity)`` words; then the tables of its extents,
                        each of ``extent_blocks(marks)`` words; then the ranks of their pages, a word each

@@ -168,6 +168,13 @@ class State:
         """The number of marks added to the generations."""
         return sum(map(_marks, self.generations))
 
+    @property
+    def extents(self) -> bytes:
+        """The part of it that the filters depend on: a flush without marks leaves their image valid."""
+        return json.dumps(
+            [(generation.number, generation.extents) for generation in self.generations]
+        ).encode()
+
     def changed(self, generation: Generation) -> State:
         """Return it with ``generation`` in place of the one with its number, or as the newest."""
         if generation.number >= self.next_number:
@@ -420,8 +427,6 @@ class RocksGenerations:
         new = self.create()
         # Flushes come in between: they must not take its number.
         self.state = replace(self.state, next_number=new.number + 1)
-        # The image of the filters is of the state on the disk.
-        self._database.put(STATE, self.state.encode())
         yield 0
         writer: ExtentWriter | None = None
         words = ExtentWords()
@@ -521,7 +526,7 @@ class RocksGenerations:
             merges = wants_merges([self._database, journal, *self._families.values()])
             del journal
             if self.state.generations:
-                self.filters.save(self.state.encode())
+                self.filters.save(self.state.extents)
         except OSError as error:
             log.info(
                 "store %s: the filter image was not written (%s); the next open rebuilds the filters",
@@ -539,7 +544,7 @@ class RocksGenerations:
 
     def _restore_filters(self) -> bool:
         try:
-            return self.filters.restore(self.state.encode())
+            return self.filters.restore(self.state.extents)
         except (StoreCorruptError, OSError) as error:
             log.info(
                 "store %s: filter image not usable, rebuilding the filters from their words: %s",

@@ -191,6 +191,8 @@ def test_a_close_in_the_middle_keeps_the_filters(
         assert len(found.indexes) == len(expected)
         store.flush(progress(10**6), held)
         expected |= rows([held])
+        store.close()
+        store = open_store(root, generation_marks=8 * EACH)
     assert "filter" not in caplog.text
     store.close()
 
