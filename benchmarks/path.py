@@ -4,10 +4,10 @@
     python benchmarks/path.py --trace assignment
 
 record
-    one new record, with `Lookup`, one partition and a store on disk, through ``poll()``, and completed by the next
-    ``poll()``
-lone
-    the same where messages come alone: it is delivered first, and judged with later ones
+    one new record, with `Lookup`, one partition and a store on disk, through ``consume()``, and completed by the next
+    call
+early
+    the same through ``poll()``: it is delivered first, and judged with later ones
 housekeeping
     a ``poll()`` that brings nothing, when all that is on a timer is due
 assignment
@@ -122,20 +122,20 @@ def _one_record(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
         time.sleep(_ARRIVES_S)
         trail = Trail()
         with traced(trail):
-            at_once, late = consumer.poll(0), consumer.poll(0)
-        if at_once is not None:
+            at_once, late = consumer.consume(2, 0), consumer.consume(2, 0)
+        if at_once:
             return trail
-        if late is None:
+        if not late:
             # Otherwise it would be completed in the middle of the next measurement.
             _poll(consumer)
 
 
-def lone_path() -> Trail:
-    """Return the way of one record that comes alone, after others did, up to its delivery."""
-    return _shortest(_one_lone)
+def early_path() -> Trail:
+    """Return the way of one record that is delivered before it is judged."""
+    return _shortest(_one_early)
 
 
-def _one_lone(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
+def _one_early(consumer: DedupConsumer, send: Callable[[], None]) -> Trail:
     for _ in range(3):
         sending = Timer(_ARRIVES_S, send)
         sending.start()
@@ -228,7 +228,7 @@ def _poll(consumer: DedupConsumer) -> Any:
 
 _PATHS: Final[dict[str, Callable[[], Trail]]] = {
     "record": record_path,
-    "lone": lone_path,
+    "early": early_path,
     "housekeeping": housekeeping_path,
     "assignment": assignment_path,
 }

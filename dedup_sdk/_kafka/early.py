@@ -1,10 +1,10 @@
-"""Messages that are delivered first and judged later, together: the way of a message that comes alone.
+"""Messages that are delivered first and judged later, together: the way of messages that come alone, or a few at once.
 
 At a thousand messages a second each comes alone, and to judge each by itself costs more than its look-up: chunks and
-columns of one row, and a completion with its step for the journal. So a message whose ID is unknown is delivered at
-once, and judged with those that follow it, as one batch that was delivered already. An ID is unknown if it is neither
-in memory, nor in the store, nor on another early message: whatever comes before its record is judged, the record is
-fresh, or unverified, and delivered. All other messages go the usual way.
+columns of one row, and a completion with its step for the journal. So if the first of a few fetched messages has an
+unknown ID, it is delivered at once, and judged with those that follow it, as one batch that was delivered already. An
+ID is unknown if it is neither in memory, nor in the store, nor on another early message: whatever comes before its
+record is judged, the record is fresh, or unverified, and delivered. All other messages go the usual way.
 
 early message
     delivered in this way, and not judged yet. Early messages are judged as soon as anyone takes the consumer's lock to
@@ -79,6 +79,8 @@ class EarlyDelivery:
         self.asked = False
         self._digests[digest] = message
         self.messages.append(message)
+        # Only with an early message: before a partition changes, they are judged, and this is forgotten.
+        self._open[coordinates] = known
         self._delivery.counters.delivered += 1
         return True
 
@@ -100,8 +102,7 @@ class EarlyDelivery:
         memory = partition.memory
         if not isinstance(memory, LookupMemory) or memory.count_window is not None:
             return None
-        known = self._open[coordinates] = _Open(memory, partition.store.find, partition.flight.position)
-        return known
+        return _Open(memory, partition.store.find, partition.flight.position)
 
     def judge(self) -> int:
         """Judge the early messages, and add them to the delivered batch; return how many they were."""

@@ -3,7 +3,7 @@
     fetch ─▶ judge ─▶ deliver ─▶ complete
     `Fetcher`  `BatchClassifier`  `Delivery`  `Partition.complete`
 
-    A message that comes alone is delivered before it is judged, if its ID is unknown (`dedup_sdk._kafka.early`).
+    Few messages are delivered before they are judged, if their IDs are unknown (`dedup_sdk._kafka.early`).
 
 maintenance
     the work on a timer: write completed records, recover partitions, commit, flush. It is due every `MAINTENANCE_S`,
@@ -57,8 +57,8 @@ JOINING_S = 60.0
 _RECOVERING_S = 0.02
 _AT_ONCE_S = 0.0002
 """A message that the client returns within that time was there already, and others may be behind it."""
-_LONE_CREDIT = 10
-"""After so many messages that were there at once, messages do not come alone any more."""
+_FEW = 12
+"""So many fetched messages are delivered before they are judged; more cost less if they are judged first, together."""
 _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
 """The most messages that are fetched while none may be delivered."""
@@ -132,8 +132,6 @@ class FetchLoop:
         self._mutex: RLock = lock.lock
         self._early = EarlyDelivery(engine, classifier, delivery, in_batches=durability == "batch")
         lock.catch_up_by(self._judge_early)
-        self._lone = 0
-        """Above 0 messages come alone; it falls with each one that was there at once."""
         self._fetcher, self._classifier, self._delivery = fetcher, classifier, delivery
         self._assignment = assignment
         self._durability, self._only_stored = durability, only_stored
@@ -294,11 +292,10 @@ class FetchLoop:
     def _fetch_and_judge(self, count: int, until: float, at_most: int) -> list[Any]:
         """Fetch the messages that are there, or that come in time; judge and deliver them."""
         fetcher, delivery = self._fetcher, self._delivery
-        # Messages come one at a time: wait for the next one at once. But a gate that waits for records must know when
-        # there are none; and if they did not come alone, a whole fetch after maintenance shows whether they do now.
-        begins = not (self._since_maintenance or self._lone)
-        exact = self._session.hurried or self._engine.waits_for_time or begins
-        sparse = fetcher.ran_dry and count == 1 and not exact
+        # A gate that waits for records must know when there are none.
+        exact = self._session.hurried or self._engine.waits_for_time
+        # Messages come one at a time: wait for the next one at once.
+        sparse = fetcher.ran_dry and count == 1 and not (exact or fetcher.messages)
         now = time.monotonic()
         if not sparse or now >= until:
             if not (fetcher.ran_dry or self._collector.paused):
@@ -309,14 +306,10 @@ class FetchLoop:
         self._heard_at = now
         enough = at_most if count > 1 else 1
         judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
-        alone = False
         if not judges:
-            judges = self._wait_for(enough, until - now, at_most, sparse=sparse)
-            alone = sparse and len(fetcher.messages) == 1
-            if alone and self._lone and (early := self._take_early()):
-                return early
-        if judges:
-            self._lone = _LONE_CREDIT if alone else 0
+            judges = self._wait_for(enough, until - now, at_most, exact=exact)
+        if judges and count == 1 and not exact and fetcher.messages and (early := self._take_early()):
+            return early
         with self._mutex:
             try:
                 if judges and fetcher.messages:
@@ -335,30 +328,28 @@ class FetchLoop:
             return []
         self._early.ask()
         now = time.monotonic()
-        wait_s = min(until, self._interruption.maintenance_at, self._recover_at) - now
+        due = min(self._interruption.maintenance_at, self._recover_at)
         many = self._since_maintenance + len(self._early.messages) >= MAINTENANCE_RECORDS
-        if count > 1 or wait_s <= 0 or many or self._callback_errors.kept is not None:
+        if count > 1 or now >= due or many or self._callback_errors.kept is not None:
             return []
-        self._heard_at = now
-        self._fetcher.listen(wait_s)
-        self._lone = _LONE_CREDIT if time.monotonic() - now > _AT_ONCE_S else self._lone - 1
-        if self._lone:
-            return self._take_early()
-        # More of them are there, perhaps: these are judged together.
-        self._fetcher.fetch(at_most, 0)
-        return []
+        if not self._fetcher.messages:
+            self._heard_at = now
+            self._fetcher.listen(max(0.0, min(until, due) - now))
+            if time.monotonic() - now <= _AT_ONCE_S:
+                self._fetcher.fetch(at_most, 0)
+        return self._take_early()
 
     def _take_early(self) -> list[Any]:
-        """Return the only fetched message if it can be delivered before it is judged."""
+        """Return the first of few fetched messages if it can be delivered before it is judged."""
         fetcher = self._fetcher
         with self._mutex:
             messages = fetcher.messages
-            if len(messages) != 1 or self._interruption.happened or self._callback_errors.kept is not None:
+            if not 0 < len(messages) <= _FEW or self._interruption.happened:
                 return []
-            if not self._early.take(messages[0]):
+            if self._callback_errors.kept is not None or not self._early.take(messages[0]):
                 return []
-            fetcher.rest([])
-            return messages
+            fetcher.rest(messages[1:])
+            return messages[:1]
 
     def _judge_early(self) -> None:
         """Judge the early messages, with the lock; complete them if the call for more has begun.
@@ -414,10 +405,10 @@ class FetchLoop:
             handed: list[Any] = self._interruption.run_step(self._hand_over, count)
             return handed
 
-    def _wait_for(self, enough: int, left_s: float, at_most: int, *, sparse: bool) -> bool:
+    def _wait_for(self, enough: int, left_s: float, at_most: int, *, exact: bool) -> bool:
         """Fetch messages in the time that is left, or until maintenance is due; return whether there are ``enough``.
 
-        ``sparse``: messages come one at a time; behind one that was waited for, no others are expected.
+        Behind one message that was waited for, no others are expected, unless ``exact``.
         """
         fetcher = self._fetcher
         if self._collector.paused:
@@ -428,7 +419,7 @@ class FetchLoop:
             fetcher.fetch(at_most, wait_s)
         else:
             fetcher.listen(wait_s)
-            if sparse and time.monotonic() - now > _AT_ONCE_S:
+            if not exact and time.monotonic() - now > _AT_ONCE_S:
                 return bool(fetcher.messages)
         self._collector.pause()
         if enough == 1:

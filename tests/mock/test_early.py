@@ -1,4 +1,4 @@
-"""Messages that come alone are delivered before they are judged; nobody can see a difference."""
+"""Messages that come alone, or a few at once, are delivered before they are judged; nobody can see a difference."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tests.support.consuming import DONE_S, PATIENCE_S, committed, poll_quiet, p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from dedup_sdk import DedupConsumer, MemoryStore, Record
     from dedup_sdk._marks import Found
@@ -61,7 +62,6 @@ def rested(make: Make, *topics: str, **options: Any) -> DedupConsumer:
     poll_quiet(consumer)
     consumer.poll(0)
     inside.rest_from_maintenance(consumer)
-    inside.expect_lone_messages(consumer)
     return consumer
 
 
@@ -272,6 +272,70 @@ def test_poll_survives_a_damaged_store(make: Make, send: Send, monkeypatch: pyte
     monkeypatch.setattr(LookupMemory, "is_unknown", damaged)
     send("d")
     assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
+
+
+def test_a_refused_message_leaves_nothing_behind(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A duplicate that came alone was looked up; its partition is then opened anew, and looked up in the new store."""
+    consumer = rested(make, "orders", store=tmp_path / "store")
+    assert one_by_one(consumer, send, "a") == ["a"]
+    assert consumer.counters.verdicts["fresh"] == 1
+    send("a")
+    while not consumer.counters.verdicts["duplicate"]:
+        consumer.poll(0.1)
+    listen = Fetcher.listen
+
+    def torn(*_: object) -> None:
+        monkeypatch.setattr(Fetcher, "listen", listen)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Fetcher, "listen", torn)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(1)
+    send("b")
+
+    assert values(poll_some(consumer, 1)) == ["b"]
+
+
+def test_few_messages_of_one_fetch_are_delivered_first(make: Make, send: Send) -> None:
+    """One by one, and a duplicate among them is judged with those behind it; many are judged together at once."""
+    consumer = rested(make, "orders")
+    send("a", "b", "c", "b", "d")
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
+    assert early(consumer) == ["a", "b", "c"]
+    assert values(poll_some(consumer, 1)) == ["d"]
+    assert early(consumer) == []
+    send(*map(str, range(20)))
+    # The client has them before the call.
+    time.sleep(0.2)
+    assert values(poll_some(consumer, 1)) == ["0"]
+    assert early(consumer) == []
+    assert values(poll_some(consumer, 19)) == list(map(str, range(1, 20)))
+    assert consumer.counters.verdicts == {
+        "fresh": 24, "duplicate": 1, "redelivered": 0, "unverified": 0, "unkeyed": 0,
+    }  # fmt: skip
+
+
+def test_the_client_is_served_while_fetched_messages_wait(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler of each takes longer than maintenance waits: the group must hear from this member meanwhile."""
+    monkeypatch.setattr(fetch_loop, "MAINTENANCE_S", 0.0)
+    consumer = make("orders")
+    poll_quiet(consumer)
+    send(*map(str, range(10)))
+    served: list[float] = []
+    fetch = Fetcher.fetch
+
+    def counted(fetcher: Fetcher, at_most: int, wait_s: float) -> None:
+        served.append(wait_s)
+        fetch(fetcher, at_most, wait_s)
+
+    assert values(poll_some(consumer, 1)) == ["0"]
+    monkeypatch.setattr(Fetcher, "fetch", counted)
+    assert values(poll_some(consumer, 9)) == list(map(str, range(1, 10)))
+    assert len(served) >= 9
 
 
 def test_an_interruption_of_the_waiting_call_repeats_nothing(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.path import assignment_path, housekeeping_path, lone_path, record_path
+from benchmarks.path import assignment_path, housekeeping_path, early_path, record_path
 
 
 def test_one_record_is_a_short_way() -> None:
@@ -15,9 +15,9 @@ def test_one_record_is_a_short_way() -> None:
     assert trail.count("ids/") <= 8, "\n".join(trail.trace)
 
 
-def test_a_record_that_comes_alone_is_a_shorter_way() -> None:
-    """It is delivered first."""
-    trail = lone_path()
+def test_one_of_few_records_is_a_shorter_way() -> None:
+    """It is delivered before it is judged."""
+    trail = early_path()
 
     assert trail.count() <= 18, "\n".join(trail.trace)
 
@@ -33,10 +33,10 @@ def test_an_assignment_is_a_way_of_limited_length() -> None:
     """From the client's callback to the first message, with the store that an orderly end left."""
     trail = assignment_path()
     for _ in range(3):
-        if trail.count() > 212:
+        if trail.count() > 200:
             # On a busy machine the first message comes a round later.
             trail = assignment_path()
 
-    assert trail.count() <= 212, "\n".join(trail.trace)
-    assert trail.modules <= 26, sorted(trail.calls)
+    assert trail.count() <= 200, "\n".join(trail.trace)
+    assert trail.modules <= 27, sorted(trail.calls)
     assert trail.count("_kafka/") <= 97, "\n".join(trail.trace)

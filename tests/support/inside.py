@@ -68,11 +68,6 @@ def keep_error(consumer: DedupConsumer, error: Exception) -> None:
     consumer._callback_errors.keep(error)
 
 
-def expect_lone_messages(consumer: DedupConsumer, *, expected: bool = True) -> None:
-    """Behave as if the message before had come alone, or as if it had not."""
-    consumer._loop._lone = 10 if expected else 0
-
-
 def ready(consumer: DedupConsumer) -> list[Any]:
     """Return the judged messages that `poll` returns next."""
     return list(consumer._delivery.ready)
