@@ -57,7 +57,7 @@ JOINING_S = 60.0
 _RECOVERING_S = 0.02
 _AT_ONCE_S = 0.0002
 """A message that the client returns within that time was there already, and others may be behind it."""
-_FEW = 12
+MOST_EARLY = 12
 """So many fetched messages are delivered before they are judged; more cost less if they are judged first, together."""
 _ONE_DAY_S = 86_400.0
 MOST_FETCHED = 1_000
@@ -344,7 +344,7 @@ class FetchLoop:
         fetcher = self._fetcher
         with self._mutex:
             messages = fetcher.messages
-            if not 0 < len(messages) <= _FEW or self._interruption.happened:
+            if not 0 < len(messages) <= MOST_EARLY or self._interruption.happened:
                 return []
             if self._callback_errors.kept is not None or not self._early.take(messages[0]):
                 return []

@@ -64,7 +64,7 @@ from dedup_sdk._store.identity import Fields
 from dedup_sdk._store.pages import Uint64s
 from dedup_sdk.errors import StoreCorruptError
 
-BITS_PER_ID: Final = 12
+BITS_PER_ID: Final = 16
 BITS_PER_ID_AND_EXTENT: Final = 8
 PATTERN_BITS: Final = 5
 
@@ -535,7 +535,7 @@ def _corrupt_image(path: Path, why: str) -> StoreCorruptError:
     return StoreCorruptError(f"filter image {path} {why}; {_REMEDY}")
 
 
-MAX_PER_FILTER: Final = 2**24
+MAX_PER_FILTER: Final = 2**26
 MIN_PER_FILTER: Final = 2**16
 _ADDED_AT_ONCE: Final = 2**17
 """Digests that are added to a larger filter in one step."""

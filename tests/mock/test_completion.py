@@ -61,12 +61,13 @@ def test_a_released_message_comes_again_before_new_ones(make: Make, send: Send) 
     first = poll_some(consumer, 1)[0]
 
     consumer.release(first)
-    again, *rest = poll_some(consumer, 3)
+    again = poll_some(consumer, 1)[0]
 
-    assert (values([again]), values(rest)) == (["a"], ["b", "c"])
+    assert values([again]) == ["a"]
     verdict = consumer.verdict(first)
     assert verdict is not None
     assert (verdict.kind, verdict.attempt) == (VerdictKind.FRESH, 2)
+    assert values(poll_some(consumer, 2)) == ["b", "c"]
     assert poll_quiet(consumer) == []
     assert consumer.counters.released == 1
 
