@@ -406,7 +406,11 @@ class AssignmentApi:
         partition = self._delivery.partition_of(tp.topic, tp.partition)
         if waiting is not None:
             return waiting
-        return OFFSET_INVALID if partition is None else partition.flight.position
+        if partition is None:
+            return OFFSET_INVALID
+        # After an interruption what is not completed comes again, be it judged or not.
+        again = partition.flight.first_open if self._interruption.happened else None
+        return partition.flight.position if again is None else again
 
     # --- pauses --------------------------------------------------------------------------------------------------
 

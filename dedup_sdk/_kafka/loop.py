@@ -308,6 +308,7 @@ class FetchLoop:
         judges = len(fetcher.messages) >= enough or now >= until or self._session.hurried
         if not judges:
             judges = self._wait_for(enough, until - now, at_most, exact=exact)
+        # With `exact` gates, or a recovery, must see these records now.
         if judges and count == 1 and not exact and fetcher.messages and (early := self._take_early()):
             return early
         with self._mutex:
@@ -335,7 +336,7 @@ class FetchLoop:
         if not self._fetcher.messages:
             self._heard_at = now
             self._fetcher.listen(max(0.0, min(until, due) - now))
-            if time.monotonic() - now <= _AT_ONCE_S:
+            if self._fetcher.messages and time.monotonic() - now <= _AT_ONCE_S:
                 self._fetcher.fetch(at_most, 0)
         return self._take_early()
 
@@ -344,9 +345,10 @@ class FetchLoop:
         fetcher = self._fetcher
         with self._mutex:
             messages = fetcher.messages
-            if not 0 < len(messages) <= MOST_EARLY or self._interruption.happened:
+            few = 0 < len(messages) <= MOST_EARLY
+            if not few or self._interruption.happened or self._callback_errors.kept is not None:
                 return []
-            if self._callback_errors.kept is not None or not self._early.take(messages[0]):
+            if not self._early.take(messages[0]):
                 return []
             fetcher.rest(messages[1:])
             return messages[:1]

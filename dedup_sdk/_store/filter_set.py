@@ -29,12 +29,12 @@ positives of both kinds are independent.
 
 **Image.** While the partition is closed, the filters are stored on disk as they are in memory. Reading this
 image takes a tenth of the time of building them from words. It is used only if it is complete and belongs
-to exactly the extents that the store has. Layout, little-endian; the file ``filters/image``::
+to exactly the marks that the store has. Layout, little-endian; the file ``filters/image``::
 
     magic     4 bytes  "DFI3"
     checksum  uint32   CRC-32 (zlib) of everything after it
     length    uint32   of the heading, at most 16 MiB
-    heading   JSON     {"state": SHA-256 of `State.extents`, hex,
+    heading   JSON     {"content": SHA-256 of `State.content`, hex,
                         "segments": [{"capacity": ..., "count": ..., "extents": [{...}]}]}
     tables    uint64s  of each segment: its table, ``table_blocks(capacity)`` words; then the tables of its extents,
                        each of ``extent_blocks(marks)`` words; then the ranks of their pages, a word each
@@ -444,11 +444,11 @@ class SegmentImage:
     pages: Uint64s
 
 
-def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> None:
-    """Write the filters that belong to ``state``, complete or not at all; raises OSError."""
+def write_image(path: Path, content: bytes, segments: Sequence[SegmentImage]) -> None:
+    """Write the filters of a state with this content, complete or not at all; raises OSError."""
     heading = json.dumps(
         {
-            "state": sha256(state).hexdigest(),
+            "content": sha256(content).hexdigest(),
             "segments": [
                 {
                     "capacity": each.capacity,
@@ -482,10 +482,10 @@ def write_image(path: Path, state: bytes, segments: Sequence[SegmentImage]) -> N
         raise
 
 
-def read_image(path: Path, state: bytes) -> list[SegmentImage]:
-    """Return the filters that were written for exactly this state.
+def read_image(path: Path, content: bytes) -> list[SegmentImage]:
+    """Return the filters that were written for exactly this content.
 
-    Raises FileNotFoundError when there is no image, `StoreCorruptError` when it belongs to another state or
+    Raises FileNotFoundError when there is no image, `StoreCorruptError` when it belongs to another one or
     fails a check, and OSError when it cannot be read.
     """
     with path.open("rb") as file:
@@ -507,8 +507,8 @@ def read_image(path: Path, state: bytes) -> list[SegmentImage]:
         error=StoreCorruptError,
         remedy=_REMEDY,
     )
-    if read.text("state") != sha256(state).hexdigest():
-        raise _corrupt_image(path, "belongs to another state of the store")
+    if read.text("content") != sha256(content).hexdigest():
+        raise _corrupt_image(path, "belongs to other marks than the store has")
     segments, at = [], 0
     for entry in read.objects("segments"):
         capacity, count = entry.integer("capacity", least=1), entry.integer("count", least=0)
@@ -676,8 +676,8 @@ class FilterSet:
             file.seek(start)
             return file.read(size)
 
-    def save(self, state: bytes) -> None:
-        """Write the image of the filters for ``state``, unless it is there already; raises OSError."""
+    def save(self, content: bytes) -> None:
+        """Write the image of the filters for a state with this content, unless it is there already; raises OSError."""
         if self._has_image or not self._segments:
             return
         images = [
@@ -691,16 +691,16 @@ class FilterSet:
             )
             for segment in self._segments
         ]
-        write_image(self._folder / IMAGE, state, images)
+        write_image(self._folder / IMAGE, content, images)
         self._has_image = True
 
-    def restore(self, state: bytes) -> bool:
-        """Load the filters from their image, if there is one for ``state``; only into an empty set.
+    def restore(self, content: bytes) -> bool:
+        """Load the filters from their image, if there is one for this content; only into an empty set.
 
         Raises `StoreCorruptError` or OSError when the image cannot be used; then nothing was added.
         """
         try:
-            images = read_image(self._folder / IMAGE, state)
+            images = read_image(self._folder / IMAGE, content)
         except FileNotFoundError:
             return False
         ends = {extent.generation: extent.start + extent.size for image in images for extent in image.extents}
@@ -724,7 +724,7 @@ class FilterSet:
         return True
 
     def _delete_image(self) -> None:
-        """Delete the image before a change: a later state with the same bytes must never match an outdated image."""
+        """Delete the image before a change: a later state with the same content must never match an outdated image."""
         self._has_image = False
         (self._folder / IMAGE).unlink(missing_ok=True)
 
@@ -747,10 +747,11 @@ class FilterSet:
         for _ in self.make_room(extent.marks):
             pass
         last = self._segments[-1]
-        last.extents.append(extent)
-        self._extents.add(extent, words)
         for block in words.blocks:
             last.filter.add(block)
+        self._extents.add(extent, words)
+        # At the end: an extent that is listed is in the filter, whatever interrupts this.
+        last.extents.append(extent)
 
     def make_room(self, more: int) -> Iterator[None]:
         """Make room for ``more`` digests: enlarge the last filter, or begin another one.

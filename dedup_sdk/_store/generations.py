@@ -169,11 +169,9 @@ class State:
         return sum(map(_marks, self.generations))
 
     @property
-    def extents(self) -> bytes:
-        """The part of it that the filters depend on: a flush without marks leaves their image valid."""
-        return json.dumps(
-            [(generation.number, generation.extents) for generation in self.generations]
-        ).encode()
+    def content(self) -> bytes:
+        """All of it that is about marks: a flush without any leaves it as it is. The image of the filters names it."""
+        return json.dumps([self.top_offset, *map(asdict, self.generations)]).encode()
 
     def changed(self, generation: Generation) -> State:
         """Return it with ``generation`` in place of the one with its number, or as the newest."""
@@ -525,8 +523,9 @@ class RocksGenerations:
             journal = self._database.get_column_family(JOURNAL)
             merges = wants_merges([self._database, journal, *self._families.values()])
             del journal
-            if self.state.generations:
-                self.filters.save(self.state.extents)
+            # Not when a load was interrupted: filters that lack a generation must not pass for those of the state.
+            if self.state.generations and self.filters.marks == self.state.marks:
+                self.filters.save(self.state.content)
         except OSError as error:
             log.info(
                 "store %s: the filter image was not written (%s); the next open rebuilds the filters",
@@ -544,7 +543,7 @@ class RocksGenerations:
 
     def _restore_filters(self) -> bool:
         try:
-            return self.filters.restore(self.state.extents)
+            return self.filters.restore(self.state.content)
         except (StoreCorruptError, OSError) as error:
             log.info(
                 "store %s: filter image not usable, rebuilding the filters from their words: %s",

@@ -97,6 +97,26 @@ def test_an_interruption_costs_no_message(
     assert committed(kafka.bootstrap, "g", "orders").offset >= 20
 
 
+def test_the_position_after_an_interruption_is_before_what_nobody_got(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that were judged when it struck come again: whoever keeps positions must not step over them."""
+    consumer = make("orders")
+    poll_quiet(consumer)
+    sent = list(map(str, range(20)))
+    send(*sent)
+    time.sleep(0.1)
+    raised = once_after(monkeypatch, Partition, "admit", Interrupted())
+    got: list[Any] = []
+    while not raised:
+        got += poll_through(consumer, 1, calls=1)
+    position = consumer.position([TopicPartition("orders", 0)])[0].offset
+
+    assert position <= len(got)
+    consumer.seek(TopicPartition("orders", 0, position))
+    assert {*values(got), *values(poll_quiet(consumer))} == {*sent}
+
+
 def wait_for_value(consumer: Any, value: str) -> list[Any]:
     """Poll until a value came, whatever is raised."""
     got: list[Any] = []

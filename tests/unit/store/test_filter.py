@@ -253,7 +253,7 @@ def test_an_image_of_another_state_is_not_believed(tmp_path: Path) -> None:
     """An image of one state of the store says nothing of another, and nothing is taken of it."""
     kept(tmp_path)
     again = FilterSet(tmp_path)
-    with pytest.raises(StoreCorruptError, match="another state"):
+    with pytest.raises(StoreCorruptError, match="other marks"):
         again.restore(b"a later state")
     assert again.marks == 0
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._store.filter_set import Filter
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.errors import StoreCorruptError
 from tests.support.damage import flip_marks
-from tests.support.marks import digest, marks, progress, random_marks, rows
+from tests.support.marks import digest, marks, progress, random_marks, rows, write_snapshot
 from tests.support.stored import only_folder, open_store
 
 if TYPE_CHECKING:
@@ -194,6 +195,47 @@ def test_a_close_in_the_middle_keeps_the_filters(
         store.close()
         store = open_store(root, generation_marks=8 * EACH)
     assert "filter" not in caplog.text
+    store.close()
+
+
+def test_an_outdated_image_is_not_taken_for_the_store(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It lies beside other marks of the same number and size, as in a copy of a folder that nobody cleared."""
+    caplog.set_level("INFO", logger="dedup_sdk")
+    for seed in (1, 2):
+        shutil.rmtree(root, ignore_errors=True)
+        store = open_store(root)
+        store.flush(progress(1 + seed), random_marks(1, seed, offset=seed))
+        store.close()
+        image = only_folder(root) / "filters" / "image"
+        if seed == 1:
+            shutil.copy(image, tmp_path / "image")
+    assert "image" not in caplog.text
+    shutil.copy(tmp_path / "image", image)
+    store = open_store(root)
+    assert "belongs to other marks" in caplog.text
+    assert store.find(random_marks(1, 2).digests, 1).offsets == [2]
+    store.close()
+
+
+def test_filters_that_lack_a_generation_leave_no_image(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load of an installed snapshot's words is interrupted: the next open makes the filters anew."""
+    held = random_marks(EACH, 1)
+    write_snapshot(root / "snapshot", held)
+    store = open_store(root)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Filter, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in store.install_steps(str(root / "snapshot"), progress(1_000)):
+                pass
+    store.close()
+    store = open_store(root)
+    assert len(store.find(held.digests, EACH).indexes) == EACH
     store.close()
 
 
