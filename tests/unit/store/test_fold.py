@@ -208,11 +208,9 @@ def test_an_outdated_image_is_not_taken_for_the_store(
         store = open_store(root)
         store.flush(progress(1 + seed), random_marks(1, seed, offset=seed))
         store.close()
-        image = only_folder(root) / "filters" / "image"
-        if seed == 1:
-            shutil.copy(image, tmp_path / "image")
+        shutil.copy(only_folder(root) / "filters" / "image", tmp_path / f"image{seed}")
     assert "image" not in caplog.text
-    shutil.copy(tmp_path / "image", image)
+    shutil.copy(tmp_path / "image1", only_folder(root) / "filters" / "image")
     store = open_store(root)
     assert "belongs to other marks" in caplog.text
     assert store.find(random_marks(1, 2).digests, 1).offsets == [2]
