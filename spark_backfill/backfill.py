@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from dedup_sdk._store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
@@ -24,7 +23,7 @@ from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.publication import Made, describe, isolation_of, owner
-from spark_backfill.remote_output import check_scratch, open_output
+from spark_backfill.publish import Output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -63,7 +62,7 @@ def backfill(
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     if options.report is not None:
         check_place(options.report)
-    with open_output(options) as output:
+    with Output(options.destination, overwrite=options.overwrite) as output:
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)
@@ -76,7 +75,6 @@ def backfill(
         rows = history.offsets + history.base_marks
         if rows:
             spark = session.get()
-            check_scratch(options, spark)
             offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
                 plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
@@ -88,7 +86,7 @@ def backfill(
                         plan,
                         offset_ranges,
                         options.ordered,
-                        output.attempts,
+                        output.target,
                         now_ms=now_ms,
                         around=around,
                     )
@@ -102,7 +100,7 @@ def backfill(
                         plan,
                         offset_ranges,
                         options.window,
-                        output.attempts,
+                        output.target,
                         now_ms=now_ms,
                         with_producers=options.producer_header is not None,
                         resharded=packing.reshard is not None,
@@ -110,7 +108,6 @@ def backfill(
                     )
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
-        output.take(plan, outcomes)
         made = describe(
             history,
             plan,
@@ -121,9 +118,7 @@ def backfill(
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
-        made.write_reports(output.folder, with_findings=options.report is not None)
-        write_manifest(output.folder, made.manifest)
-        output.publish()
+        output.publish(made.manifest, made.reports(with_findings=options.report is not None))
     lacked = _lacked(options, made)
     if lacked is not None:
         say(f"warning: none of the {made.report.records:,} records has {lacked} right?")

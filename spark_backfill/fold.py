@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_range import Bounds, OffsetRange
+from spark_backfill.publish import Target
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.rows import Wanted
@@ -140,17 +140,16 @@ def write_slots(
     plan: SlotPlan,
     offset_ranges: Sequence[OffsetRange],
     window: Window,
-    folder: Path,
+    target: Target,
     *,
     now_ms: int = 0,
     with_producers: bool = False,
     resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold blocks and write the marks below ``folder``; return the outcome of each slot that had a row.
+    """Fold blocks and write the marks to ``target``; return the outcome of each slot that had a row.
 
-    ``folder`` exists, is empty, and is seen by every worker under the same
-    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
+    ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
     was asked for. ``resharded``: blocks may have marks of other partitions. ``around`` wraps the task, for tests
     that let it fail.
     """
@@ -161,7 +160,7 @@ def write_slots(
     if window.count is not None:
         placed = placed.sortWithinPartitions("slot", "first_offset")
     task = SlotWriter(
-        folder=str(folder),
+        target=target,
         slots=plan.slots,
         window=window,
         keep_from_ms={each.partition: each.keep_from_ms for each in offset_ranges},

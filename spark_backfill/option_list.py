@@ -94,16 +94,9 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
         Option(
             name="output",
             metavar="DIR|URL",
-            help="Folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
-            "s3://bucket/snapshot (extra [remote]).",
+            help="Where the snapshot goes, a new or an empty folder: a path that driver and workers share, or a URL, "
+            "e.g. s3://bucket/snapshot (with the driver of fsspec on all of them).",
             place="output",
-        ),
-        Option(
-            name="scratch",
-            metavar="DIR",
-            help="With a URL: where the snapshot is made before it is uploaded [default: the temporary folder]; on a "
-            "cluster a folder that driver and workers share.",
-            place="folder",
         ),
         Option(
             name="group",
@@ -127,7 +120,11 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             needs={"group": "with --whole-topic you vouch for everything anyway"},
             reads=True,
         ),
-        Option(name="overwrite", kind="flag", help="Replace the snapshot that is in DIR."),
+        Option(
+            name="overwrite",
+            kind="flag",
+            help="Replace the snapshot that is there, when the new one is whole.",
+        ),
         Option(
             name="client-config",
             kind="list",

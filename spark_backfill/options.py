@@ -67,7 +67,6 @@ class Options:
     window: Window
     output: Path
     url: str
-    scratch: Path | None
     group: str | None
     assume_processed: bool
     overwrite: bool
@@ -127,6 +126,11 @@ class Options:
     def client_settings(self) -> dict[str, str]:
         """The settings of a client that reads the topic."""
         return {**self.client_config, "bootstrap.servers": self.bootstrap}
+
+    @property
+    def destination(self) -> str:
+        """The output, a URL or a path."""
+        return self.url or str(self.output)
 
     @property
     def shown_output(self) -> str:
@@ -247,7 +251,6 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         given.output,
         sources=() if archive is None else archive.places,
         report=given.report,
-        scratch=given.scratch,
     )
     return Options(
         bootstrap=given.bootstrap or "",
@@ -256,7 +259,6 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         window=window,
         output=Path(given.output),
         url=url,
-        scratch=None if given.scratch is None else Path(given.scratch),
         group=given.group,
         assume_processed=given.assume_processed,
         overwrite=given.overwrite,
@@ -404,16 +406,7 @@ def _url(given: argparse.Namespace) -> str:
     """Return the output where it is a URL, else an empty text."""
     output: str = given.output
     if not is_url(output):
-        if given.scratch is not None:
-            raise ConfigurationError(
-                f"--scratch is for an output behind a URL: {output!r} is a folder, beside which the snapshot is made"
-            )
         return ""
-    if given.overwrite:
-        raise ConfigurationError(
-            f"--overwrite replaces a folder, and {redacted_url(output)} is a URL: a snapshot there is never "
-            "overwritten, choose another"
-        )
     require_driver(output)
     if not redacted_url(output).partition("://")[2].strip("/"):
         raise ConfigurationError(

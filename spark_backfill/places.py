@@ -53,7 +53,6 @@ def check_places(
     *,
     sources: Sequence[str] = (),
     report: str | None = None,
-    scratch: str | None = None,
 ) -> None:
     """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.
 
@@ -71,8 +70,6 @@ def check_places(
                 f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
             )
         written.append(page)
-    if scratch is not None:
-        written.append(Place("--scratch", scratch))
     for text in sources:
         if text.startswith(TABLE) or (not is_url(text) and paths_are_elsewhere()):
             continue

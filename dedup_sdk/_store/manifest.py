@@ -213,11 +213,10 @@ class Manifest:
 
 def write_manifest(folder: str | Path, manifest: Manifest) -> None:
     """Write ``manifest.json``, complete or not at all, after all other files were flushed to the disk."""
-    content = _content(manifest)
     path = Path(folder) / MANIFEST_NAME
     partial = path.with_suffix(".json.partial")
-    with partial.open("w", encoding="ascii") as file:
-        json.dump({**content, "checksum": _checksum(content)}, file, sort_keys=True, indent=1)
+    with partial.open("wb") as file:
+        file.write(manifest_bytes(manifest))
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -226,6 +225,12 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return the content of ``manifest.json``."""
+    content = _content(manifest)
+    return json.dumps({**content, "checksum": _checksum(content)}, sort_keys=True, indent=1).encode("ascii")
 
 
 def read_manifest(folder: str | Path) -> Manifest:

@@ -26,9 +26,10 @@ from tests.support.naive_fold import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from spark_backfill.publish import Target
 
 NOW_MS = 10**10
 PRODUCERS = (b"shop", b"app", None)
@@ -90,7 +91,7 @@ def check(found: Findings, log: list[Sighting]) -> None:
 
 @pytest.mark.parametrize("window", ["1d", "1000n"])
 def test_runs_and_slots_find_what_a_loop_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str
+    target: Target, monkeypatch: pytest.MonkeyPatch, window: str
 ) -> None:
     """Cut into runs and digest ranges, packed, written and read from the outcomes' text, nothing is miscounted."""
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
@@ -106,7 +107,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
         yield from map(to_batch, packer.finish())
 
     writer = SlotWriter(
-        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
+        target=target, slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
         with_producers=True,
     )  # fmt: skip
     outcomes = [
@@ -131,7 +132,7 @@ def test_without_a_report_nothing_travels() -> None:
 
 
 def test_rows_in_any_order_find_the_same(
-    spark: SparkSession, attempts: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of a source without an order, scattered over tasks, are put in order first where a report is asked for."""
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
@@ -144,6 +145,6 @@ def test_rows_in_any_order_find_the_same(
     rows = spark.createDataFrame(scattered, schema).repartition(3)
     blocks = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
     outcomes = write_slots(
-        blocks, plan, offset_ranges, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
+        blocks, plan, offset_ranges, Window(days=1), target, now_ms=NOW_MS, with_producers=True
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

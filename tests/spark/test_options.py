@@ -400,9 +400,8 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
         "--source", f"{here}/*.parquet", f"--source={tmp_path / 'new'}",
     ]  # fmt: skip
     assert absolute_arguments(["--source", KAFKA, "--base", "new"]) == ["--source", KAFKA, "--base", "new"]
-    assert absolute_arguments(["--output", "out", "--report=page", "--scratch", "s", "--output=s3://b/x"]) == [
-        "--output", str(tmp_path / "out"), f"--report={tmp_path / 'page'}", "--scratch", str(tmp_path / "s"),
-        "--output=s3://b/x",
+    assert absolute_arguments(["--output", "out", "--report=page", "--output=s3://b/x"]) == [
+        "--output", str(tmp_path / "out"), f"--report={tmp_path / 'page'}", "--output=s3://b/x",
     ]  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")

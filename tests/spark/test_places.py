@@ -71,12 +71,6 @@ def test_a_link_leads_where_it_leads(tmp_path: Path) -> None:
         check_places(str(tmp_path / "link" / "out"), sources=[str(tmp_path / "archive")])
 
 
-def test_scratch_is_looked_at() -> None:
-    """Where a snapshot for a URL is made there are files, too."""
-    with pytest.raises(ConfigurationError, match="--scratch '/a/tmp' lies in --source '/a'"):
-        check_places("s3://b/x", sources=["/a"], scratch="/a/tmp")
-
-
 @pytest.mark.parametrize(
     ("output", "source", "report"),
     [

@@ -1,0 +1,338 @@
+"""A folder that a snapshot is written to, on this machine or behind a URL: files one by one, the manifest last.
+
+All writers of snapshots that are not made beside their place share it: they put files under names of their own, and the
+manifest alone decides whose files are the snapshot. fsspec has the drivers; a folder of this machine is one of them.
+
+The manifest is *created* only where there is none: by a hard link in a folder, by ``If-None-Match`` at S3; a driver
+without such a request looks first. It is *replaced* by one request, or in a folder by the rename of one file, so that
+readers find the old or the new one, whole. Drivers that can do neither (``hdfs://``, ``sftp://``) refuse to replace.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from dedup_sdk._store.manifest import MANIFEST_NAME
+from dedup_sdk._store.snapshot_source import (
+    Task,
+    driver_message,
+    in_parallel,
+    is_url,
+    redacted_url,
+    require_driver,
+)
+from dedup_sdk.errors import ConfigurationError, SnapshotError
+
+logger = logging.getLogger("dedup_sdk")
+
+_WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
+"""Object stores: a path needs no folder, and an object is written whole or not at all."""
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_REMOVED_AT_ONCE: Final = 1_000
+_PUT_TRIES: Final = 5
+
+
+class OutputFolder:
+    """The folder at a path or URL; ``place`` names it in messages.
+
+    Raises:
+        ConfigurationError: fsspec, or its driver for the URL, is missing.
+        SnapshotError: the driver cannot be used. So do all methods, in one line without secrets of the URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        if is_url(url):
+            require_driver(url)
+            from fsspec.core import url_to_fs
+
+            self.place = redacted_url(url).rstrip("/")
+            with self._told("read"):
+                self._filesystem, path = url_to_fs(url)
+        else:
+            self.place = url
+            self._filesystem, path = _local_filesystem(), os.path.abspath(url)  # noqa: PTH100 (links stay)
+        self._path = path.rstrip("/")
+        protocols = _protocols(self._filesystem)
+        self._is_local = "file" in protocols or "local" in protocols
+        self._is_object_store = not self._is_local and bool(_WITHOUT_FOLDERS & set(protocols))
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a manifest can be replaced by one request, so that there is a whole one at any time."""
+        return self._is_local or self._is_object_store
+
+    def manifest(self) -> bytes | None:
+        """Return the manifest that is there now; None: there is none."""
+        with self._told("read", MANIFEST_NAME):
+            # Drivers cache listings and sizes.
+            self._filesystem.invalidate_cache()
+            try:
+                found: bytes = self._filesystem.cat_file(self._at(MANIFEST_NAME))
+            except FileNotFoundError:
+                return None
+            return found
+
+    def has(self, name: str) -> bool:
+        """Whether a file of this name is there now."""
+        with self._told("read", name):
+            self._filesystem.invalidate_cache()
+            there: bool = self._filesystem.exists(self._at(name))
+            return there
+
+    def entries(self) -> list[str]:
+        """Return the names of the files and folders directly in it; none where it does not exist."""
+        with self._told("read"):
+            self._filesystem.invalidate_cache()
+            try:
+                if self._is_local:
+                    return [each.name for each in Path(self._path).iterdir()]
+                listed = self._filesystem.ls(self._path, detail=False)
+            except FileNotFoundError:
+                return []
+        # Some drivers list the folder itself.
+        return [
+            each.rstrip("/").rpartition("/")[2] for each in listed if each.strip("/") != self._path.strip("/")
+        ]
+
+    def names(self) -> list[str]:
+        """Return all files below it, by their paths in it; none where it does not exist."""
+        if self._is_local:
+            # Files may go meanwhile, which the driver takes for an empty folder.
+            return [
+                os.path.relpath(os.path.join(folder, name), self._path)  # noqa: PTH118 (many)
+                for folder, _, files in os.walk(self._path)
+                for name in files
+            ]
+        with self._told("read"):
+            self._filesystem.invalidate_cache()
+            try:
+                found = self._filesystem.find(self._path)
+            except FileNotFoundError:
+                return []
+        beginning = f"{self._path.lstrip('/')}/"
+        paths = (each.lstrip("/") for each in found)
+        return [each.removeprefix(beginning) for each in paths if each.startswith(beginning)]
+
+    def make(self, name: str = "") -> None:
+        """Make the folder, or one in it, private to the user, if it is not there and the driver has folders."""
+        if self._is_object_store:
+            return
+        path = self._at(name) if name else self._path
+        with self._told("written", name):
+            if self._is_local:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                Path(path).mkdir(mode=0o700, exist_ok=True)
+            else:
+                self._filesystem.makedirs(path, exist_ok=True)
+
+    def put(self, local: Path, name: str = "") -> None:
+        """Put one file there as ``name``, a path in the folder, or under its own name.
+
+        In a folder of this machine it is flushed to the disk, and private to the user. Raises `SnapshotError` also
+        where it arrives with another size.
+        """
+        name = name or local.name
+        remote, size = self._at(name), -1
+        for tries in range(_PUT_TRIES):
+            self.make(name.rpartition("/")[0])
+            with self._told("written", name):
+                try:
+                    self._filesystem.put_file(str(local), remote)
+                    if self._is_local:
+                        _make_durable(Path(remote))
+                    size = self._filesystem.info(remote)["size"]
+                    break
+                except FileNotFoundError:
+                    # Another run may have removed the folder while it was empty.
+                    if not self._is_local or tries + 1 == _PUT_TRIES or not local.exists():
+                        raise
+        expected = local.stat().st_size
+        if size != expected:
+            raise SnapshotError(
+                f"{self.place}/{name} has {size} bytes there, but {expected} were written; copy it again"
+            )
+
+    def create_manifest(self, data: bytes) -> None:
+        """Write the manifest if there is none.
+
+        Raises `SnapshotError` also where another one is there, which stays as it is.
+        """
+        with self._told("written", MANIFEST_NAME):
+            self._create(data)
+        if self.manifest() != data:
+            raise SnapshotError(
+                f"{self.place} has a snapshot that was published meanwhile, which is never overwritten; "
+                "choose another path"
+            )
+
+    def replace_manifest(self, data: bytes) -> None:
+        """Write the manifest in the place of another one, which is there whole until then.
+
+        Raises `SnapshotError` also where yet another one is there afterwards, or the driver has no such request.
+        """
+        if not self.replaces:
+            raise SnapshotError(
+                f"{self.place} has a snapshot, which this driver cannot replace at once; choose another path"
+            )
+        with self._told("written", MANIFEST_NAME):
+            if self._is_local:
+                self._written_beside(data).replace(self._at(MANIFEST_NAME))
+                _flush_folder(self._path)
+            else:
+                self._filesystem.pipe_file(self._at(MANIFEST_NAME), data)
+        if self.manifest() != data:
+            raise SnapshotError(f"{self.place} has a snapshot that was published meanwhile; it stays")
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files as far as possible; in a folder of this machine, also the folders that are empty then."""
+        paths = [self._at(name) for name in names]
+        if getattr(self._filesystem, "async_impl", False) and self._is_object_store:
+            # One request for many.
+            for start in range(0, len(paths), _REMOVED_AT_ONCE):
+                with suppress(Exception):
+                    self._filesystem.rm(paths[start : start + _REMOVED_AT_ONCE])
+            return
+
+        def task(path: str) -> Task:
+            def remove(_: object) -> None:
+                with suppress(Exception):
+                    self._filesystem.rm_file(path)
+
+            return remove
+
+        for _ in in_parallel(map(task, paths)):
+            pass
+        if self._is_local:
+            for name in {name.rpartition("/")[0] for name in names} - {""}:
+                with suppress(OSError):
+                    Path(self._at(name)).rmdir()
+
+    def remove_empty(self) -> None:
+        """Remove the folder itself if nothing is in it, on this machine."""
+        if self._is_local:
+            with suppress(OSError):
+                Path(self._path).rmdir()
+
+    def _create(self, data: bytes) -> None:
+        place = self._at(MANIFEST_NAME)
+        if self._is_local:
+            self._link(data)
+            return
+        if self._is_object_store and _creates(self._filesystem):
+            try:
+                self._filesystem.pipe_file(place, data, mode="create")
+            # A server may not support it, and each driver raises errors of its own.
+            except Exception as error:  # noqa: BLE001
+                # No traceback: the driver's texts in it may contain a secret of the URL.
+                logger.debug(
+                    "%s: no exclusive write of %s: %s",
+                    self.place,
+                    MANIFEST_NAME,
+                    driver_message(error, self._url),
+                )
+            else:
+                return
+        if self.manifest() is not None:
+            return
+        if self._is_object_store:
+            self._filesystem.pipe_file(place, data)
+            return
+        # Who is killed half way leaves no half manifest.
+        beside = self._at(f".{MANIFEST_NAME}-{secrets.token_hex(8)}")
+        self._filesystem.pipe_file(beside, data)
+        self._filesystem.mv(beside, place)
+
+    def _link(self, data: bytes) -> None:
+        """Create the manifest of a folder; one that is there stays."""
+        place = Path(self._at(MANIFEST_NAME))
+        beside = self._written_beside(data)
+        try:
+            with suppress(FileExistsError):
+                try:
+                    place.hardlink_to(beside)
+                except OSError as error:
+                    if error.errno not in _NO_LINKS:
+                        raise
+                    # No links here: a kill between these two may leave a manifest that is refused as incomplete.
+                    _write_durably(place, data)
+        finally:
+            beside.unlink(missing_ok=True)
+        _flush_folder(self._path)
+
+    def _written_beside(self, data: bytes) -> Path:
+        path = Path(self._at(f".{MANIFEST_NAME}-{secrets.token_hex(8)}"))
+        _write_durably(path, data)
+        return path
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+    @contextmanager
+    def _told(self, done: str, name: str = "") -> Iterator[None]:
+        """Raise what a driver raises as one line: what cannot be ``done``, and why."""
+        try:
+            yield
+        except (SnapshotError, ConfigurationError):
+            raise
+        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
+            shown = f"{self.place}/{name}" if name else self.place
+            if is_url(self._url):
+                why = driver_message(error, self._url)
+            else:
+                why = f"{getattr(error, 'strerror', None) or error}; choose another folder"
+            raise SnapshotError(f"{shown} cannot be {done}: {why}") from None
+
+
+def _local_filesystem() -> Any:
+    try:
+        from fsspec.implementations.local import LocalFileSystem
+    except ImportError:
+        raise ConfigurationError("writing a snapshot needs fsspec; install 'dedup-sdk[remote]'") from None
+    return LocalFileSystem()
+
+
+def _creates(filesystem: Any) -> bool:
+    """Whether a driver has an exclusive write, which fails if the file exists."""
+    writes = getattr(filesystem, "_pipe_file", None) or filesystem.pipe_file
+    return "mode" in inspect.signature(writes).parameters
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    named = filesystem.protocol
+    return (named,) if isinstance(named, str) else tuple(named)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    """Make a private file, which must not be there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _make_durable(path: Path) -> None:
+    path.chmod(0o600)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    _flush_folder(str(path.parent))
+
+
+def _flush_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
