@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from fsspec.core import url_to_fs
 
-from dedup_sdk._store.manifest import MANIFEST_NAME
+from dedup_sdk._store.backup import restore_snapshot
+from dedup_sdk._store.manifest import MANIFEST_NAME, read_manifest
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.pages import newest_per_digest
-from dedup_sdk._store.snapshot_check import check_snapshot
-from dedup_sdk._store.snapshot_source import find_snapshots
+from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
+from dedup_sdk._store.snapshot_copy import copy_snapshot
+from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
 from spark_backfill import publish
 from spark_backfill.errors import BackfillError
@@ -179,6 +181,22 @@ def test_files_without_a_manifest_are_no_snapshot_yet(place: str) -> None:
     ((found,), _) = find_snapshots([place])
     assert found.manifest.fingerprint == manifest.fingerprint
     assert not any(checked.problems for checked in check_snapshot(found))
+
+
+def test_readers_know_only_what_the_manifest_lists(place: str, tmp_path: Path) -> None:
+    """Files of another run, and of attempts, change nothing for those who check, compare, copy, load and remove."""
+    left = Output(place, overwrite=False)
+    put_marks(left.target, 1)
+    published(place, 2)
+    ((found,), _) = find_snapshots([place])
+    assert not any(difference.differs for difference in diff_snapshots(found, found))
+    copy_snapshot(found, str(tmp_path / "copy"))
+    assert read_manifest(tmp_path / "copy").fingerprint == found.manifest.fingerprint
+    restore_snapshot(place, tmp_path / "store", group="billing")
+    remove_snapshot(found)
+    rest = [name for name in written(place) if left.target.run not in name]
+    assert set(rest) <= {"report.json"}
+    assert published(place, 3)
 
 
 def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
