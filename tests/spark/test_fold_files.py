@@ -222,9 +222,9 @@ def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
         assert len(written(str(target))) == 2 * 2 + 1
         (file,) = [outcome.file for outcome in outcomes if outcome.file is not None]
         output.publish(manifest_of([file]), {})
-        found = marks_of(plan, outcomes, output.target)
     assert written(str(target)) == [f"0/{file.name}.filter", f"0/{file.name}.sst", "manifest.json"]
     assert list(tmp_path.iterdir()) == [target]
+    found = marks_of(plan, outcomes, output.target)
     assert set(found[0]) == {row.digest for row in rows if row.digest}
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import s3fs
@@ -19,7 +20,11 @@ from spark_backfill.options import Options, parse_options
 from tests.support.archives import write_parquet
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pyspark.sql import SparkSession
+
+    from spark_backfill.fold import Task
 
 BASE_MS = 1_700_000_000_000
 
@@ -33,31 +38,41 @@ def options(url: str, *more: str) -> Options:
     return parse_options([*usual, *whose, "--archive-isolation", "read_committed", *more], print)
 
 
+class WithAccess:
+    """The task where it has the access to the bucket that this process has."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._environment = {
+            name: value for name, value in os.environ.items() if name.startswith(("AWS_", "NO_PROXY"))
+        }
+
+    def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Run the task."""
+        os.environ.update(self._environment)
+        return self._task(batches)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_run_goes_to_a_bucket(
-    bucket: s3fs.S3FileSystem, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The files of its manifest and the report are there, a store is made of it, and this machine keeps nothing."""
+def test_a_run_goes_to_a_bucket(bucket: s3fs.S3FileSystem, spark: SparkSession, tmp_path: Path) -> None:
+    """The files of its manifest and the report are there, a store is made of it."""
     records = [Record("orders", 0, at, BASE_MS + at, key=name.encode()) for at, name in enumerate("abac")]
     write_parquet(tmp_path / "archive", records)
-    (tmp_path / "own").mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "own"))
-    report = backfill(options("s3://snapshots/today", "--source", str(tmp_path / "archive")), lambda: spark)
+    archived = ["--source", str(tmp_path / "archive")]
+    report = backfill(options("s3://snapshots/today", *archived), lambda: spark, around=WithAccess)
     assert (report.output, report.marks) == ("s3://snapshots/today", 3)
     assert without_attempts(bucket.find("snapshots")) == [
         f"snapshots/today/{name}" for name in ("0/00000.filter", "0/00000.sst", MANIFEST_NAME, "report.json")
     ]
     assert bucket.cat_file("snapshots/today/report.json").decode() == f"{report}\n"
-    assert list((tmp_path / "own").iterdir()) == []
     ((found,), _) = find_snapshots(["s3://snapshots"])
     assert found.manifest.fingerprint == report.fingerprint
     restore_snapshot("s3://snapshots/today", tmp_path / "store", group="g", assume_processed=True)
     with pytest.raises(BackfillError, match=r"output 's3://snapshots/today' holds a snapshot"):
         backfill(options("s3://snapshots/today"), lambda: spark)
-    again = backfill(
-        options("s3://snapshots/today", "--source", str(tmp_path / "archive"), "--overwrite"), lambda: spark
-    )
+    repeated = options("s3://snapshots/today", *archived, "--overwrite")
+    again = backfill(repeated, lambda: spark, around=WithAccess)
     assert (again.fingerprint, len(bucket.find("snapshots"))) == (report.fingerprint, 4)
 
 
