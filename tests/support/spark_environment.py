@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Set
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[2]
 # Half of the bytes to send, and imported by nobody here.
@@ -44,7 +44,7 @@ def make_environment_archive(folder: Path) -> Path:
     return archive
 
 
-def _closure(requirements: Iterable[str], extras: Set[str], seen: set[str]) -> Iterator[Distribution]:
+def _closure(requirements: Iterable[str], extras: set[str], seen: set[str]) -> Iterator[Distribution]:
     """The distributions of these requirements, and those that they need, each once."""
     for text in requirements:
         needed = Requirement(text)
