@@ -119,6 +119,7 @@ class Output:
             # To learn early whether files can be written there.
             self._put({f"{_MARKER}{run}": ""})
         except BaseException:
+            self._folder.remove([f"{_MARKER}{run}"])
             self._folder.remove_empty()
             raise
 
