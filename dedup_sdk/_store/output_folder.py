@@ -195,8 +195,9 @@ class OutputFolder:
     def remove(self, names: Sequence[str]) -> None:
         """Remove files as far as possible; in a folder of this machine, also the folders that are empty then."""
         paths = [self._at(name) for name in names]
-        if getattr(self._filesystem, "async_impl", False) and self._is_object_store:
-            # One request for many.
+        magic = any(each in self._path for each in "*?[")
+        if getattr(self._filesystem, "async_impl", False) and self._is_object_store and not magic:
+            # One request for many; drivers take such names for patterns.
             for start in range(0, len(paths), _REMOVED_AT_ONCE):
                 with suppress(Exception):
                     self._filesystem.rm(paths[start : start + _REMOVED_AT_ONCE])

@@ -13,8 +13,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
+import pyarrow.fs
 import pytest
 from fsspec.core import url_to_fs
+from fsspec.implementations.arrow import ArrowFSWrapper
 
 from dedup_sdk._store.backup import restore_snapshot
 from dedup_sdk._store.manifest import MANIFEST_NAME, read_manifest
@@ -24,7 +27,6 @@ from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
-from spark_backfill import publish
 from spark_backfill.errors import BackfillError
 from spark_backfill.publish import Output, Target
 from spark_backfill.slot_writer import write_marks
@@ -461,22 +463,41 @@ def test_a_store_that_cannot_replace_at_once_refuses(tmp_path: Path, monkeypatch
         Output(str(tmp_path / "snapshot"), overwrite=True)
 
 
-def test_a_file_system_without_links_and_exclusive_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As behind hdfs://: the manifest is written beside its place, and moved there if there is none."""
+class Arrowed(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types
+    """The driver of hdfs://, with a folder of this machine behind it."""
 
-    def made(url: str) -> OutputFolder:
-        folder = OutputFolder(url)
-        folder._is_local = False
-        return folder
+    protocol = "arrowed"
 
-    monkeypatch.setattr(publish, "OutputFolder", made)
-    place = str(tmp_path / "snapshot")
-    older = published(place, 1)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(fs=pyarrow.fs.LocalFileSystem(), **options)
+
+
+def test_the_driver_of_hdfs(tmp_path: Path) -> None:
+    """No links and no exclusive writes: the manifest is written beside its place, and moved there if there is none."""
+    fsspec.register_implementation("arrowed", Arrowed, clobber=True)
+    place = f"arrowed://{tmp_path}/snapshot"
+    fail_half_way(place, 1, overwrite=True)
+    assert written(place) == []
+    with Output(place, overwrite=False) as first:
+        one = manifest_of(put_marks(first.target, 1))
+        older = published(place, 2)
+        with pytest.raises(BackfillError, match="holds a snapshot"):
+            first.publish(one, REPORT)
     with pytest.raises(BackfillError, match="which this file system cannot replace at once"):
         Output(place, overwrite=True)
     assert whole(place) == older
+
+
+def test_names_that_look_like_patterns(bucket: s3fs.S3FileSystem) -> None:
+    """What goes at one place is not taken for a pattern that fits another."""
+    for name in ("1", "[1]", "*"):
+        bucket.pipe_file(f"snapshots/a{name}/thesis", b"")
+        published(f"s3://snapshots/a{name}/snapshot", 1)
+    fail_half_way("s3://snapshots/a[1]/snapshot", 3, overwrite=True)
+    published("s3://snapshots/a*/snapshot", 2, overwrite=True)
+    assert [whole(f"s3://snapshots/a{name}/snapshot") for name in ("1", "[1]", "*")] == [
+        fingerprint_of(1), fingerprint_of(1), fingerprint_of(2),
+    ]  # fmt: skip
 
 
 def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
