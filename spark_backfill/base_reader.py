@@ -22,8 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from dedup_sdk._marks import Marks, cut_marks, join_marks, select_marks
 from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._store.snapshot import Copy, read_file, read_files
-from dedup_sdk._store.snapshot_source import find_remote, is_url
-from dedup_sdk.errors import SnapshotError
+from dedup_sdk._store.snapshot_source import RemoteFiles
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.runs import BLOCK_SCHEMA, RUN_ROWS, Block, Tally, to_batch
@@ -43,14 +42,15 @@ class BaseFile(NamedTuple):
 class BaseReader:
     """A function for ``mapInArrow``: numbers of tasks in, the blocks of their files out.
 
-    ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks
-    of offsets below the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
+    ``files`` are the snapshot's: a folder that all workers see, or what is behind a URL, from which a task fetches its
+    own and not the manifest. ``tasks`` are the files of each. Marks of offsets below the partition's in ``floors`` are
+    left out. ``ordered``: a count window is folded.
 
     Raises in the task:
         SnapshotError: a file differs from the manifest.
     """
 
-    place: str
+    files: Path | RemoteFiles
     tasks: tuple[tuple[BaseFile, ...], ...]
     plan: SlotPlan
     ordered: bool
@@ -67,7 +67,7 @@ class BaseReader:
     def blocks(self, partition: int, file: SortedFile) -> Iterator[Block]:
         """Read one file, check it on the way, and yield its marks slot by slot."""
         pending: list[Marks] = []
-        place = f"{self.place if not is_url(self.place) else 'base'}/{partition}"
+        place = f"{self.files if isinstance(self.files, Path) else 'base'}/{partition}"
         for page in read_files([file], self._copy(partition), place=place, temp_dir=None):
             pending.append(page)
             if sum(each.count for each in pending) >= self.run_rows:
@@ -76,12 +76,9 @@ class BaseReader:
         yield from self._packed(partition, join_marks(pending))
 
     def _copy(self, partition: int) -> Copy:
-        if not is_url(self.place):
-            return partial(read_file, Path(self.place) / str(partition))
-        remote, *others = find_remote(self.place)
-        if others:
-            raise SnapshotError(f"base {remote.place} and others have come to one place; name one of them")
-        return partial(remote.fetch_file, partition)
+        if isinstance(self.files, Path):
+            return partial(read_file, self.files / str(partition))
+        return partial(self.files.fetch_file, partition)
 
     def _packed(self, partition: int, marks: Marks) -> Iterator[Block]:
         if not marks.count:
@@ -117,7 +114,7 @@ def read_base_blocks(
     if not files:
         return None
     tasks = _share_out(files, parallelism=spark.sparkContext.defaultParallelism)
-    reader = BaseReader(place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
+    reader = BaseReader(files=base.files, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
 
 

@@ -246,7 +246,7 @@ def _of_base(
 ) -> Iterator[Block]:
     assert offset_range.base is not None
     reader = BaseReader(
-        place=str(base),
+        files=base,
         tasks=(),
         plan=plan,
         ordered=ordered,
