@@ -25,7 +25,7 @@ from dedup_sdk._store.snapshot import Copy, read_file, read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.runs import BLOCK_SCHEMA, RUN_ROWS, Block, Tally, to_batch
+from spark_backfill.runs import BLOCK_SCHEMA, PIECE_MARKS, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
 
 _TASK_BYTES: Final = 64 * 2**20
@@ -88,11 +88,12 @@ class BaseReader:
         kept = select_marks(marks, np.flatnonzero(~out)) if out.any() else marks
         if not self.ordered:
             kept = Marks(kept.digests, kept.offsets, kept.timestamps)
-        for slot, start, end in self.plan.cut(partition, kept.digests):
-            # Before all rows, also where they are sorted by it.
-            tally = Tally(first_offset=-1) if self.ordered else Tally()
-            yield Block(slot, tally, cut_marks(kept, start, end), forgotten_ms=forgotten_ms)
-            forgotten_ms = None
+        if forgotten_ms is not None:
+            yield Block(self.plan.ranges(partition).start, Tally(), forgotten_ms=forgotten_ms)
+        # Before all rows, also where they are sorted by it.
+        tally = Tally(first_offset=-1) if self.ordered else Tally()
+        for slot, start, end in self.plan.cut(partition, kept.digests, PIECE_MARKS):
+            yield Block(slot, tally, cut_marks(kept, start, end))
 
 
 def read_base_blocks(

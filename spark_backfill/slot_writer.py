@@ -103,7 +103,7 @@ class _SlotState:
         self.tally = Tally()
         self.forgotten_ms: int | None = None
         self._sightings: list[Sightings] = []
-        self._findings = Findings()
+        self._findings: Findings | None = None
         self._watched: list[Marks] = []
 
     def check_watched(self, partition: int) -> None:
@@ -116,10 +116,10 @@ class _SlotState:
 
         None where no report was asked for.
         """
-        if not self._sightings:
+        if self._findings is None and not self._sightings:
             return None
         lower_ids = slot.range * sum(part.count for part in self._sightings)
-        return self._findings + merge_runs(
+        return (self._findings or Findings()) + merge_runs(
             slot.partition,
             self._sightings,
             now_ms=now_ms,
@@ -132,7 +132,7 @@ class _SlotState:
         if block.sightings is not None:
             self._sightings.append(block.sightings)
         if block.findings is not None:
-            self._findings += block.findings
+            self._findings = (self._findings or Findings()) + block.findings
         if block.watched is not None:
             self._watched.append(block.watched)
         self.forgotten_ms = later(self.forgotten_ms, block.forgotten_ms)

@@ -67,10 +67,10 @@ class Sightings:
     @classmethod
     def from_bytes(cls, data: bytes) -> Sightings:
         """Read the output of `to_bytes`."""
-        count, rest = divmod(len(data), _ENTRY_BYTES)
+        count, rest = divmod(len(data), ENTRY_BYTES)
         if rest:
             raise ValueError(
-                f"{len(data)} bytes are no sightings of {_ENTRY_BYTES} bytes each; read them again"
+                f"{len(data)} bytes are no sightings of {ENTRY_BYTES} bytes each; read them again"
             )
         columns = np.frombuffer(data, "<i8", offset=DIGEST_BYTES * count).reshape(len(_COLUMNS), count)
         types = (np.uint64 if name.endswith("producers") else np.int64 for name in _COLUMNS)
@@ -79,4 +79,5 @@ class Sightings:
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(Sightings) if each.name != "digests")
-_ENTRY_BYTES: Final = DIGEST_BYTES + 8 * len(_COLUMNS)
+ENTRY_BYTES: Final = DIGEST_BYTES + 8 * len(_COLUMNS)
+"""Bytes of a sighting."""
