@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
+from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
@@ -52,7 +53,7 @@ def backfill(
 
     The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
     ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many
-    offsets and writes. Leaves a whole snapshot, or nothing.
+    offsets and writes. Leaves a whole snapshot, or none (`spark_backfill.publish`).
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
@@ -123,7 +124,11 @@ def backfill(
     if lacked is not None:
         say(f"warning: none of the {made.report.records:,} records has {lacked} right?")
     if options.report is not None:
-        _draw(made.document, options.report, options.shown_output, say)
+        try:
+            _draw(made.document, options.report, options.shown_output, say)
+        except EndedError as ended:
+            ended.tell(output.outcome)
+            raise
     return made.report
 
 

@@ -10,7 +10,8 @@ them back if it is gone. So an attempt that outlives its run (a speculative copy
 leaves nothing: what was put before the file was removed is seen by the sweep at the end of the run. A sweep also
 removes files of other runs that are over, which no manifest lists. What stays are those of a run whose driver was
 killed: it may still be at work, as far as others see, so that they are removed by a run that begins two weeks later. A
-run that took longer than that does not publish.
+run that took longer than that does not publish. A run whose request for the manifest was interrupted, or failed on the
+way to a server, does as one that was killed: the request may yet arrive.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
 from dedup_sdk.errors import SnapshotError
+from spark_backfill.ending import MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError
 from spark_backfill.errors import BackfillError
 
 _DAY_S: Final = 24 * 60 * 60
@@ -97,7 +99,9 @@ class Output:
     """A snapshot being made at a folder or URL: tasks write to ``target``, `publish` makes it a snapshot.
 
     A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
-    of those without ``overwrite`` one publishes, and others find its snapshot.
+    of those without ``overwrite`` one publishes, and others find its snapshot. ``outcome`` says in words whether the
+    snapshot is there. Where it may be, because the request for the manifest may yet arrive, nothing is removed, as if
+    the run had been killed.
 
     Raises:
         BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
@@ -111,6 +115,7 @@ class Output:
         self._began_s = time.time()
         run = f"{int(self._began_s):08x}{secrets.token_hex(4)}"
         self.target = Target(url if is_url(url) else os.path.abspath(url), run)  # noqa: PTH100 (links stay)
+        self.outcome = NOT_WRITTEN
         self._manifest = b""
         self._replaced: frozenset[str] = frozenset()
         self._check()
@@ -129,9 +134,23 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._folder.remove([f"{_MARKER}{self.target.run}"])
-        # What cannot be looked at now is listed by no manifest, or by one that may be ours.
+        try:
+            self._clean()
+        except EndedError as ended:
+            error = ended
+            raise
+        finally:
+            if isinstance(error, EndedError):
+                error.tell(self.outcome)
+
+    def _clean(self) -> None:
         with suppress(SnapshotError):
+            if self.outcome == MAYBE_WRITTEN and self._folder.is_local:
+                self.outcome = WRITTEN if self._folder.manifest() == self._manifest else NOT_WRITTEN
+            if self.outcome == MAYBE_WRITTEN:
+                return
+            self._folder.remove([f"{_MARKER}{self.target.run}"])
+            # What cannot be looked at now is listed by no manifest, or by one that may be ours.
             self._sweep()
         self._folder.remove_empty()
 
@@ -150,14 +169,21 @@ class Output:
         self._manifest = manifest_bytes(manifest)
         before = self._check()
         self._replaced = _listed_in(before)
+        self.outcome = MAYBE_WRITTEN
         try:
             if before is None:
-                self._folder.create_manifest(self._manifest)
+                there = self._folder.create_manifest(self._manifest)
             else:
-                self._folder.replace_manifest(self._manifest)
+                there = self._folder.replace_manifest(self._manifest)
         except SnapshotError as failed:
             if not self._arrived(failed):
                 raise
+            there = True
+        self.outcome = WRITTEN if there else NOT_WRITTEN
+        if not there:
+            raise BackfillError(
+                f"output {self._folder.place!r} holds a snapshot that was published meanwhile: it stays"
+            )
         try:
             self._put(reports)
         except SnapshotError as failed:
@@ -184,13 +210,13 @@ class Output:
         return None
 
     def _arrived(self, failed: SnapshotError) -> bool:
-        """Whether the manifest is there though writing it failed."""
-        try:
-            return self._folder.manifest() == self._manifest
-        except SnapshotError:
-            raise SnapshotError(
-                f"{failed}; {self._folder.place} may be there and whole: look, or choose another place"
-            ) from None
+        """Whether the manifest is there though writing it failed; False: it is not, and cannot come any more."""
+        with suppress(SnapshotError):
+            if self._folder.manifest() == self._manifest:
+                return True
+            if self._folder.is_local:
+                return False
+        raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
 
     def _put(self, texts: Mapping[str, str]) -> None:
         with tempfile.TemporaryDirectory(prefix="dedup-backfill-") as own:

@@ -62,13 +62,13 @@ class OutputFolder:
             self._filesystem, path = _local_filesystem(), os.path.abspath(url)  # noqa: PTH100 (links stay)
         self._path = path.rstrip("/")
         protocols = _protocols(self._filesystem)
-        self._is_local = "file" in protocols or "local" in protocols
-        self._is_object_store = not self._is_local and bool(_WITHOUT_FOLDERS & set(protocols))
+        self.is_local = "file" in protocols or "local" in protocols
+        self._is_object_store = not self.is_local and bool(_WITHOUT_FOLDERS & set(protocols))
 
     @property
     def replaces(self) -> bool:
         """Whether a manifest can be replaced by one request, so that there is a whole one at any time."""
-        return self._is_local or self._is_object_store
+        return self.is_local or self._is_object_store
 
     def manifest(self) -> bytes | None:
         """Return the manifest that is there now; None: there is none."""
@@ -93,7 +93,7 @@ class OutputFolder:
         with self._told("read"):
             self._filesystem.invalidate_cache()
             try:
-                if self._is_local:
+                if self.is_local:
                     return [each.name for each in Path(self._path).iterdir()]
                 listed = self._filesystem.ls(self._path, detail=False)
             except FileNotFoundError:
@@ -105,7 +105,7 @@ class OutputFolder:
 
     def names(self) -> list[str]:
         """Return all files below it, by their paths in it; none where it does not exist."""
-        if self._is_local:
+        if self.is_local:
             # Files may go meanwhile, which the driver takes for an empty folder.
             return [
                 os.path.relpath(os.path.join(folder, name), self._path)  # noqa: PTH118 (many)
@@ -128,7 +128,7 @@ class OutputFolder:
             return
         path = self._at(name) if name else self._path
         with self._told("written", name):
-            if self._is_local:
+            if self.is_local:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 Path(path).mkdir(mode=0o700, exist_ok=True)
             else:
@@ -147,13 +147,13 @@ class OutputFolder:
             with self._told("written", name):
                 try:
                     self._filesystem.put_file(str(local), remote)
-                    if self._is_local:
+                    if self.is_local:
                         _make_durable(Path(remote))
                     size = self._filesystem.info(remote)["size"]
                     break
                 except FileNotFoundError:
                     # Another run may have removed the folder while it was empty.
-                    if not self._is_local or tries + 1 == _PUT_TRIES or not local.exists():
+                    if not self.is_local or tries + 1 == _PUT_TRIES or not local.exists():
                         raise
         expected = local.stat().st_size
         if size != expected:
@@ -161,36 +161,32 @@ class OutputFolder:
                 f"{self.place}/{name} has {size} bytes there, but {expected} were written; copy it again"
             )
 
-    def create_manifest(self, data: bytes) -> None:
-        """Write the manifest if there is none.
+    def create_manifest(self, data: bytes) -> bool:
+        """Write the manifest if there is none; False: there is another one, which stays as it is.
 
-        Raises `SnapshotError` also where another one is there, which stays as it is.
+        Raises `SnapshotError` where the request failed; unless the folder is local, it may yet arrive.
         """
         with self._told("written", MANIFEST_NAME):
             self._create(data)
-        if self.manifest() != data:
-            raise SnapshotError(
-                f"{self.place} has a snapshot that was published meanwhile, which is never overwritten; "
-                "choose another path"
-            )
+        return self.manifest() == data
 
-    def replace_manifest(self, data: bytes) -> None:
-        """Write the manifest in the place of another one, which is there whole until then.
+    def replace_manifest(self, data: bytes) -> bool:
+        """Write the manifest in the place of another one, which is there whole until then; False: it was replaced, too.
 
-        Raises `SnapshotError` also where yet another one is there afterwards, or the driver has no such request.
+        Raises `SnapshotError` where the driver has no such request, or it failed; unless the folder is local, it may
+        yet arrive.
         """
         if not self.replaces:
             raise SnapshotError(
                 f"{self.place} has a snapshot, which this driver cannot replace at once; choose another path"
             )
         with self._told("written", MANIFEST_NAME):
-            if self._is_local:
+            if self.is_local:
                 self._written_beside(data).replace(self._at(MANIFEST_NAME))
                 _flush_folder(self._path)
             else:
                 self._filesystem.pipe_file(self._at(MANIFEST_NAME), data)
-        if self.manifest() != data:
-            raise SnapshotError(f"{self.place} has a snapshot that was published meanwhile; it stays")
+        return self.manifest() == data
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove files as far as possible; in a folder of this machine, also the folders that are empty then."""
@@ -212,20 +208,20 @@ class OutputFolder:
 
         for _ in in_parallel(map(task, paths)):
             pass
-        if self._is_local:
+        if self.is_local:
             for name in {name.rpartition("/")[0] for name in names} - {""}:
                 with suppress(OSError):
                     Path(self._at(name)).rmdir()
 
     def remove_empty(self) -> None:
         """Remove the folder itself if nothing is in it, on this machine."""
-        if self._is_local:
+        if self.is_local:
             with suppress(OSError):
                 Path(self._path).rmdir()
 
     def _create(self, data: bytes) -> None:
         place = self._at(MANIFEST_NAME)
-        if self._is_local:
+        if self.is_local:
             self._link(data)
             return
         if self._is_object_store and _creates(self._filesystem):

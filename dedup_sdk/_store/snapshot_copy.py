@@ -146,7 +146,11 @@ class UrlTarget:
             for entry in source.manifest.partitions
         )
         self._manifest = manifest_bytes(replace(source.manifest, partitions=entries))
-        self._folder.create_manifest(self._manifest)
+        if not self._folder.create_manifest(self._manifest):
+            raise SnapshotError(
+                f"{self.place} has a snapshot that was published meanwhile, which is never overwritten; "
+                "choose another path"
+            )
 
     def take_back(self) -> bool:
         """Remove this attempt's manifest and files. False when the manifest may still be there.

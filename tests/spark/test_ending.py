@@ -38,6 +38,7 @@ try:
         sys.stderr.write(f"{PREFIX}at work\\n"); sys.stderr.flush()
         time.sleep(600)
 except EndedError as ended:
+    sys.stderr.write(f"{PREFIX}{ended}\\n")
     sys.exit(ended.status)
 """
 

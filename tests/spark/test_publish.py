@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import pickle
 import signal
 import subprocess
@@ -11,11 +13,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import fsspec
 import pyarrow.fs
 import pytest
+import s3fs
 from fsspec.core import url_to_fs
 from fsspec.implementations.arrow import ArrowFSWrapper
 
@@ -27,6 +30,7 @@ from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
+from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.errors import BackfillError
 from spark_backfill.publish import Output, Target
 from spark_backfill.slot_writer import write_marks
@@ -35,8 +39,6 @@ from tests.support.outputs import fingerprint_of, manifest_of, put_marks, writte
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import s3fs
 
 REPORT = {"report.json": "{}\n"}
 _DAY_S = 24 * 60 * 60
@@ -64,14 +66,17 @@ def published(place: str, seed: int, *, overwrite: bool = False) -> str:
     return manifest.fingerprint
 
 
-def whole(place: str) -> str:
-    """The fingerprint of the snapshot that is there, all files of which are as its manifest says.
-
-    No other files are there.
-    """
+def readable(place: str) -> str:
+    """The fingerprint of the snapshot that is there, all files of which are as its manifest says."""
     ((found,), problems) = find_snapshots([place])
     assert not problems
     assert not any(checked.problems for checked in check_snapshot(found))
+    return found.manifest.fingerprint
+
+
+def whole(place: str) -> str:
+    """As `readable`; no other files are there."""
+    ((found,), _) = find_snapshots([place])
     files = [
         f"{entry.partition}/{file.name}.{suffix}"
         for entry in found.manifest.partitions
@@ -79,7 +84,7 @@ def whole(place: str) -> str:
         for suffix in ("filter", "sst")
     ]
     assert written(place) == sorted([*files, MANIFEST_NAME, "report.json"])
-    return found.manifest.fingerprint
+    return readable(place)
 
 
 def test_tasks_put_files_and_the_manifest_makes_them_a_snapshot(place: str) -> None:
@@ -180,9 +185,7 @@ def test_files_without_a_manifest_are_no_snapshot_yet(place: str) -> None:
     with Output(place, overwrite=False) as output:
         manifest = manifest_of(put_marks(output.target, 2))
         output.publish(manifest, REPORT)
-    ((found,), _) = find_snapshots([place])
-    assert found.manifest.fingerprint == manifest.fingerprint
-    assert not any(checked.problems for checked in check_snapshot(found))
+    assert readable(place) == manifest.fingerprint
 
 
 def test_readers_know_only_what_the_manifest_lists(place: str, tmp_path: Path) -> None:
@@ -284,13 +287,13 @@ def test_a_snapshot_that_comes_between_look_and_write_stays(
         one = manifest_of(put_marks(first.target, 1))
         create = OutputFolder.create_manifest
 
-        def late(folder: OutputFolder, data: bytes) -> None:
+        def late(folder: OutputFolder, data: bytes) -> bool:
             monkeypatch.undo()
             published(place, 2)
-            create(folder, data)
+            return create(folder, data)
 
         monkeypatch.setattr(OutputFolder, "create_manifest", late)
-        with pytest.raises(SnapshotError, match="has a snapshot that was published meanwhile"):
+        with pytest.raises(BackfillError, match="holds a snapshot that was published meanwhile: it stays"):
             first.publish(one, REPORT)
     assert whole(place) == fingerprint_of(2)
 
@@ -396,19 +399,19 @@ def test_a_killed_process_leaves_a_whole_snapshot(tmp_path: Path, moment: str) -
         [sys.executable, "-c", KILLED, place, moment], capture_output=True, timeout=60, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
-    ((found,), _) = find_snapshots([place])
-    assert not any(checked.problems for checked in check_snapshot(found))
-    expected = older if moment == "before" else fingerprint_of(2)
-    assert found.manifest.fingerprint == expected
+    assert readable(place) == (older if moment == "before" else fingerprint_of(2))
 
 
 def test_an_overwrite_that_fails_half_way_keeps_the_older(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request for the manifest fails: the older one is there, and the files of the run are gone."""
+    """The request for the manifest fails: the older one is there.
+
+    The files of the run are gone from a folder; elsewhere it may yet arrive.
+    """
     older = published(place, 1)
 
-    def failing(folder: OutputFolder, _: bytes) -> None:
+    def failing(folder: OutputFolder, _: bytes) -> NoReturn:
         raise SnapshotError(f"{folder.place} cannot be written")
 
     with Output(place, overwrite=True) as output:
@@ -417,14 +420,97 @@ def test_an_overwrite_that_fails_half_way_keeps_the_older(
             patched.setattr(OutputFolder, "replace_manifest", failing)
             with pytest.raises(SnapshotError, match="cannot be written"):
                 output.publish(manifest, REPORT)
-    assert whole(place) == older
+    if "://" not in place:
+        assert whole(place) == older
+    assert readable(place) == older
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_manifest_that_arrives_late_has_its_files(
+    bucket: s3fs.S3FileSystem, monkeypatch: pytest.MonkeyPatch, *, interrupted: bool, overwrite: bool
+) -> None:
+    """A request may arrive after a signal has ended the run, or its client gave it up: the run is then as if killed."""
+    place, arrived = "s3://snapshots/late", threading.Event()
+    if overwrite:
+        published(place, 1)
+    put = s3fs.S3FileSystem._pipe_file
+
+    async def slow(self: Any, path: str, data: bytes, mode: str = "overwrite", **given: Any) -> None:
+        if not path.endswith(MANIFEST_NAME):
+            await put(self, path, data, mode=mode, **given)
+            return
+
+        async def arrive() -> None:
+            await asyncio.sleep(1)
+            await put(self, path, data, mode=mode, **given)
+            arrived.set()
+
+        self.late = asyncio.ensure_future(arrive())
+        if not interrupted:
+            raise TimeoutError("read timeout")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await self.late
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_pipe_file", slow)
+    bucket.clear_instance_cache()
+    with pytest.raises((EndedError, SnapshotError)) as caught, ending_in_order():
+        published(place, 2, overwrite=overwrite)
+    assert str(caught.value).endswith("the snapshot may be there: look before you start again")
+    assert arrived.wait(30)
+    monkeypatch.undo()
+    bucket.clear_instance_cache()
+    assert readable(place) == fingerprint_of(2)
+
+
+def test_a_run_that_is_ended_when_its_snapshot_is_there_says_so(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the report is written, or files are removed."""
+    put = OutputFolder.put
+
+    def report(folder: OutputFolder, local: Path, name: str = "") -> None:
+        if local.name in REPORT:
+            ended()
+        put(folder, local, name)
+
+    def ended(*_: Any) -> None:
+        monkeypatch.undo()
+        raise EndedError(signal.SIGTERM)
+
+    for seed, (name, replaced) in enumerate({"put": report, "names": ended}.items()):
+        monkeypatch.setattr(OutputFolder, name, replaced)
+        with pytest.raises(EndedError, match=r"ended by SIGTERM; the snapshot is there$"):
+            published(place, seed, overwrite=True)
+        assert readable(place) == fingerprint_of(seed)
+
+
+@pytest.mark.parametrize(
+    ("arrives", "says"), [(False, "no snapshot was written"), (True, "the snapshot is there")]
+)
+def test_an_interrupted_manifest_of_a_folder_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, *, arrives: bool
+) -> None:
+    """There is nothing on its way any more: it is there or not, and the run cleans up."""
+    create, place = OutputFolder.create_manifest, tmp_path / "snapshot"
+
+    def interrupted(folder: OutputFolder, data: bytes) -> NoReturn:
+        if arrives:
+            create(folder, data)
+        raise EndedError(signal.SIGINT)
+
+    monkeypatch.setattr(OutputFolder, "create_manifest", interrupted)
+    with pytest.raises(EndedError, match=f"interrupted; {says}$"):
+        published(str(place), 1)
+    assert place.exists() == arrives
+    assert not arrives or readable(str(place)) == fingerprint_of(1)
 
 
 def test_a_manifest_that_arrives_with_an_error_counts(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the answer of the store is lost, the run looks; it does not remove files that a manifest lists."""
     create = OutputFolder.create_manifest
 
-    def doubted(folder: OutputFolder, data: bytes) -> None:
+    def doubted(folder: OutputFolder, data: bytes) -> NoReturn:
         create(folder, data)
         raise SnapshotError(f"{folder.place} cannot be written")
 
@@ -440,8 +526,7 @@ def test_a_report_that_cannot_be_written_is_told(place: str, monkeypatch: pytest
             patched.setattr(OutputFolder, "put", _refused)
             with pytest.raises(SnapshotError, match="the snapshot is there and whole, without its report"):
                 output.publish(manifest, REPORT)
-    ((found,), _) = find_snapshots([place])
-    assert not any(checked.problems for checked in check_snapshot(found))
+    assert readable(place) == manifest.fingerprint
 
 
 def _refused(folder: OutputFolder, *_: Any) -> None:
