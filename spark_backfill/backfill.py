@@ -63,7 +63,7 @@ def backfill(
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     if options.report is not None:
         check_place(options.report)
-    with Output(options.destination, overwrite=options.overwrite) as output:
+    with Output(options.destination, overwrite=options.overwrite, say=say) as output:
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)

@@ -7,11 +7,16 @@ whatever is killed, and whenever, there is the older snapshot (or none), or the 
 
 While a run goes on, an empty file ``.run-<run>`` is there. An attempt looks for it when its files are put, and takes
 them back if it is gone. So an attempt that outlives its run (a speculative copy, or a task whose driver has ended)
-leaves nothing: what was put before the file was removed is seen by the sweep at the end of the run. A sweep also
-removes files of other runs that are over, which no manifest lists. What stays are those of a run whose driver was
-killed: it may still be at work, as far as others see, so that they are removed by a run that begins two weeks later. A
-run that took longer than that does not publish. A run whose request for the manifest was interrupted, or failed on the
-way to a server, does as one that was killed: the request may yet arrive.
+leaves nothing: what was put before the file was removed is seen by the sweep at the end of the run, which removes what
+this run has put and no manifest lists.
+
+A sweep at the beginning of a run removes what others have left: the files of a snapshot that was replaced, which
+somebody may have been reading until now, and those of a run whose driver was killed. Such a run may still be at work,
+as far as others see: its files go two weeks after it began, or when somebody removes its ``.run-`` file. A run without
+that file does not publish, however it lost it.
+
+A run whose request for the manifest was interrupted, or failed on the way to a server, does as one that was killed: the
+request may yet arrive.
 """
 
 from __future__ import annotations
@@ -25,27 +30,25 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from dedup_sdk._store.manifest import Manifest, SortedFile, manifest_bytes
-from dedup_sdk._store.output_folder import OutputFolder
+from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError
 from spark_backfill.errors import BackfillError
 
-_DAY_S: Final = 24 * 60 * 60
-_LONGEST_RUN_S: Final = 13 * _DAY_S
-_ABANDONED_S: Final = 14 * _DAY_S
-"""Files of runs that began so long ago are removed; a day more than the longest run, as clocks differ."""
-_MARKER: Final = ".run-"
-_RUN: Final = re.compile(
-    r"(?:\.run-|\d+/\d+-)(?P<run>(?P<began>[0-9a-f]{8})[0-9a-f]{8})(?:-[0-9a-f]{8}\.\w+)?"
+_ABANDONED_S: Final = 14 * 24 * 60 * 60
+"""Files of runs that began so long ago are removed."""
+_OURS: Final = re.compile(
+    r"(?:\.run-|\d+/\d+-)(?P<run>[0-9a-f]{16})(?:\.manifest|(?:-[0-9a-f]{8})?\.(?:sst|filter))?"
 )
-_OURS: Final = re.compile(r"\d+|\..*")
+"""Markers and files of runs, also of those that copy a snapshot."""
 _LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
 
 
@@ -87,7 +90,7 @@ class Target:
             return file
 
     def _check_at_work(self, folder: OutputFolder, name: str) -> None:
-        if not folder.has(f"{_MARKER}{self.run}"):
+        if not folder.has_mark(self.run):
             raise BackfillError(
                 f"{name} is taken back: the run of this task is over, or this machine does not see what the driver "
                 f"sees at {folder.place}: give a folder on storage that the driver and all workers share under one "
@@ -99,9 +102,9 @@ class Output:
     """A snapshot being made at a folder or URL: tasks write to ``target``, `publish` makes it a snapshot.
 
     A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
-    of those without ``overwrite`` one publishes, and others find its snapshot. ``outcome`` says in words whether the
-    snapshot is there. Where it may be, because the request for the manifest may yet arrive, nothing is removed, as if
-    the run had been killed.
+    the first one publishes, and others find that the snapshot is not the one that they were to replace. ``say`` gets a
+    line where others are at work. ``outcome`` says in words whether the snapshot is there. Where it may be, because the
+    request for the manifest may yet arrive, nothing is removed, as if the run had been killed.
 
     Raises:
         BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
@@ -109,22 +112,19 @@ class Output:
         SnapshotError: the place cannot be read or written.
     """
 
-    def __init__(self, url: str, *, overwrite: bool) -> None:
-        self._folder = OutputFolder(url)
-        self._overwrite = overwrite
-        self._began_s = time.time()
-        run = f"{int(self._began_s):08x}{secrets.token_hex(4)}"
-        self.target = Target(url if is_url(url) else os.path.abspath(url), run)  # noqa: PTH100 (links stay)
+    def __init__(self, url: str, *, overwrite: bool, say: Callable[[str], None] = lambda _line: None) -> None:
+        self._folder, self._say = OutputFolder(url), say
         self.outcome = NOT_WRITTEN
         self._manifest = b""
-        self._replaced: frozenset[str] = frozenset()
-        self._check()
-        self._folder.make()
+        self._before = self._folder.manifest()
+        self._check(overwrite=overwrite)
+        self.target = Target(url if is_url(url) else os.path.abspath(url), new_run())  # noqa: PTH100 (links stay)
         try:
             # To learn early whether files can be written there.
-            self._put({f"{_MARKER}{run}": ""})
+            self._folder.mark(self.target.run)
+            self._sweep_others()
         except BaseException:
-            self._folder.remove([f"{_MARKER}{run}"])
+            self._folder.unmark(self.target.run)
             self._folder.remove_empty()
             raise
 
@@ -149,65 +149,67 @@ class Output:
                 self.outcome = WRITTEN if self._folder.manifest() == self._manifest else NOT_WRITTEN
             if self.outcome == MAYBE_WRITTEN:
                 return
-            self._folder.remove([f"{_MARKER}{self.target.run}"])
+            self._folder.unmark(self.target.run)
             # What cannot be looked at now is listed by no manifest, or by one that may be ours.
-            self._sweep()
+            self._sweep_own()
         self._folder.remove_empty()
 
     def publish(self, manifest: Manifest, reports: Mapping[str, str]) -> None:
         """Write the manifest, which makes it a snapshot, and then the reports, texts by file name.
 
         Raises:
-            BackfillError: a snapshot has come to the place meanwhile, or the run took too long.
-            SnapshotError: the manifest or a report cannot be written; the error says whether the snapshot may be there.
+            BackfillError: another snapshot has come to the place since the run began, or its marker is gone.
+            SnapshotError: the manifest cannot be written; the error says whether the snapshot may be there.
         """
-        if time.time() - self._began_s > _LONGEST_RUN_S:
-            raise BackfillError(
-                f"the run took longer than {_LONGEST_RUN_S // _DAY_S} days, after which another one may have removed "
-                "its files: fold a shorter part, or take more workers"
-            )
         self._manifest = manifest_bytes(manifest)
-        before = self._check()
-        self._replaced = _listed_in(before)
+        if not self._folder.has_mark(self.target.run):
+            raise BackfillError(
+                f"{self._folder.place}/{MARKER}{self.target.run} is gone, so that others may have removed the files of "
+                "this run: it was removed by hand, or by a run two weeks after this one began; run again"
+            )
+        found = self._folder.manifest()
+        if found not in (None, self._before):
+            raise self._surpassed()
         self.outcome = MAYBE_WRITTEN
         try:
-            if before is None:
-                there = self._folder.create_manifest(self._manifest)
+            if found is None:
+                there = self._folder.create_manifest(self._manifest, self.target.run)
             else:
-                there = self._folder.replace_manifest(self._manifest)
+                there = self._folder.replace_manifest(self._manifest, self.target.run)
         except SnapshotError as failed:
             if not self._arrived(failed):
                 raise
             there = True
         self.outcome = WRITTEN if there else NOT_WRITTEN
         if not there:
-            raise BackfillError(
-                f"output {self._folder.place!r} holds a snapshot that was published meanwhile: it stays"
-            )
+            raise self._surpassed()
         try:
             self._put(reports)
         except SnapshotError as failed:
             raise SnapshotError(f"{failed}; the snapshot is there and whole, without its report") from None
-        if before is not None:
+        if found is not None:
             self._folder.remove([name for name in REPORT_NAMES if name not in reports])
 
-    def _check(self) -> bytes | None:
-        """Refuse a place that a snapshot must not take; return the manifest that is there."""
-        place, found = self._folder.place, self._folder.manifest()
-        if found is not None:
-            if not self._overwrite:
+    def _check(self, *, overwrite: bool) -> None:
+        """Refuse a place that a snapshot must not take."""
+        place = self._folder.place
+        if self._before is not None:
+            if not overwrite:
                 raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
             if not self._folder.replaces:
                 raise BackfillError(
                     f"output {place!r} holds a snapshot, which this file system cannot replace at once: choose "
                     "another"
                 )
-            return found
-        if not all(_OURS.fullmatch(name) or name in REPORT_NAMES for name in self._folder.entries()):
+        elif not all(_OURS.fullmatch(name) or name in REPORT_NAMES for name in self._folder.names()):
             raise BackfillError(
                 f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
             )
-        return None
+
+    def _surpassed(self) -> BackfillError:
+        return BackfillError(
+            f"output {self._folder.place!r} holds a snapshot that was published since this run began: it stays"
+        )
 
     def _arrived(self, failed: SnapshotError) -> bool:
         """Whether the manifest is there though writing it failed; False: it is not, and cannot come any more."""
@@ -225,32 +227,54 @@ class Output:
                 path.write_text(text, encoding="ascii")
                 self._folder.put(path)
 
-    def _sweep(self) -> None:
-        """Remove files that no reader knows: those of this run, of the snapshot it replaced, of runs that are over."""
-        names = self._folder.names()
+    def _sweep_others(self) -> None:
+        """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
         # In this order: a run makes its marker before its files, and removes it after its manifest is written.
-        at_work = {name.removeprefix(_MARKER) for name in self._folder.entries() if name.startswith(_MARKER)}
-        found = self._folder.manifest()
-        kept = _listed_in(found)
-        replaced = self._replaced if self._manifest and found == self._manifest else frozenset[str]()
+        names, at_work = self._folder.names(), self._folder.marked()
+        for run in [each for each in at_work if time.time() - _began_s(each) > _ABANDONED_S]:
+            at_work.remove(run)
+            # First, so that it does not publish any more.
+            self._folder.unmark(run)
+        kept = _listed_in(self._folder.manifest())
+        if kept is not None:
+            self._folder.remove(
+                [
+                    name
+                    for name in names
+                    if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in at_work
+                ]
+            )
+        for run in sorted(at_work - {self.target.run}):
+            began = datetime.fromtimestamp(_began_s(run), UTC).isoformat(" ", "minutes")
+            self._say(
+                f"another run that began at {began} is at work at {self._folder.place}, or was killed: if it was, "
+                f"remove {MARKER}{run} there, and the next run removes its files; else the first to end publishes"
+            )
+
+    def _sweep_own(self) -> None:
+        """Remove what this run has put and no manifest lists; of the snapshot it replaced, files that bear no run."""
+        names, found = self._folder.names(), self._folder.manifest()
+        kept, replaced = _listed_in(found), _listed_in(self._before) if found == self._manifest else None
+        if kept is None:
+            return
 
         def is_over(name: str) -> bool:
-            run = _RUN.fullmatch(name)
-            if run is None:
-                return name in replaced
-            return (
-                run["run"] == self.target.run
-                or run["run"] not in at_work
-                or self._began_s - int(run["began"], 16) > _ABANDONED_S
-            )
+            ours = _OURS.fullmatch(name)
+            return name in (replaced or ()) if ours is None else ours["run"] == self.target.run
 
         self._folder.remove([name for name in names if name not in kept and is_over(name)])
 
 
-def _listed_in(manifest: bytes | None) -> frozenset[str]:
-    """Return the files that a manifest of any format lists, by their paths in the folder."""
+def _began_s(run: str) -> int:
+    return int(run[:8], 16)
+
+
+def _listed_in(manifest: bytes | None) -> frozenset[str] | None:
+    """Return the files that a manifest of any format lists, by their paths in the folder; None: it says nothing."""
+    if manifest is None:
+        return frozenset()
     with suppress(ValueError, TypeError, KeyError, AttributeError):
-        content = json.loads(manifest or b"{}")
+        content = json.loads(manifest)
         return frozenset(
             f"{entry['partition']:d}/{file['name']}{suffix}"
             for entry in content["partitions"]
@@ -258,7 +282,7 @@ def _listed_in(manifest: bytes | None) -> frozenset[str]:
             if _LISTED.fullmatch(file["name"])
             for suffix in (SORTED_SUFFIX, FILTER_SUFFIX)
         )
-    return frozenset()
+    return None
 
 
 @contextmanager

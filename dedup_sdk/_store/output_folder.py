@@ -1,7 +1,8 @@
 """A folder that a snapshot is written to, on this machine or behind a URL: files one by one, the manifest last.
 
-All writers of snapshots that are not made beside their place share it: they put files under names of their own, and the
-manifest alone decides whose files are the snapshot. fsspec has the drivers; a folder of this machine is one of them.
+All writers of snapshots that are not made beside their place share it: they put files under names of their own run
+(`new_run`), and the manifest alone decides whose files are the snapshot. While a run goes on, its marker is there, an
+empty file. fsspec has the drivers; a folder of this machine is one of them.
 
 The manifest is *created* only where there is none: by a hard link in a folder, by ``If-None-Match`` at S3; a driver
 without such a request looks first. It is *replaced* by one request, or in a folder by the rename of one file, so that
@@ -14,7 +15,9 @@ import errno
 import inspect
 import logging
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,11 +36,18 @@ from dedup_sdk.errors import ConfigurationError, SnapshotError
 
 logger = logging.getLogger("dedup_sdk")
 
+MARKER: Final = ".run-"
+_MARKED: Final = re.compile(rf"{re.escape(MARKER)}[0-9a-f]{{16}}")
 _WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 """Object stores: a path needs no folder, and an object is written whole or not at all."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _REMOVED_AT_ONCE: Final = 1_000
 _PUT_TRIES: Final = 5
+
+
+def new_run() -> str:
+    """Return a name for a run that begins now: 16 hexadecimal digits, of which the first 8 are the time in seconds."""
+    return f"{int(time.time()):08x}{secrets.token_hex(4)}"
 
 
 class OutputFolder:
@@ -88,30 +98,27 @@ class OutputFolder:
             there: bool = self._filesystem.exists(self._at(name))
             return there
 
-    def entries(self) -> list[str]:
-        """Return the names of the files and folders directly in it; none where it does not exist."""
+    def marked(self) -> set[str]:
+        """Return the runs whose markers are there now; none where the folder does not exist."""
         with self._told("read"):
             self._filesystem.invalidate_cache()
             try:
-                if self.is_local:
-                    return [each.name for each in Path(self._path).iterdir()]
                 listed = self._filesystem.ls(self._path, detail=False)
             except FileNotFoundError:
-                return []
-        # Some drivers list the folder itself.
-        return [
-            each.rstrip("/").rpartition("/")[2] for each in listed if each.strip("/") != self._path.strip("/")
-        ]
+                return set()
+        names = (each.rstrip("/").rpartition("/")[2] for each in listed)
+        return {name.removeprefix(MARKER) for name in names if _MARKED.fullmatch(name)}
 
     def names(self) -> list[str]:
         """Return all files below it, by their paths in it; none where it does not exist."""
         if self.is_local:
             # Files may go meanwhile, which the driver takes for an empty folder.
-            return [
-                os.path.relpath(os.path.join(folder, name), self._path)  # noqa: PTH118 (many)
-                for folder, _, files in os.walk(self._path)
-                for name in files
-            ]
+            with self._told("read"):
+                return [
+                    os.path.relpath(os.path.join(folder, name), self._path)  # noqa: PTH118 (many)
+                    for folder, _, files in os.walk(self._path, onerror=_unless_gone)
+                    for name in files
+                ]
         with self._told("read"):
             self._filesystem.invalidate_cache()
             try:
@@ -133,6 +140,23 @@ class OutputFolder:
                 Path(path).mkdir(mode=0o700, exist_ok=True)
             else:
                 self._filesystem.makedirs(path, exist_ok=True)
+
+    def mark(self, run: str) -> None:
+        """Make the folder, and in it the marker of a run."""
+        self.make()
+        with self._told("written", f"{MARKER}{run}"):
+            if self.is_local:
+                _write_durably(Path(self._at(f"{MARKER}{run}")), b"")
+            else:
+                self._filesystem.pipe_file(self._at(f"{MARKER}{run}"), b"")
+
+    def has_mark(self, run: str) -> bool:
+        """Whether the marker of a run is there now."""
+        return self.has(f"{MARKER}{run}")
+
+    def unmark(self, run: str) -> None:
+        """Remove the marker of a run as far as possible."""
+        self.remove([f"{MARKER}{run}"])
 
     def put(self, local: Path, name: str = "") -> None:
         """Put one file there as ``name``, a path in the folder, or under its own name.
@@ -161,17 +185,17 @@ class OutputFolder:
                 f"{self.place}/{name} has {size} bytes there, but {expected} were written; copy it again"
             )
 
-    def create_manifest(self, data: bytes) -> bool:
-        """Write the manifest if there is none; False: there is another one, which stays as it is.
+    def create_manifest(self, data: bytes, run: str) -> bool:
+        """Write the manifest of a run if there is none; False: there is another one, which stays as it is.
 
         Raises `SnapshotError` where the request failed; unless the folder is local, it may yet arrive.
         """
         with self._told("written", MANIFEST_NAME):
-            self._create(data)
+            self._create(data, run)
         return self.manifest() == data
 
-    def replace_manifest(self, data: bytes) -> bool:
-        """Write the manifest in the place of another one, which is there whole until then; False: it was replaced, too.
+    def replace_manifest(self, data: bytes, run: str) -> bool:
+        """Write the manifest of a run in the place of another one, whole until then; False: it was replaced, too.
 
         Raises `SnapshotError` where the driver has no such request, or it failed; unless the folder is local, it may
         yet arrive.
@@ -182,7 +206,7 @@ class OutputFolder:
             )
         with self._told("written", MANIFEST_NAME):
             if self.is_local:
-                self._written_beside(data).replace(self._at(MANIFEST_NAME))
+                self._written_beside(data, run).replace(self._at(MANIFEST_NAME))
                 _flush_folder(self._path)
             else:
                 self._filesystem.pipe_file(self._at(MANIFEST_NAME), data)
@@ -219,10 +243,10 @@ class OutputFolder:
             with suppress(OSError):
                 Path(self._path).rmdir()
 
-    def _create(self, data: bytes) -> None:
+    def _create(self, data: bytes, run: str) -> None:
         place = self._at(MANIFEST_NAME)
         if self.is_local:
-            self._link(data)
+            self._link(data, run)
             return
         if self._is_object_store and _creates(self._filesystem):
             try:
@@ -244,14 +268,14 @@ class OutputFolder:
             self._filesystem.pipe_file(place, data)
             return
         # Who is killed half way leaves no half manifest.
-        beside = self._at(f".{MANIFEST_NAME}-{secrets.token_hex(8)}")
+        beside = self._at(f"{MARKER}{run}.manifest")
         self._filesystem.pipe_file(beside, data)
         self._filesystem.mv(beside, place)
 
-    def _link(self, data: bytes) -> None:
+    def _link(self, data: bytes, run: str) -> None:
         """Create the manifest of a folder; one that is there stays."""
         place = Path(self._at(MANIFEST_NAME))
-        beside = self._written_beside(data)
+        beside = self._written_beside(data, run)
         try:
             with suppress(FileExistsError):
                 try:
@@ -265,8 +289,8 @@ class OutputFolder:
             beside.unlink(missing_ok=True)
         _flush_folder(self._path)
 
-    def _written_beside(self, data: bytes) -> Path:
-        path = Path(self._at(f".{MANIFEST_NAME}-{secrets.token_hex(8)}"))
+    def _written_beside(self, data: bytes, run: str) -> Path:
+        path = Path(self._at(f"{MARKER}{run}.manifest"))
         _write_durably(path, data)
         return path
 
@@ -301,6 +325,11 @@ def _creates(filesystem: Any) -> bool:
     """Whether a driver has an exclusive write, which fails if the file exists."""
     writes = getattr(filesystem, "_pipe_file", None) or filesystem.pipe_file
     return "mode" in inspect.signature(writes).parameters
+
+
+def _unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:

@@ -1,21 +1,21 @@
 """Copies a snapshot between folders and URLs: every file is checked on the way, and the manifest is written last.
 
-Behind a URL, every attempt uses its own file names. So two attempts never touch each other's files, and the
-manifest alone decides which of them is the snapshot.
+Behind a URL, every attempt uses its own file names, as a run of the backfill does. So two attempts never touch each
+other's files, and the manifest alone decides which of them is the snapshot.
 """
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
 
 from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes, read_manifest, write_manifest
-from dedup_sdk._store.output_folder import OutputFolder
+from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.paths import new_snapshot
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import (
@@ -76,8 +76,9 @@ def _to_url(source: Source, url: str) -> Iterator[None]:
     try:
         yield from target.upload(source)
         target.finish(source)
-    except BaseException:
-        target.take_back()
+    except BaseException as error:
+        if not target.take_back() and isinstance(error, SnapshotError):
+            raise SnapshotError(f"{error}; the snapshot may be there: look before you copy again") from None
         raise
     yield
 
@@ -93,21 +94,21 @@ class UrlTarget:
     def __init__(self, url: str) -> None:
         self._folder = OutputFolder(url)
         self.place = self._folder.place
-        self._attempt = secrets.token_hex(8)
+        self._run = new_run()
         self._uploaded: list[str] = []
         self._manifest = b""
+        self._doubted = False
         if self._folder.has(MANIFEST_NAME):
             raise SnapshotError(
                 f"{self.place} has a snapshot already, which is never overwritten; choose another path"
             )
+        self._folder.mark(self._run)
 
     def upload(self, source: Source) -> Iterator[None]:
         """Upload a snapshot's files, without its manifest, several at once and each checked, in steps of at most 20 ms.
 
         Their names are unique to this attempt.
         """
-        for entry in source.manifest.partitions:
-            self._folder.make(str(entry.partition))
 
         def upload(partition: int, file: SortedFile, name: str, stop: Event) -> None:
             with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
@@ -127,7 +128,7 @@ class UrlTarget:
         yield from in_parallel(tasks)
 
     def _name(self, number: int) -> str:
-        return f"{number:04}-{self._attempt}"
+        return f"{number:04}-{self._run}"
 
     def finish(self, source: Source) -> None:
         """Write the manifest, which makes it a snapshot.
@@ -146,23 +147,24 @@ class UrlTarget:
             for entry in source.manifest.partitions
         )
         self._manifest = manifest_bytes(replace(source.manifest, partitions=entries))
-        if not self._folder.create_manifest(self._manifest):
+        self._doubted = True
+        there = self._folder.create_manifest(self._manifest, self._run)
+        self._doubted = False
+        if not there:
             raise SnapshotError(
                 f"{self.place} has a snapshot that was published meanwhile, which is never overwritten; "
                 "choose another path"
             )
+        self._folder.unmark(self._run)
 
     def take_back(self) -> bool:
-        """Remove this attempt's manifest and files. False when the manifest may still be there.
+        """Remove this attempt's files, after a failure. False, and nothing is removed: its manifest may yet arrive.
 
         The snapshot of another attempt stays as it is.
         """
-        try:
-            if self._manifest and self._folder.manifest() == self._manifest:
-                self._folder.remove([MANIFEST_NAME])
-                if self._folder.manifest() == self._manifest:
-                    return False
-        except SnapshotError:
-            return False
-        self._folder.remove(self._uploaded)
-        return True
+        if self._doubted:
+            with suppress(SnapshotError):
+                self._doubted = not self._folder.is_local or self._folder.manifest() == self._manifest
+        if not self._doubted:
+            self._folder.remove([*self._uploaded, f"{MARKER}{self._run}"])
+        return not self._doubted

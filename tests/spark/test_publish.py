@@ -27,7 +27,7 @@ from dedup_sdk._store.manifest import MANIFEST_NAME, read_manifest
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
-from dedup_sdk._store.snapshot_copy import copy_snapshot
+from dedup_sdk._store.snapshot_copy import UrlTarget, copy_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import EndedError, ending_in_order
@@ -74,8 +74,8 @@ def readable(place: str) -> str:
     return found.manifest.fingerprint
 
 
-def whole(place: str) -> str:
-    """As `readable`; no other files are there."""
+def whole(place: str, *, marked: int = 0) -> str:
+    """As `readable`; no other files are there, but so many markers."""
     ((found,), _) = find_snapshots([place])
     files = [
         f"{entry.partition}/{file.name}.{suffix}"
@@ -83,7 +83,11 @@ def whole(place: str) -> str:
         for file in entry.files
         for suffix in ("filter", "sst")
     ]
-    assert written(place) == sorted([*files, MANIFEST_NAME, "report.json"])
+    there = written(place)
+    assert [name for name in there if not name.startswith(".run-")] == sorted(
+        [*files, MANIFEST_NAME, "report.json"]
+    )
+    assert len([name for name in there if name.startswith(".run-")]) == marked
     return readable(place)
 
 
@@ -139,13 +143,13 @@ def fail_half_way(place: str, seed: int, *, overwrite: bool) -> None:
 
 
 def test_a_snapshot_is_replaced_only_on_request(place: str) -> None:
-    """Its files go when the new one is whole."""
+    """Nothing else is asked."""
     older = published(place, 1)
     with pytest.raises(BackfillError, match="holds a snapshot: choose another, or give --overwrite"):
         Output(place, overwrite=False)
     assert whole(place) == older
     newer = published(place, 2, overwrite=True)
-    assert (whole(place), newer == older) == (newer, False)
+    assert (readable(place), newer == older) == (newer, False)
 
 
 def test_a_snapshot_of_another_format_is_replaced(tmp_path: Path) -> None:
@@ -174,6 +178,35 @@ def test_a_foreign_folder_is_refused(place: str, tmp_path: Path) -> None:
     for below in ("file", "file/below"):
         with pytest.raises(SnapshotError, match=r"file.* cannot be read: Not a directory"):
             Output(str(tmp_path / below), overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["20240501/manifest.json", "2024/05.parquet", ".git/config", ".env", "0/1.sst"]
+)
+def test_folders_of_numbers_and_dots_may_be_foreign_too(place: str, name: str) -> None:
+    """Only what a run or a copy writes is taken for what one has left."""
+    filesystem, path = url_to_fs(place)
+    filesystem.makedirs(f"{path}/{name.rpartition('/')[0]}", exist_ok=True)
+    filesystem.pipe_file(f"{path}/{name}", b"mine")
+    with pytest.raises(BackfillError, match="files that are no snapshot"):
+        Output(place, overwrite=True)
+    assert written(place) == [name]
+
+
+def test_what_killed_copies_and_manifests_leave_is_swept(place: str, tmp_path: Path) -> None:
+    """They have the marker of a run, too."""
+    published(str(tmp_path / "from"), 1)
+    ((source,), _) = find_snapshots([str(tmp_path / "from")])
+    for _ in UrlTarget(place if "://" in place else f"file://{place}").upload(source):
+        pass
+    filesystem, path = url_to_fs(place)
+    (marker,) = [name for name in written(place) if name.startswith(".run-")]
+    filesystem.pipe_file(f"{path}/{marker}.manifest", b"{}")
+    published(place, 2)
+    assert len(written(place)) == 2 * 6
+    filesystem.rm_file(f"{path}/{marker}")
+    with Output(place, overwrite=True):
+        assert whole(place, marked=1) == fingerprint_of(2)
 
 
 def test_files_without_a_manifest_are_no_snapshot_yet(place: str) -> None:
@@ -208,16 +241,18 @@ def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytes
     """Before, it may still be at work; a run that took as long does not publish."""
     left, slow = Output(place, overwrite=False), Output(place, overwrite=True)
     put_marks(left.target, 1)
+    manifest = manifest_of(put_marks(slow.target, 5))
     published(place, 2)
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 13.5 * _DAY_S)
     published(place, 3, overwrite=True)
     assert len([name for name in written(place) if left.target.run in name]) == 5
-    with pytest.raises(BackfillError, match="longer than 13 days"), slow:
-        slow.publish(manifest_of(put_marks(slow.target, 5)), REPORT)
     monkeypatch.setattr("time.time", lambda: now + 15 * _DAY_S)
-    newest = published(place, 4, overwrite=True)
-    assert whole(place) == newest
+    with Output(place, overwrite=True):
+        assert whole(place, marked=1) == fingerprint_of(3)
+    with pytest.raises(BackfillError, match="is gone"), slow:
+        slow.publish(manifest, REPORT)
+    assert whole(place) == fingerprint_of(3)
 
 
 def test_a_killed_attempt_is_swept_and_the_winner_is_listed(place: str) -> None:
@@ -262,21 +297,47 @@ def test_attempts_at_work_when_the_run_ends_leave_nothing(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_two_runs_at_once_one_publishes(place: str) -> None:
-    """The other one finds its snapshot, and takes its own files back; with overwrite the last one stays."""
-    with Output(place, overwrite=False) as first:
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_of_two_runs_at_once_the_first_publishes(place: str, *, overwrite: bool) -> None:
+    """The other one finds its snapshot, and takes its own files back: nothing newer is replaced by what is older."""
+    if overwrite:
+        published(place, 3)
+    with Output(place, overwrite=overwrite) as first:
         one = manifest_of(put_marks(first.target, 1))
-        with Output(place, overwrite=False) as second:
+        said: list[str] = []
+        with Output(place, overwrite=overwrite, say=said.append) as second:
+            assert [f"remove .run-{first.target.run} there, and the next run" in line for line in said] == [
+                True
+            ]
             other = manifest_of(put_marks(second.target, 2))
             second.publish(other, REPORT)
-        with pytest.raises(BackfillError, match="holds a snapshot"):
+        with pytest.raises(BackfillError, match="holds a snapshot that was published since this run began"):
             first.publish(one, REPORT)
-    assert whole(place) == other.fingerprint
-    with Output(place, overwrite=True) as first:
-        one = manifest_of(put_marks(first.target, 1))
-        published(place, 3, overwrite=True)
-        first.publish(one, REPORT)
-    assert whole(place) == one.fingerprint
+    assert readable(place) == other.fingerprint
+    assert not any(first.target.run in name for name in written(place))
+
+
+def test_readers_of_a_replaced_snapshot_may_end(place: str) -> None:
+    """Its files stay until the next run begins."""
+    published(place, 1)
+    ((older,), _) = find_snapshots([place])
+    published(place, 2, overwrite=True)
+    assert not any(checked.problems for checked in check_snapshot(older))
+    with Output(place, overwrite=True):
+        assert whole(place, marked=1) == fingerprint_of(2)
+
+
+def test_a_run_without_its_marker_does_not_publish(place: str) -> None:
+    """Who takes it away takes the run for killed: its files go with the beginning of the next run."""
+    with Output(place, overwrite=False) as slow:
+        manifest = manifest_of(put_marks(slow.target, 1))
+        OutputFolder(place).unmark(slow.target.run)
+        newer = published(place, 2)
+        with pytest.raises(
+            BackfillError, match=r"\.run-\w+ is gone, so that others may have removed the files"
+        ):
+            slow.publish(manifest, REPORT)
+    assert whole(place) == newer
 
 
 def test_a_snapshot_that_comes_between_look_and_write_stays(
@@ -287,13 +348,15 @@ def test_a_snapshot_that_comes_between_look_and_write_stays(
         one = manifest_of(put_marks(first.target, 1))
         create = OutputFolder.create_manifest
 
-        def late(folder: OutputFolder, data: bytes) -> bool:
+        def late(folder: OutputFolder, data: bytes, run: str) -> bool:
             monkeypatch.undo()
             published(place, 2)
-            return create(folder, data)
+            return create(folder, data, run)
 
         monkeypatch.setattr(OutputFolder, "create_manifest", late)
-        with pytest.raises(BackfillError, match="holds a snapshot that was published meanwhile: it stays"):
+        with pytest.raises(
+            BackfillError, match="holds a snapshot that was published since this run began: it stays"
+        ):
             first.publish(one, REPORT)
     assert whole(place) == fingerprint_of(2)
 
@@ -312,10 +375,13 @@ def test_runs_that_race_leave_one_whole_snapshot(place: str, *, overwrite: bool)
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(run, range(4))) >= 1
-    whole(place)
+    with Output(place, overwrite=True):
+        whole(place, marked=1)
 
 
-REQUESTS = ["put", "create_manifest", "replace_manifest", "remove", "manifest", "has", "names", "entries"]
+REQUESTS = [
+    "put", "create_manifest", "replace_manifest", "remove", "manifest", "has", "names", "mark", "unmark", "marked",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -411,7 +477,7 @@ def test_an_overwrite_that_fails_half_way_keeps_the_older(
     """
     older = published(place, 1)
 
-    def failing(folder: OutputFolder, _: bytes) -> NoReturn:
+    def failing(folder: OutputFolder, *_: Any) -> NoReturn:
         raise SnapshotError(f"{folder.place} cannot be written")
 
     with Output(place, overwrite=True) as output:
@@ -478,7 +544,7 @@ def test_a_run_that_is_ended_when_its_snapshot_is_there_says_so(
         monkeypatch.undo()
         raise EndedError(signal.SIGTERM)
 
-    for seed, (name, replaced) in enumerate({"put": report, "names": ended}.items()):
+    for seed, (name, replaced) in enumerate({"put": report, "unmark": ended}.items()):
         monkeypatch.setattr(OutputFolder, name, replaced)
         with pytest.raises(EndedError, match=r"ended by SIGTERM; the snapshot is there$"):
             published(place, seed, overwrite=True)
@@ -494,9 +560,9 @@ def test_an_interrupted_manifest_of_a_folder_is_looked_at(
     """There is nothing on its way any more: it is there or not, and the run cleans up."""
     create, place = OutputFolder.create_manifest, tmp_path / "snapshot"
 
-    def interrupted(folder: OutputFolder, data: bytes) -> NoReturn:
+    def interrupted(folder: OutputFolder, data: bytes, run: str) -> NoReturn:
         if arrives:
-            create(folder, data)
+            create(folder, data, run)
         raise EndedError(signal.SIGINT)
 
     monkeypatch.setattr(OutputFolder, "create_manifest", interrupted)
@@ -510,8 +576,8 @@ def test_a_manifest_that_arrives_with_an_error_counts(place: str, monkeypatch: p
     """Where the answer of the store is lost, the run looks; it does not remove files that a manifest lists."""
     create = OutputFolder.create_manifest
 
-    def doubted(folder: OutputFolder, data: bytes) -> NoReturn:
-        create(folder, data)
+    def doubted(folder: OutputFolder, data: bytes, run: str) -> NoReturn:
+        create(folder, data, run)
         raise SnapshotError(f"{folder.place} cannot be written")
 
     monkeypatch.setattr(OutputFolder, "create_manifest", doubted)
@@ -580,6 +646,8 @@ def test_names_that_look_like_patterns(bucket: s3fs.S3FileSystem) -> None:
         published(f"s3://snapshots/a{name}/snapshot", 1)
     fail_half_way("s3://snapshots/a[1]/snapshot", 3, overwrite=True)
     published("s3://snapshots/a*/snapshot", 2, overwrite=True)
+    with Output("s3://snapshots/a*/snapshot", overwrite=True):
+        assert bucket.exists("snapshots/a1/snapshot/manifest.json")
     assert [whole(f"s3://snapshots/a{name}/snapshot") for name in ("1", "[1]", "*")] == [
         fingerprint_of(1), fingerprint_of(1), fingerprint_of(2),
     ]  # fmt: skip
