@@ -4,15 +4,15 @@ All writers of snapshots that are not made beside their place share it: they put
 (`new_run`), and the manifest alone decides whose files are the snapshot. While a run goes on, its marker is there, an
 empty file. fsspec has the drivers; a folder of this machine is one of them.
 
-The manifest is *created* only where there is none: by a hard link in a folder, by ``If-None-Match`` at S3; a driver
-without such a request looks first. It is *replaced* by one request, or in a folder by the rename of one file, so that
-readers find the old or the new one, whole. Drivers that can do neither (``hdfs://``, ``sftp://``) refuse to replace.
+The manifest is *created* only where there is none: by a hard link in a folder, by a condition at object stores
+(``If-None-Match``); where a driver or a server has no conditions one is looked for first. It is *replaced* by one
+request, or in a folder by the rename of one file, so that readers find the old or the new one, whole. Drivers that can
+do neither (``hdfs://``, ``sftp://``) refuse to replace.
 """
 
 from __future__ import annotations
 
 import errno
-import inspect
 import logging
 import os
 import re
@@ -95,8 +95,11 @@ class OutputFolder:
         """Whether a file of this name is there now."""
         with self._told("read", name):
             self._filesystem.invalidate_cache()
-            there: bool = self._filesystem.exists(self._at(name))
-            return there
+            try:
+                self._filesystem.info(self._at(name))
+            except FileNotFoundError:
+                return False
+            return True
 
     def marked(self) -> set[str]:
         """Return the runs whose markers are there now; none where the folder does not exist."""
@@ -248,11 +251,17 @@ class OutputFolder:
         if self.is_local:
             self._link(data, run)
             return
-        if self._is_object_store and _creates(self._filesystem):
+        if self._is_object_store and self.manifest() is None:
             try:
                 self._filesystem.pipe_file(place, data, mode="create")
-            # A server may not support it, and each driver raises errors of its own.
-            except Exception as error:  # noqa: BLE001
+            except FileExistsError:
+                return
+            except Exception as error:
+                # Drivers also have other errors for it.
+                if self.manifest() is not None:
+                    return
+                if not _is_unsupported(error):
+                    raise
                 # No traceback: the driver's texts in it may contain a secret of the URL.
                 logger.debug(
                     "%s: no exclusive write of %s: %s",
@@ -321,10 +330,12 @@ def _local_filesystem() -> Any:
     return LocalFileSystem()
 
 
-def _creates(filesystem: Any) -> bool:
-    """Whether a driver has an exclusive write, which fails if the file exists."""
-    writes = getattr(filesystem, "_pipe_file", None) or filesystem.pipe_file
-    return "mode" in inspect.signature(writes).parameters
+def _is_unsupported(error: Exception) -> bool:
+    """Whether a driver or a server says that it has no exclusive write."""
+    told = f"{type(error).__name__} {error}".replace(" ", "").lower()
+    return any(
+        each in told for each in ("notimplemented", "typeerror", "paramvalidation", "unknownparameter")
+    )
 
 
 def _unless_gone(error: OSError) -> None:
