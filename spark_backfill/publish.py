@@ -157,6 +157,8 @@ class Output:
     def publish(self, manifest: Manifest, reports: Mapping[str, str]) -> None:
         """Write the manifest, which makes it a snapshot, and then the reports, texts by file name.
 
+        Where a report cannot be written, a line says so.
+
         Raises:
             BackfillError: another snapshot has come to the place since the run began, or its marker is gone.
             SnapshotError: the manifest cannot be written; the error says whether the snapshot may be there.
@@ -184,11 +186,11 @@ class Output:
         if not there:
             raise self._surpassed()
         try:
-            self._put(reports)
-        except SnapshotError as failed:
-            raise SnapshotError(f"{failed}; the snapshot is there and whole, without its report") from None
-        if found is not None:
             self._folder.remove([name for name in REPORT_NAMES if name not in reports])
+            for name, text in reports.items():
+                self._folder.write(name, text.encode("ascii"), self.target.run)
+        except SnapshotError as failed:
+            self._say(f"warning: {failed}; the snapshot is there and whole, without its report")
 
     def _check(self, *, overwrite: bool) -> None:
         """Refuse a place that a snapshot must not take."""
@@ -219,13 +221,6 @@ class Output:
             if self._folder.is_local:
                 return False
         raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
-
-    def _put(self, texts: Mapping[str, str]) -> None:
-        with tempfile.TemporaryDirectory(prefix="dedup-backfill-") as own:
-            for name, text in texts.items():
-                path = Path(own) / name
-                path.write_text(text, encoding="ascii")
-                self._folder.put(path)
 
     def _sweep_others(self) -> None:
         """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""

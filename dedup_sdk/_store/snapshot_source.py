@@ -185,10 +185,11 @@ class RemoteFiles:
             ) from None
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files, one after the other; raises `SnapshotError`."""
+        """Delete files that are there, one after the other; raises `SnapshotError`."""
         try:
             for name in names:
-                self._filesystem.rm_file(f"{self._path}/{name}")
+                with suppress(FileNotFoundError):
+                    self._filesystem.rm_file(f"{self._path}/{name}")
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
             raise SnapshotError(
                 f"{self.place} cannot be removed: {driver_message(error, self._url)}"
@@ -248,7 +249,7 @@ class RemoteSnapshot:
         (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
 
     def remove(self) -> None:
-        """Delete the manifest, and then the files it names; raises `SnapshotError`."""
+        """Delete the manifest, then the files it names, and the reports; raises `SnapshotError`."""
         self.files.remove([MANIFEST_NAME])
         self.files.remove(
             f"{entry.partition}/{file.name}{suffix}"
@@ -256,6 +257,7 @@ class RemoteSnapshot:
             for file in entry.files
             for suffix in (SORTED_SUFFIX, FILTER_SUFFIX)
         )
+        self.files.remove(REPORT_NAMES)
 
 
 def find_remote(url: str) -> list[RemoteSnapshot]:
@@ -486,7 +488,7 @@ def open_newest(place: str, group: str | None, sibling: Path) -> Generator[tuple
 
 
 REPORT_NAMES = ("report.json", "findings.json")
-"""Files that a backfill writes sibling those of a snapshot."""
+"""Files that a backfill writes beside those of a snapshot."""
 
 
 def newest_first(found: Iterable[Source]) -> list[Source]:

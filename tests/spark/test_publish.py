@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pickle
 import signal
@@ -32,7 +33,9 @@ from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.errors import BackfillError
+from spark_backfill.findings.findings import Findings
 from spark_backfill.publish import Output, Target
+from spark_backfill.report_page.document import read_document
 from spark_backfill.slot_writer import write_marks
 from tests.support.marks import random_marks
 from tests.support.outputs import fingerprint_of, manifest_of, put_marks, written
@@ -232,8 +235,7 @@ def test_readers_know_only_what_the_manifest_lists(place: str, tmp_path: Path) -
     assert read_manifest(tmp_path / "copy").fingerprint == found.manifest.fingerprint
     restore_snapshot(place, tmp_path / "store", group="billing")
     remove_snapshot(found)
-    rest = [name for name in written(place) if left.target.run not in name]
-    assert set(rest) <= {"report.json"}
+    assert [name for name in written(place) if left.target.run not in name] == []
     assert published(place, 3)
 
 
@@ -381,6 +383,7 @@ def test_runs_that_race_leave_one_whole_snapshot(place: str, *, overwrite: bool)
 
 REQUESTS = [
     "put", "create_manifest", "replace_manifest", "remove", "manifest", "has", "names", "mark", "unmark", "marked",
+    "write",
 ]  # fmt: skip
 
 
@@ -445,13 +448,14 @@ class _Dying:
 
 KILLED = """
 import os, signal, sys
+from dedup_sdk._store.output_folder import OutputFolder
 from spark_backfill.publish import Output
 from tests.support.outputs import manifest_of, put_marks
 output = Output(sys.argv[1], overwrite=True)
 manifest = manifest_of(put_marks(output.target, 2))
 if sys.argv[2] == "after":
-    Output._put = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    output.publish(manifest, {})
+    OutputFolder.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    output.publish(manifest, {"report.json": ""})
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -533,19 +537,13 @@ def test_a_run_that_is_ended_when_its_snapshot_is_there_says_so(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the report is written, or files are removed."""
-    put = OutputFolder.put
-
-    def report(folder: OutputFolder, local: Path, name: str = "") -> None:
-        if local.name in REPORT:
-            ended()
-        put(folder, local, name)
 
     def ended(*_: Any) -> None:
         monkeypatch.undo()
         raise EndedError(signal.SIGTERM)
 
-    for seed, (name, replaced) in enumerate({"put": report, "unmark": ended}.items()):
-        monkeypatch.setattr(OutputFolder, name, replaced)
+    for seed, name in enumerate(("write", "unmark")):
+        monkeypatch.setattr(OutputFolder, name, ended)
         with pytest.raises(EndedError, match=r"ended by SIGTERM; the snapshot is there$"):
             published(place, seed, overwrite=True)
         assert readable(place) == fingerprint_of(seed)
@@ -585,18 +583,40 @@ def test_a_manifest_that_arrives_with_an_error_counts(place: str, monkeypatch: p
 
 
 def test_a_report_that_cannot_be_written_is_told(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The snapshot is there nevertheless, and the error says so."""
-    with Output(place, overwrite=False) as output:
+    """A line says so: the snapshot is there nevertheless."""
+
+    def refused(folder: OutputFolder, *_: Any) -> NoReturn:
+        raise SnapshotError(f"{folder.place} cannot be written")
+
+    said: list[str] = []
+    monkeypatch.setattr(OutputFolder, "write", refused)
+    with Output(place, overwrite=False, say=said.append) as output:
         manifest = manifest_of(put_marks(output.target, 1))
-        with monkeypatch.context() as patched:
-            patched.setattr(OutputFolder, "put", _refused)
-            with pytest.raises(SnapshotError, match="the snapshot is there and whole, without its report"):
-                output.publish(manifest, REPORT)
+        output.publish(manifest, REPORT)
     assert readable(place) == manifest.fingerprint
+    assert [line.endswith("the snapshot is there and whole, without its report") for line in said] == [True]
 
 
-def _refused(folder: OutputFolder, *_: Any) -> None:
-    raise SnapshotError(f"{folder.place} cannot be written")
+def test_a_report_is_that_of_the_snapshot_beside_it(place: str, tmp_path: Path) -> None:
+    """Others that are there go, and are not drawn."""
+    filesystem, path = url_to_fs(place)
+    filesystem.makedirs(path, exist_ok=True)
+    filesystem.pipe_file(f"{path}/findings.json", b"{}")
+    published(place, 1)
+    assert whole(place) == fingerprint_of(1)
+    folder = tmp_path / "other"
+    published(str(folder), 2)
+    facts = {"fingerprint": fingerprint_of(1)}
+    text = json.dumps(
+        {"format": 1, "facts": facts, "findings": Findings().to_json(), "producer_header": None}
+    )
+    (folder / "findings.json").write_text(text)
+    with pytest.raises(
+        BackfillError, match=r"findings\.json is of another snapshot than manifest\.json beside it"
+    ):
+        read_document(folder)
+    (folder / "findings.json").write_text(text.replace(fingerprint_of(1), fingerprint_of(2)))
+    assert read_document(folder).facts == {"fingerprint": fingerprint_of(2)}
 
 
 def test_what_cannot_be_written_is_known_before_anything_is_read(bucket: s3fs.S3FileSystem) -> None:
