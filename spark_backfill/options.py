@@ -15,6 +15,7 @@ from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._kafka.client_config import client_settings
 from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
+from dedup_sdk._store.paths import scheme_of_url, why_unusable
 from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk._units.keys import spec_in_units
@@ -406,9 +407,20 @@ def _url(given: argparse.Namespace) -> str:
     """Return the output where it is a URL, else an empty text."""
     output: str = given.output
     if not is_url(output):
+        if scheme := scheme_of_url(output):
+            raise ConfigurationError(
+                f"--output {scheme}:/*** is a URL that lacks a slash: give {scheme}://..."
+            )
+        if why := why_unusable(output):
+            raise ConfigurationError(f"--output {output!r} {why}: give another folder")
         return ""
-    require_driver(output)
-    if not redacted_url(output).partition("://")[2].strip("/"):
+    require_driver(output, "--output ")
+    scheme, _, path = redacted_url(output).partition("://")
+    if scheme in {"file", "local"} and not path.startswith("/"):
+        raise ConfigurationError(
+            f"--output {scheme}://{path} is no absolute path: give {scheme}:///srv/snapshot, or a path"
+        )
+    if not path.strip("/"):
         raise ConfigurationError(
             f"--output {redacted_url(output)} names no place: give e.g. s3://bucket/snapshot"
         )

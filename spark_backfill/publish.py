@@ -35,7 +35,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from dedup_sdk._store.manifest import Manifest, SortedFile, manifest_bytes
+from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, SortedFile, manifest_bytes
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
@@ -118,7 +118,7 @@ class Output:
         self._manifest = b""
         self._before = self._folder.manifest()
         self._check(overwrite=overwrite)
-        self.target = Target(url if is_url(url) else os.path.abspath(url), new_run())  # noqa: PTH100 (links stay)
+        self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
         try:
             # To learn early whether files can be written there.
             self._folder.mark(self.target.run)
@@ -194,7 +194,7 @@ class Output:
 
     def _check(self, *, overwrite: bool) -> None:
         """Refuse a place that a snapshot must not take."""
-        place = self._folder.place
+        place, foreign = self._folder.place, _listed_in(self._before) is None
         if self._before is not None:
             if not overwrite:
                 raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
@@ -203,7 +203,11 @@ class Output:
                     f"output {place!r} holds a snapshot, which this file system cannot replace at once: choose "
                     "another"
                 )
-        elif not all(_OURS.fullmatch(name) or name in REPORT_NAMES for name in self._folder.names()):
+        else:
+            # A snapshot may have come since: then it is found again at the end.
+            known = {*REPORT_NAMES, MANIFEST_NAME}
+            foreign = not all(name in known or _OURS.fullmatch(name) for name in self._folder.names())
+        if foreign:
             raise BackfillError(
                 f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
             )
@@ -268,7 +272,7 @@ def _listed_in(manifest: bytes | None) -> frozenset[str] | None:
     """Return the files that a manifest of any format lists, by their paths in the folder; None: it says nothing."""
     if manifest is None:
         return frozenset()
-    with suppress(ValueError, TypeError, KeyError, AttributeError):
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         content = json.loads(manifest)
         return frozenset(
             f"{entry['partition']:d}/{file['name']}{suffix}"

@@ -243,9 +243,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         message = f"snapshot={str(folder)!r} {why}; give the folder that the backfill wrote"
         raise SnapshotError(message)
     try:
-        # Non-blocking: a pipe of that name would block the reader for ever.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a descriptor)
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+        data = open_manifest(folder)
     except FileNotFoundError as error:
         message = (
             f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; "
@@ -256,6 +254,14 @@ def read_manifest(folder: str | Path) -> Manifest:
         message = f"{path} cannot be read: {error.strerror}; check the folder and its permissions"
         raise SnapshotError(message) from error
     return parse_manifest(data, path)
+
+
+def open_manifest(folder: str | Path) -> bytes:
+    """Return the bytes of ``manifest.json``, at most one more than a manifest may have; raises `OSError`."""
+    # Non-blocking: a pipe of that name would block the reader for ever.
+    descriptor = os.open(Path(folder) / MANIFEST_NAME, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
+        return file.read(MAX_MANIFEST_BYTES + 1)
 
 
 def parse_manifest(data: bytes, path: Path | str) -> Manifest:

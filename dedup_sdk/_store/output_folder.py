@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from dedup_sdk._store.manifest import MANIFEST_NAME
+from dedup_sdk._store.manifest import MANIFEST_NAME, open_manifest
 from dedup_sdk._store.snapshot_source import (
     Task,
     driver_message,
@@ -69,7 +69,7 @@ class OutputFolder:
                 self._filesystem, path = url_to_fs(url)
         else:
             self.place = url
-            self._filesystem, path = _local_filesystem(), os.path.abspath(url)  # noqa: PTH100 (links stay)
+            self._filesystem, path = _local_filesystem(), str(Path(url).absolute())
         self._path = path.rstrip("/")
         protocols = _protocols(self._filesystem)
         self.is_local = "file" in protocols or "local" in protocols
@@ -81,11 +81,16 @@ class OutputFolder:
         return self.is_local or self._is_object_store
 
     def manifest(self) -> bytes | None:
-        """Return the manifest that is there now; None: there is none."""
+        """Return the manifest that is there now; None: there is none.
+
+        In a folder of this machine it is read no further than a manifest can be long.
+        """
         with self._told("read", MANIFEST_NAME):
             # Drivers cache listings and sizes.
             self._filesystem.invalidate_cache()
             try:
+                if self.is_local:
+                    return open_manifest(self._path)
                 found: bytes = self._filesystem.cat_file(self._at(MANIFEST_NAME))
             except FileNotFoundError:
                 return None

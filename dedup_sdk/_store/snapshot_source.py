@@ -125,20 +125,20 @@ def _secrets(url: str) -> list[str]:
     return sorted((each for each in found if len(each) >= _MIN_SECRET_CHARACTERS), key=len, reverse=True)
 
 
-def require_driver(url: str) -> None:
-    """Raise `ConfigurationError` where fsspec, or its driver for this URL, is missing."""
+def require_driver(url: str, name: str = "snapshot=") -> None:
+    """Raise `ConfigurationError` where fsspec, or its driver for this URL, is missing; ``name``: who gave it."""
     try:
         import fsspec
     except ImportError:
         raise ConfigurationError(
-            f"snapshot={redacted_url(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
+            f"{name}{redacted_url(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
         ) from None
     scheme = redacted_url(url).partition("://")[0]
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"snapshot={redacted_url(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
+            f"{name}{redacted_url(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
         ) from None
 
 

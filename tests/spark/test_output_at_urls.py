@@ -73,7 +73,7 @@ def test_a_run_goes_to_a_bucket(bucket: s3fs.S3FileSystem, spark: SparkSession, 
         backfill(options("s3://snapshots/today"), lambda: spark)
     repeated = options("s3://snapshots/today", *archived, "--overwrite")
     again = backfill(repeated, lambda: spark, around=WithAccess)
-    assert (again.fingerprint, len(bucket.find("snapshots"))) == (report.fingerprint, 4)
+    assert (again.fingerprint, len(bucket.find("snapshots"))) == (report.fingerprint, 6)
 
 
 def without_attempts(names: list[str]) -> list[str]:
@@ -84,8 +84,11 @@ def without_attempts(names: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (["--output", "nosuch://b/x"], "no driver for 'nosuch'"),
+        (["--output", "nosuch://b/x"], "--output 'nosuch://b/x': fsspec has no driver for 'nosuch'"),
         (["--output", "s3://"], "--output s3:// names no place: give e.g. s3://bucket/snapshot"),
+        (["--output", "hdfs:/nn/x"], "--output hdfs:/*** is a URL that lacks a slash: give hdfs://..."),
+        (["--output", "file://here"], "--output file://here is no absolute path: give file:///srv/snapshot"),
+        (["--output", "\udcff"], "is not UTF-8: give another folder"),
     ],
 )
 def test_wrong_outputs_are_wrong_usage(

@@ -54,6 +54,8 @@ def test_they_are_refused_before_spark_is_started(
         ("s3://b/x", "s3n://b/x/part-0.parquet"),
         ("/a/out", "file:///a"),
         ("/a/out", "file:/a"),
+        ("local:///a/out", "/a"),
+        ("gcs://b/x/y", "gs://b/x"),
     ],
 )
 def test_stores_and_their_names_are_seen_through(output: str, source: str) -> None:

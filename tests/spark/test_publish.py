@@ -183,6 +183,25 @@ def test_a_foreign_folder_is_refused(place: str, tmp_path: Path) -> None:
             Output(str(tmp_path / below), overwrite=True)
 
 
+@pytest.mark.parametrize("text", ["{}", '{"name": "a web app"}', "[" * 100_000, '{"partitions": 7}', ""])
+def test_a_manifest_of_something_else_stays(tmp_path: Path, text: str) -> None:
+    """It is not replaced, and the run ends before anything is read."""
+    (tmp_path / MANIFEST_NAME).write_text(text)
+    with pytest.raises(BackfillError, match="files that are no snapshot"):
+        Output(str(tmp_path), overwrite=True)
+    assert (tmp_path / MANIFEST_NAME).read_text() == text
+
+
+def test_a_manifest_without_an_end_is_none(tmp_path: Path) -> None:
+    """Neither a pipe nor a device is waited for, or read to the end."""
+    os.mkfifo(tmp_path / MANIFEST_NAME)
+    assert OutputFolder(str(tmp_path)).manifest() == b""
+    (tmp_path / MANIFEST_NAME).unlink()
+    (tmp_path / MANIFEST_NAME).symlink_to("/dev/zero")
+    with pytest.raises(BackfillError, match="files that are no snapshot"):
+        Output(str(tmp_path), overwrite=True)
+
+
 @pytest.mark.parametrize(
     "name", ["20240501/manifest.json", "2024/05.parquet", ".git/config", ".env", "0/1.sst"]
 )
