@@ -100,6 +100,7 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
         ),
         Option(
             name="group",
+            kind="list",
             metavar="GROUP",
             help="Whose history: up to what this group has committed, from where its own history begins; this or "
             "--whole-topic [default: the client config's group.id].",

@@ -185,6 +185,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser.say = say
     given = parser.parse_args(arguments)
     try:
+        given.group = _one_group(given.group)
         client = _client(given)
         check_given(given)
         _fill(given)
@@ -196,6 +197,13 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.refuse(str(error))
     except SnapshotError as error:
         parser.refuse(str(error), 1)
+
+
+def _one_group(names: Sequence[str]) -> str | None:
+    """Return the group whose history is read: of two, one would be left out in silence."""
+    if len(set(names)) > 1:
+        raise ConfigurationError("--group is given more than once: make a snapshot for each")
+    return names[0] if names else None
 
 
 def _client(given: argparse.Namespace) -> dict[str, str]:

@@ -178,6 +178,7 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ),
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
+        ([*GROUP, "--group", "shipping"], "--group is given more than once: make a snapshot for each"),
         ([*GROUP, "--partitioner", "murmur2"], "--partitioner needs --partitions"),
         ([*GROUP, "--base", "no-such-folder", "--compact"], "--compact reads no history, and --"),
         ([*GROUP, "--compact"], "--compact needs --base"),
