@@ -24,7 +24,7 @@ from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.publication import Made, describe, isolation_of, owner
-from spark_backfill.publish import Output
+from spark_backfill.publish import Output, check_workers
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -76,6 +76,7 @@ def backfill(
         rows = history.offsets + history.base_marks
         if rows:
             spark = session.get()
+            check_workers(spark, output.target)
             offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
                 plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)

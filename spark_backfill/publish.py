@@ -27,13 +27,16 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, SortedFile, manifest_bytes
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
@@ -82,20 +85,38 @@ class Target:
             try:
                 for each in files:
                     folder.put(path.with_suffix(Path(each).suffix), each)
-                self._check_at_work(folder, files[0])
+                self._check_at_work(folder, f"{files[0]} is taken back: the run of this task is over, or ")
             except BaseException:
                 folder.remove(files)
                 folder.remove_empty()
                 raise
             return file
 
-    def _check_at_work(self, folder: OutputFolder, name: str) -> None:
+    def check(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """See to it that this machine reaches the place, as a function for ``mapInArrow`` that gives no rows.
+
+        Raises:
+            BackfillError: it does not see what the driver sees.
+            ConfigurationError: it has no driver for the URL.
+            SnapshotError: it cannot read there.
+        """
+        for _ in batches:
+            self._check_at_work(OutputFolder(self.url))
+        yield from ()
+
+    def _check_at_work(self, folder: OutputFolder, said: str = "") -> None:
         if not folder.has_mark(self.run):
             raise BackfillError(
-                f"{name} is taken back: the run of this task is over, or this machine does not see what the driver "
-                f"sees at {folder.place}: give a folder on storage that the driver and all workers share under one "
-                "path, or a URL"
+                f"{said}this machine does not see what the driver sees at {folder.place}: give a folder on storage "
+                "that the driver and all workers share under one path, or a URL"
             )
+
+
+def check_workers(spark: SparkSession, target: Target) -> None:
+    """See to it that workers elsewhere reach the output, before anything is read for it; raises Spark's errors."""
+    if not (spark.sparkContext.master or "").startswith("local"):
+        count = spark.sparkContext.defaultParallelism
+        spark.range(0, count, 1, count).mapInArrow(target.check, "nothing long").collect()
 
 
 class Output:

@@ -197,6 +197,18 @@ def test_a_task_that_ran_twice_leaves_nothing(
         assert verify_snapshot(out / "snapshot").partitions
 
 
+def test_workers_that_do_not_see_the_output_are_told_before_they_read(
+    cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
+) -> None:
+    """No writing task begins."""
+    arguments = [*job_arguments(broker, history, tmp_path)[:-1], "memory://output/snapshot"]
+    with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
+        wait_for(lambda: job.process.status() == psutil.STATUS_ZOMBIE or not job.process.is_running(), STEP_S)
+        said = (tmp_path / "job" / "stdout").read_text()
+        assert "this machine does not see what the driver sees at memory://output/snapshot" in said
+        assert job.told() == {}
+
+
 def test_what_a_killed_driver_left_is_no_snapshot(
     cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import fsspec
+import pyarrow as pa
 import pyarrow.fs
 import pytest
 import s3fs
@@ -32,7 +33,7 @@ from dedup_sdk._store.snapshot_copy import UrlTarget, copy_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import EndedError, ending_in_order
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
 from spark_backfill.publish import Output, Target
 from spark_backfill.report_page.document import read_document
@@ -42,6 +43,8 @@ from tests.support.outputs import fingerprint_of, manifest_of, put_marks, writte
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
 REPORT = {"report.json": "{}\n"}
 _DAY_S = 24 * 60 * 60
@@ -58,7 +61,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     else:
         yield "memory://deep/snapshot"
         filesystem, _ = url_to_fs("memory://deep")
-        filesystem.rm("/deep", recursive=True)
+        with suppress(FileNotFoundError):
+            filesystem.rm("/deep", recursive=True)
 
 
 def published(place: str, seed: int, *, overwrite: bool = False) -> str:
@@ -700,6 +704,22 @@ def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
     ):
         put_marks(elsewhere, 1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_that_do_not_see_the_output_are_known_before_they_read(
+    place: str, spark: SparkSession
+) -> None:
+    """A task of its own looks for the marker of the run."""
+    with Output(place, overwrite=False) as output:
+        assert list(output.target.check(iter([pa.RecordBatch.from_pydict({"id": [1]})]))) == []
+        if not place.startswith("memory"):
+            return
+        rows = spark.range(0, 2, 1, 2).mapInArrow(output.target.check, "nothing long")
+        with pytest.raises(
+            Exception, match="does not see what the driver sees at memory://deep/snapshot"
+        ) as caught:
+            rows.collect()
+    assert one_line(caught.value).startswith("this machine does not see what the driver sees")
 
 
 def test_tasks_write_where_spark_shuffles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
