@@ -25,6 +25,7 @@ from dedup_sdk._store.snapshot import Copy, read_file, read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.publish import own_folder
 from spark_backfill.runs import BLOCK_SCHEMA, PIECE_MARKS, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
 
@@ -68,11 +69,12 @@ class BaseReader:
         """Read one file, check it on the way, and yield its marks slot by slot."""
         pending: list[Marks] = []
         place = f"{self.files if isinstance(self.files, Path) else 'base'}/{partition}"
-        for page in read_files([file], self._copy(partition), place=place, temp_dir=None):
-            pending.append(page)
-            if sum(each.count for each in pending) >= self.run_rows:
-                yield from self._packed(partition, join_marks(pending))
-                pending = []
+        with own_folder() as room:
+            for page in read_files([file], self._copy(partition), place=place, temp_dir=room):
+                pending.append(page)
+                if sum(each.count for each in pending) >= self.run_rows:
+                    yield from self._packed(partition, join_marks(pending))
+                    pending = []
         yield from self._packed(partition, join_marks(pending))
 
     def _copy(self, partition: int) -> Copy:

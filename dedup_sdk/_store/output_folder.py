@@ -144,8 +144,11 @@ class OutputFolder:
         path = self._at(name) if name else self._path
         with self._told("written", name):
             if self.is_local:
+                new = [each for each in (Path(path), *Path(path).parents) if not each.exists()]
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 Path(path).mkdir(mode=0o700, exist_ok=True)
+                for each in new:
+                    _flush_folder(str(each.parent))
             else:
                 self._filesystem.makedirs(path, exist_ok=True)
 

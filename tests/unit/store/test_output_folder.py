@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -71,6 +73,22 @@ def test_without_exclusive_writes_one_looks_first(
     assert folder.create_manifest(b"ours", new_run())
     assert not folder.create_manifest(b"another", new_run())
     assert folder.manifest() == b"ours"
+
+
+def test_a_new_folder_is_flushed_with_all_that_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A published snapshot is not lost with the name of its folder."""
+    flushed: set[str] = set()
+    fsync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        flushed.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", seen)
+    OutputFolder(str(tmp_path / "a" / "b" / "c")).make()
+    assert flushed == {str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a" / "b")}
 
 
 def test_what_cannot_be_looked_at_is_not_taken_for_missing(
