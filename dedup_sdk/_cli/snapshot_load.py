@@ -30,6 +30,7 @@ from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._marks import Int64s, Marks, cut_digests
 from dedup_sdk._rule_fingerprint import known_cluster
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
+from dedup_sdk._store.paths import why_unusable
 from dedup_sdk._store.snapshot import read_files
 from dedup_sdk._store.snapshot_source import Source, in_parallel
 from dedup_sdk._units.keys import spec_in_units
@@ -306,9 +307,12 @@ def load(
     shorter. It waits 60 seconds for a server that is away. A missing table is made, and a line says so. Needs the
     extra `[redis]`, or `[sql]` and the driver. With `--json` one object, `{"marks", "store"}`.
     """
-    for option, value in (("--cluster", cluster), ("--origin", origin), ("--group", group)):
-        if value == "":
+    texts = {"--cluster": cluster, "--origin": origin, "--group": group, "--prefix": prefix}
+    for option, value in (texts | {"--keys": keys, "--table": table, "--schema": schema}).items():
+        if value == "" and option in {"--cluster", "--origin", "--group"}:
             raise ConfigurationError(f"{option} is empty; give a value, or leave it out")
+        if value and (why := why_unusable(value)):
+            raise ConfigurationError(f"{option} {value!r} {why}; give the text that the consumers have")
     say: Callable[[str], None] = (lambda _line: None) if quiet else tell
     # Whatever is wrong with the URL is told before anything is read.
     server = SharedServer(url=url, keys=keys, buckets=buckets, table=table, schema=schema).connect()
