@@ -15,6 +15,7 @@ from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
+from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history
@@ -174,10 +175,17 @@ def _packing(options: Options, history: History, parallelism: int) -> Packing:
         plan,
         ordered,
         group=options.group,
-        findings=options.report is not None,
+        findings=_findings(options, history),
         producer_header=options.producer_header,
         reshard=reshard,
     )
+
+
+def _findings(options: Options, history: History) -> int:
+    """Return of one ID in how many there are findings; 0: there is no report."""
+    if options.report is None:
+        return 0
+    return SAMPLING if history.offsets > SAMPLED_ABOVE else 1
 
 
 def _splits(spec: OrderedSpec) -> bool:

@@ -36,7 +36,8 @@ class Packing:
     """How tasks pack the rows they read: the slots, whether rows are kept in order; see `RunPacker`.
 
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
-    ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
+    ``findings``: there will be a report, about one ID in so many (0: there is none); with ``producer_header`` it tells
+    producers apart by that header.
     ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
     twice, so that they are sorted by offset and each counts once. ``watch``: the bits by which offsets of a
     partition are watched (`spark_backfill.duplicate_offsets`), where they may.
@@ -45,7 +46,7 @@ class Packing:
     plan: SlotPlan
     ordered: bool
     group: str | None = None
-    findings: bool = False
+    findings: int = 0
     producer_header: str | None = None
     reshard: Reshard | None = None
     has_duplicates: bool = False
@@ -62,7 +63,7 @@ class Packing:
     @property
     def by_offset(self) -> bool:
         """Whether rows have to come by offset, each offset once."""
-        return self.ordered or self.findings or self.has_duplicates
+        return self.ordered or bool(self.findings) or self.has_duplicates
 
     def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> Packing:
         """Return it for an archive of which these offsets are read.

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Int64s, Marks, cut_marks, select_marks, take_digests
 from dedup_sdk._store.pages import Uint64s, newest_per_digest
-from spark_backfill.duplicate_offsets import check_one_record, watched_marks
+from spark_backfill.duplicate_offsets import check_one_record, is_watched, watched_marks
+from spark_backfill.findings.digest_sample import is_sampled
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers
@@ -158,11 +159,12 @@ class Rows(NamedTuple):
         places = np.flatnonzero(is_moved(targets, partition))
         return _Moved(targets[places], select_marks(self.marks(), places)) if places.size else None
 
-    def beside_marks(self) -> _Beside:
-        """Return the facts for a report that the marks do not tell."""
+    def beside_marks(self, sampling: int) -> _Beside:
+        """Return the facts for a report that the marks do not tell, of one record without an ID in so many."""
         keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
         codes, names = (np.zeros(len(keyed), np.uint64), {}) if self.producers is None else self.producers
-        return _Beside(self.timestamps[~keyed], codes[keyed], codes[~keyed], names)
+        unkeyed = ~keyed & is_watched(self.offsets, sampling.bit_length() - 1)
+        return _Beside(self.timestamps[unkeyed], codes[keyed], codes[unkeyed], names)
 
 
 class _Moved(NamedTuple):
@@ -212,9 +214,10 @@ class RunPacker:
     """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
     ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left
-    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and the findings
-    of each run go with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by
-    partition the bits of `watched_marks`, where rows may come from two logs.
+    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and the findings of each
+    run go with its blocks; they are about one ID in so many (0: there is no report). ``reshard``: marks go to the
+    partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows may come from
+    two logs.
     """
 
     def __init__(
@@ -222,7 +225,7 @@ class RunPacker:
         plan: SlotPlan,
         *,
         ordered: bool,
-        findings: bool = False,
+        findings: int = 0,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
         run_rows: int = RUN_ROWS,
@@ -248,7 +251,7 @@ class RunPacker:
         if (redriven := rows.redriven_marks()) is not None:
             pending.redriven.append(redriven)
         if self._findings:
-            pending.beside.append(rows.beside_marks())
+            pending.beside.append(rows.beside_marks(self._findings))
         self._rows += len(rows.offsets)
         if self._rows >= self._run_rows:
             yield from self.finish()
@@ -261,7 +264,7 @@ class RunPacker:
             marks = _joined(pending.marks)
             if not (self._ordered or self._findings):
                 check_one_record(partition, marks)
-            found = _found(partition, marks, pending.beside) if self._findings else None
+            found = _found(partition, marks, pending.beside, self._findings) if self._findings else None
             yield Block(
                 self._plan.ranges(partition).start,
                 pending.tally,
@@ -298,18 +301,23 @@ class RunPacker:
             yield Block(slot, tally, cut_marks(marks, start, end))
 
 
-def _found(partition: int, marks: Marks, beside: Sequence[_Beside]) -> tuple[Sightings, Findings]:
+def _found(
+    partition: int, marks: Marks, beside: Sequence[_Beside], sampling: int
+) -> tuple[Sightings, Findings]:
     names = {code: name for each in beside for code, name in each.names.items()}
+    taken = np.flatnonzero(is_sampled(marks.digests, sampling))
+    sampled = select_marks(marks, taken)
     return fold_run(
         RunRows(
             partition,
-            marks.digests,
-            marks.offsets,
-            marks.timestamps,
+            sampled.digests,
+            sampled.offsets,
+            sampled.timestamps,
             np.concatenate([each.unkeyed_ms for each in beside]),
-            np.concatenate([each.producers for each in beside]) if names else None,
+            np.concatenate([each.producers for each in beside])[taken] if names else None,
             np.concatenate([each.unkeyed_producers for each in beside]),
             names,
+            sampling,
         )
     )
 

@@ -21,7 +21,7 @@ class RunRows(NamedTuple):
     ``digests`` is ``16 * n`` bytes, one for each record with an ID; ``offsets``, ``timestamps`` (ms) and
     ``producers`` (codes) are those of the same records, shape ``(n,)``; ``unkeyed_ms`` and ``unkeyed_producers``
     those of the records without an ID, shape ``(m,)``. ``names`` are the producers' names by code; without them no
-    producer is counted.
+    producer is counted. ``sampling``: they are the records of one ID in so many.
     """
 
     partition: int
@@ -32,6 +32,7 @@ class RunRows(NamedTuple):
     producers: Uint64s | None = None
     unkeyed_producers: Uint64s = _NO_CODES
     names: Mapping[int, str] = {}
+    sampling: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -127,7 +127,7 @@ def test_no_row_is_large(*, ordered: bool) -> None:
     count = 300_000
     digests = random.Random(1).randbytes(DIGEST_BYTES * count)
     run = Rows(np.arange(7, 7 + count), np.arange(count), digests)
-    packer = RunPacker(PLAN, ordered=ordered, findings=True, watch={0: watch_bits(count)})
+    packer = RunPacker(PLAN, ordered=ordered, findings=1, watch={0: watch_bits(count)})
     batches = [to_batch(block) for block in [*packer.add(0, run), *packer.finish()]]
     assert max(batch.get_total_buffer_size() for batch in batches) < PIECE_BYTES + 4096
     blocks = [block for batch in batches for block in from_batch(batch)]
