@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
+from spark_backfill.layers import on_layers
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
@@ -73,8 +75,10 @@ def backfill(
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
+        if options.add and base is not None and options.window.count is None:
+            history = replace(history, offset_ranges=on_layers(history.offset_ranges, base.manifest))
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        rows = history.offsets + history.base_marks
+        rows = history.rows
         if rows:
             spark = session.get()
             check_workers(spark, output.target)

@@ -107,7 +107,11 @@ def read_base_blocks(
     ordered: bool,
 ) -> DataFrame | None:
     """Return the blocks of the marks that the offset ranges take from the base, None for none."""
-    floors = {each.partition: each.base.floor for each in offset_ranges if each.base is not None}
+    floors = {
+        each.partition: each.base.floor
+        for each in offset_ranges
+        if each.base is not None and each.base.is_read
+    }
     files = [
         BaseFile(entry.partition, file)
         for entry in base.manifest.partitions

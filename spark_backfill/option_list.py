@@ -212,6 +212,20 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             place="file",
         ),
         Option(
+            name="add",
+            kind="flag",
+            help="Add to the snapshot that is at --output what has come since, in files of its own: the files that are "
+            "there stay. Where there is none, make it.",
+            beside={
+                "base": "with --add the base is the snapshot at --output: leave out --base",
+                "compact": "compact in a run of its own, without --add",
+                "expire-before": "files that are there stay as they are; expire in a run with --base and --overwrite",
+                "partitions": "where the keys of its records go is not known any more; make a new one, without --add",
+                "order": "what a source remembers cannot be added to; rebuild in full without --add",
+                "unit": "what a unit left hangs on all that came before it; rebuild in full without --add",
+            },
+        ),
+        Option(
             name="compact",
             kind="flag",
             help="With --base: add nothing; write it again as few sorted files, without what its window does not "

@@ -15,6 +15,7 @@ from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._kafka.client_config import client_settings
 from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
+from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.paths import scheme_of_url, why_unusable
 from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
@@ -56,7 +57,8 @@ class Options:
     - ``client_config`` goes to librdkafka. Without a ``group`` it is the history of nobody in particular.
     - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
       coordinates of packages that Spark needs for it.
-    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it.
+    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it;
+      ``add``: it is the one at the output, and its files stay.
       ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
       none do.
@@ -71,6 +73,7 @@ class Options:
     group: str | None
     assume_processed: bool
     overwrite: bool
+    add: bool
     report: Path | None
     producer_header: str | None
     client_config: dict[str, str]
@@ -223,6 +226,8 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
 
 def _fill(given: argparse.Namespace) -> None:
     """Put into ``given`` the options that a base, or the strategy, gives where the user does not."""
+    if given.add and given.output is not None and OutputFolder(given.output).manifest() is not None:
+        given.base = given.output
     if given.order is not None and given.window is None:
         given.window = f"{IDLE_DAYS}d"
     if given.base is None or not any(getattr(given, name) is None for name in _FROM_BASE):
@@ -270,7 +275,8 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         url=url,
         group=given.group,
         assume_processed=given.assume_processed,
-        overwrite=given.overwrite,
+        overwrite=given.overwrite or given.add,
+        add=given.add,
         report=None if given.report is None else Path(given.report),
         producer_header=given.producer_header,
         client_config=client,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dedup_sdk._marks import join_marks
-from dedup_sdk._store.manifest import Manifest, PartitionManifest, read_manifest, write_manifest
+from dedup_sdk._store.manifest import Manifest, read_manifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
 from dedup_sdk._store.snapshot import read_snapshot, verify_snapshot
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
@@ -36,11 +36,13 @@ def layer(number: int) -> Marks:
 
 def layered(folder: Path, layers: int = 3) -> tuple[Manifest, dict[bytes, tuple[int, int]]]:
     """A snapshot of so many layers, each of two files, and the marks it has."""
-    files, parts = [], []
-    for number in range(layers):
-        held = layer(number)
-        parts.append(held)
-        whole = write_snapshot(folder / f"layer{number}", held, high=EACH * layers, cuts=(1_000,))
+    parts = [layer(number) for number in range(layers)]
+    wholes = [
+        write_snapshot(folder / f"layer{number}", held, high=EACH * layers, cuts=(1_000,))
+        for number, held in enumerate(parts)
+    ]
+    files = []
+    for number, whole in enumerate(wholes):
         for file in whole.partitions[0].files:
             name = f"{number}-{file.name}"
             (folder / "3").mkdir(exist_ok=True)
@@ -49,10 +51,10 @@ def layered(folder: Path, layers: int = 3) -> tuple[Manifest, dict[bytes, tuple[
                     folder / "3" / f"{name}{suffix}"
                 )
             files.append(replace(file, name=name, layer=number))
-    entry: PartitionManifest = replace(
-        whole.partitions[0], files=tuple(files[::-1]), marks=sum(file.marks for file in files)
+    entry = replace(
+        wholes[-1].partitions[0], files=tuple(files[::-1]), marks=sum(file.marks for file in files)
     )
-    manifest = replace(whole, partitions=(entry,))
+    manifest = replace(wholes[-1], partitions=(entry,))
     write_manifest(folder, manifest)
     return read_manifest(folder), rows([newest_per_digest(join_marks(parts))])
 
