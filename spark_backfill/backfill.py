@@ -6,25 +6,28 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from dedup_sdk._store.manifest import write_manifest
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
+from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
+from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
 from spark_backfill.fold import Packing, Task, write_slots
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
+from spark_backfill.layers import on_layers
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.publication import Made, describe, isolation_of, owner
-from spark_backfill.remote_output import check_scratch, open_output
+from spark_backfill.publish import Output, check_workers
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -53,7 +56,7 @@ def backfill(
 
     The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
     ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many
-    offsets and writes. Leaves a whole snapshot, or nothing.
+    offsets and writes. Leaves a whole snapshot, or none (`spark_backfill.publish`).
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
@@ -63,7 +66,7 @@ def backfill(
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     if options.report is not None:
         check_place(options.report)
-    with open_output(options) as output:
+    with Output(options.destination, overwrite=options.overwrite, say=say) as output:
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)
@@ -72,11 +75,13 @@ def backfill(
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
+        if options.add and base is not None and options.window.count is None:
+            history = replace(history, offset_ranges=on_layers(history.offset_ranges, base.manifest))
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        rows = history.offsets + history.base_marks
+        rows = history.rows
         if rows:
             spark = session.get()
-            check_scratch(options, spark)
+            check_workers(spark, output.target)
             offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
                 plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
@@ -88,7 +93,7 @@ def backfill(
                         plan,
                         offset_ranges,
                         options.ordered,
-                        output.attempts,
+                        output.target,
                         now_ms=now_ms,
                         around=around,
                     )
@@ -102,7 +107,7 @@ def backfill(
                         plan,
                         offset_ranges,
                         options.window,
-                        output.attempts,
+                        output.target,
                         now_ms=now_ms,
                         with_producers=options.producer_header is not None,
                         resharded=packing.reshard is not None,
@@ -110,7 +115,6 @@ def backfill(
                     )
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
-        output.take(plan, outcomes)
         made = describe(
             history,
             plan,
@@ -121,14 +125,16 @@ def backfill(
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
-        made.write_reports(output.folder, with_findings=options.report is not None)
-        write_manifest(output.folder, made.manifest)
-        output.publish()
+        output.publish(made.manifest, made.reports(with_findings=options.report is not None))
     lacked = _lacked(options, made)
     if lacked is not None:
         say(f"warning: none of the {made.report.records:,} records has {lacked} right?")
     if options.report is not None:
-        _draw(made.document, options.report, options.shown_output, say)
+        try:
+            _draw(made.document, options.report, options.shown_output, say)
+        except EndedError as ended:
+            ended.tell(output.outcome)
+            raise
     return made.report
 
 
@@ -173,10 +179,17 @@ def _packing(options: Options, history: History, parallelism: int) -> Packing:
         plan,
         ordered,
         group=options.group,
-        findings=options.report is not None,
+        findings=_findings(options, history),
         producer_header=options.producer_header,
         reshard=reshard,
     )
+
+
+def _findings(options: Options, history: History) -> int:
+    """Return of one ID in how many there are findings; 0: there is no report."""
+    if options.report is None:
+        return 0
+    return SAMPLING if history.offsets > SAMPLED_ABOVE else 1
 
 
 def _splits(spec: OrderedSpec) -> bool:

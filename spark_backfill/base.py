@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
-from dedup_sdk._store.snapshot_source import Source, find_snapshots, is_url
+from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.errors import BackfillError
@@ -16,10 +16,14 @@ from spark_backfill.errors import BackfillError
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A snapshot that was found; ``place`` is the folder or URL that it is opened from, and may hold credentials."""
+    """A snapshot that was found."""
 
-    place: str
     source: Source
+
+    @property
+    def files(self) -> Path | RemoteFiles:
+        """Its files: in a folder, or behind a URL."""
+        return Path(self.source.place) if self.source.remote is None else self.source.remote.files
 
     @property
     def manifest(self) -> Manifest:
@@ -46,7 +50,7 @@ def open_base(place: str) -> Base:
         raise SnapshotError(
             f"--base holds {len(found)} snapshots ({found[0].place}, {found[1].place}, ...): name one of them"
         )
-    base = Base(place if is_url(place) else found[0].place, found[0])
+    base = Base(found[0])
     if base.source.remote is None:
         _check_files(base)
     return base

@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from dedup_sdk._marks import Marks, cut_marks, join_marks, select_marks
 from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._store.snapshot import Copy, read_file, read_files
-from dedup_sdk._store.snapshot_source import find_remote, is_url
-from dedup_sdk.errors import SnapshotError
+from dedup_sdk._store.snapshot_source import RemoteFiles
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.runs import BLOCK_SCHEMA, RUN_ROWS, Block, Tally, to_batch
+from spark_backfill.publish import own_folder
+from spark_backfill.runs import BLOCK_SCHEMA, PIECE_MARKS, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
 
 _TASK_BYTES: Final = 64 * 2**20
@@ -43,14 +43,15 @@ class BaseFile(NamedTuple):
 class BaseReader:
     """A function for ``mapInArrow``: numbers of tasks in, the blocks of their files out.
 
-    ``place`` is the snapshot's folder, which all workers see, or its URL; ``tasks`` are the files of each. Marks
-    of offsets below the partition's in ``floors`` are left out. ``ordered``: a count window is folded.
+    ``files`` are the snapshot's: a folder that all workers see, or what is behind a URL, from which a task fetches its
+    own and not the manifest. ``tasks`` are the files of each. Marks of offsets below the partition's in ``floors`` are
+    left out. ``ordered``: a count window is folded.
 
     Raises in the task:
         SnapshotError: a file differs from the manifest.
     """
 
-    place: str
+    files: Path | RemoteFiles
     tasks: tuple[tuple[BaseFile, ...], ...]
     plan: SlotPlan
     ordered: bool
@@ -67,21 +68,19 @@ class BaseReader:
     def blocks(self, partition: int, file: SortedFile) -> Iterator[Block]:
         """Read one file, check it on the way, and yield its marks slot by slot."""
         pending: list[Marks] = []
-        place = f"{self.place if not is_url(self.place) else 'base'}/{partition}"
-        for page in read_files([file], self._copy(partition), place=place, temp_dir=None):
-            pending.append(page)
-            if sum(each.count for each in pending) >= self.run_rows:
-                yield from self._packed(partition, join_marks(pending))
-                pending = []
+        place = f"{self.files if isinstance(self.files, Path) else 'base'}/{partition}"
+        with own_folder() as room:
+            for page in read_files([file], self._copy(partition), place=place, temp_dir=room):
+                pending.append(page)
+                if sum(each.count for each in pending) >= self.run_rows:
+                    yield from self._packed(partition, join_marks(pending))
+                    pending = []
         yield from self._packed(partition, join_marks(pending))
 
     def _copy(self, partition: int) -> Copy:
-        if not is_url(self.place):
-            return partial(read_file, Path(self.place) / str(partition))
-        remote, *others = find_remote(self.place)
-        if others:
-            raise SnapshotError(f"base {remote.place} and others have come to one place; name one of them")
-        return partial(remote.fetch_file, partition)
+        if isinstance(self.files, Path):
+            return partial(read_file, self.files / str(partition))
+        return partial(self.files.fetch_file, partition)
 
     def _packed(self, partition: int, marks: Marks) -> Iterator[Block]:
         if not marks.count:
@@ -91,11 +90,12 @@ class BaseReader:
         kept = select_marks(marks, np.flatnonzero(~out)) if out.any() else marks
         if not self.ordered:
             kept = Marks(kept.digests, kept.offsets, kept.timestamps)
-        for slot, start, end in self.plan.cut(partition, kept.digests):
-            # Before all rows, also where they are sorted by it.
-            tally = Tally(first_offset=-1) if self.ordered else Tally()
-            yield Block(slot, tally, cut_marks(kept, start, end), forgotten_ms=forgotten_ms)
-            forgotten_ms = None
+        if forgotten_ms is not None:
+            yield Block(self.plan.ranges(partition).start, Tally(), forgotten_ms=forgotten_ms)
+        # Before all rows, also where they are sorted by it.
+        tally = Tally(first_offset=-1) if self.ordered else Tally()
+        for slot, start, end in self.plan.cut(partition, kept.digests, PIECE_MARKS):
+            yield Block(slot, tally, cut_marks(kept, start, end))
 
 
 def read_base_blocks(
@@ -107,7 +107,11 @@ def read_base_blocks(
     ordered: bool,
 ) -> DataFrame | None:
     """Return the blocks of the marks that the offset ranges take from the base, None for none."""
-    floors = {each.partition: each.base.floor for each in offset_ranges if each.base is not None}
+    floors = {
+        each.partition: each.base.floor
+        for each in offset_ranges
+        if each.base is not None and each.base.is_read
+    }
     files = [
         BaseFile(entry.partition, file)
         for entry in base.manifest.partitions
@@ -117,7 +121,7 @@ def read_base_blocks(
     if not files:
         return None
     tasks = _share_out(files, parallelism=spark.sparkContext.defaultParallelism)
-    reader = BaseReader(place=base.place, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
+    reader = BaseReader(files=base.files, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
 
 

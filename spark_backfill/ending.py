@@ -12,6 +12,11 @@ from typing import Final, NoReturn
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNAL: Final = 128
 
+NOT_WRITTEN: Final = "no snapshot was written"
+MAYBE_WRITTEN: Final = "the snapshot may be there: look before you start again"
+WRITTEN: Final = "the snapshot is there"
+OUTCOMES: Final = (NOT_WRITTEN, MAYBE_WRITTEN, WRITTEN)
+
 
 class EndedError(BaseException):
     """A signal asked the process to end; no `Exception`, so that nothing takes it for a failure of its own.
@@ -22,13 +27,18 @@ class EndedError(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.status = _STATUS_OF_SIGNAL + number
+        self._outcome = NOT_WRITTEN
+
+    def tell(self, outcome: str) -> None:
+        """Take note of what has become of the snapshot, in words."""
+        self._outcome = outcome
 
     def __str__(self) -> str:
         """The line that a user reads."""
         asked = (
             "interrupted" if self.status == _STATUS_OF_SIGNAL + signal.SIGINT else f"ended by {self.args[0]}"
         )
-        return f"{asked}; no snapshot was written"
+        return f"{asked}; {self._outcome}"
 
 
 def end_in_order() -> None:

@@ -30,7 +30,7 @@ _SHOWN_CHARS = 60
 
 
 class BackfillError(DedupError):
-    """A snapshot could not be made; nothing was left in its place."""
+    """A snapshot could not be made."""
 
 
 def one_line(error: BaseException) -> str:

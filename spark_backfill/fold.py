@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_range import Bounds, OffsetRange
+from spark_backfill.publish import Target
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.rows import Wanted
@@ -36,7 +36,8 @@ class Packing:
     """How tasks pack the rows they read: the slots, whether rows are kept in order; see `RunPacker`.
 
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
-    ``findings``: there will be a report; with ``producer_header`` it tells producers apart by that header.
+    ``findings``: there will be a report, about one ID in so many (0: there is none); with ``producer_header`` it tells
+    producers apart by that header.
     ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
     twice, so that they are sorted by offset and each counts once. ``watch``: the bits by which offsets of a
     partition are watched (`spark_backfill.duplicate_offsets`), where they may.
@@ -45,7 +46,7 @@ class Packing:
     plan: SlotPlan
     ordered: bool
     group: str | None = None
-    findings: bool = False
+    findings: int = 0
     producer_header: str | None = None
     reshard: Reshard | None = None
     has_duplicates: bool = False
@@ -62,7 +63,7 @@ class Packing:
     @property
     def by_offset(self) -> bool:
         """Whether rows have to come by offset, each offset once."""
-        return self.ordered or self.findings or self.has_duplicates
+        return self.ordered or bool(self.findings) or self.has_duplicates
 
     def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> Packing:
         """Return it for an archive of which these offsets are read.
@@ -140,17 +141,16 @@ def write_slots(
     plan: SlotPlan,
     offset_ranges: Sequence[OffsetRange],
     window: Window,
-    folder: Path,
+    target: Target,
     *,
     now_ms: int = 0,
     with_producers: bool = False,
     resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold blocks and write the marks below ``folder``; return the outcome of each slot that had a row.
+    """Fold blocks and write the marks to ``target``; return the outcome of each slot that had a row.
 
-    ``folder`` exists, is empty, and is seen by every worker under the same
-    path. ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
+    ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
     was asked for. ``resharded``: blocks may have marks of other partitions. ``around`` wraps the task, for tests
     that let it fail.
     """
@@ -161,7 +161,7 @@ def write_slots(
     if window.count is not None:
         placed = placed.sortWithinPartitions("slot", "first_offset")
     task = SlotWriter(
-        folder=str(folder),
+        target=target,
         slots=plan.slots,
         window=window,
         keep_from_ms={each.partition: each.keep_from_ms for each in offset_ranges},

@@ -62,8 +62,13 @@ class History:
         return sum(offset_range.offsets for offset_range in self.offset_ranges)
 
     @property
+    def rows(self) -> int:
+        """At most how many rows are folded."""
+        return sum(offset_range.rows for offset_range in self.offset_ranges)
+
+    @property
     def base_marks(self) -> int:
-        """How many marks are taken from the base."""
+        """How many marks are taken from the base, read or not."""
         return sum(
             offset_range.base.marks for offset_range in self.offset_ranges if offset_range.base is not None
         )

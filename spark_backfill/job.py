@@ -3,9 +3,9 @@
     spark-submit spark_backfill/job.py \
         --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
-The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr
-says why; 2: wrong usage, also an archive without offsets; 130, 143, 129: it was asked to end by Ctrl-C, SIGTERM,
-SIGHUP, and has left nothing behind.
+The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it failed; 2: wrong usage, also an
+archive without offsets; 130, 143, 129: it was asked to end by Ctrl-C, SIGTERM, SIGHUP. Unless it is 0, one line on
+stderr says why, and where the snapshot is there nevertheless, or may be, also that.
 """
 
 from __future__ import annotations

@@ -5,12 +5,10 @@ One shuffle, which Spark sorts on disk where memory is short, folded as it strea
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -18,13 +16,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk._core.seen import Candidate
-from dedup_sdk._store.snapshot import SORTED_SUFFIX
 from dedup_sdk.orders import Order
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.fold import Task
 from spark_backfill.last_id_fold import SIGHTED, LastIdFold, ShuffledRow
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.publish import Target
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot, SlotPlan, placement_column
@@ -37,11 +35,11 @@ _NO_TIME: Final = 2**63 - 1
 class LastIdWriter:
     """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset.
 
-    A JSON `SlotOutcome` a slot out. ``offset ranges`` are those of the run by partition. As
-    `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt.
+    A JSON `SlotOutcome` a slot out. ``offset ranges`` are those of the run by partition. Files go to ``target`` as
+    those of `spark_backfill.slot_writer.SlotWriter`.
     """
 
-    folder: str
+    target: Target
     slots: tuple[Slot, ...]
     offset_ranges: Mapping[int, OffsetRange]
     spec: LastIdSpec
@@ -56,11 +54,9 @@ class LastIdWriter:
             yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
 
     def _write(self, number: int, slot: Slot, fold: LastIdFold, rows: Iterable[ShuffledRow]) -> SlotOutcome:
-        folder = tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder)
-        file = write_pages(Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
+        file = self.target.put(slot.partition, slot.range, lambda path: write_pages(path, fold.pages(rows)))
         return SlotOutcome(
             slot=number,
-            folder=folder,
             records=fold.tally.records,
             unkeyed=fold.tally.unkeyed,
             first_offset=fold.tally.first_offset,
@@ -79,14 +75,14 @@ def write_ordered(
     plan: SlotPlan,
     offset_ranges: Sequence[OffsetRange],
     spec: OrderedSpec,
-    folder: Path,
+    target: Target,
     *,
     now_ms: int,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold shuffled rows and write their marks below ``folder``; return the outcome of each slot that had a row.
+    """Fold shuffled rows and write their marks to ``target``; return the outcome of each slot that had a row.
 
-    ``folder`` and ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
+    ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
     the run began.
     """
     count = len(plan.slots)
@@ -96,21 +92,19 @@ def write_ordered(
     # Of an offset that comes twice the earlier timestamp counts, any before none.
     known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
     ordered = placed.sortWithinPartitions("slot", "fold_key", "offset", known_ms)
-    task = writer_of(spec, plan, offset_ranges, folder, now_ms=now_ms)
+    task = writer_of(spec, plan, offset_ranges, target, now_ms=now_ms)
     written = ordered.mapInArrow(around(task), "outcome string").collect()
     return [SlotOutcome.from_json(row["outcome"]) for row in written]
 
 
 def writer_of(
-    spec: OrderedSpec, plan: SlotPlan, offset_ranges: Sequence[OffsetRange], folder: Path, *, now_ms: int
+    spec: OrderedSpec, plan: SlotPlan, offset_ranges: Sequence[OffsetRange], target: Target, *, now_ms: int
 ) -> LastIdWriter | UnitWriter:
     """Return the task that folds and writes; all as in `write_ordered`."""
     by_partition = {each.partition: each for each in offset_ranges}
     if isinstance(spec, LastIdSpec):
-        return LastIdWriter(folder=str(folder), slots=plan.slots, offset_ranges=by_partition, spec=spec)
-    return UnitWriter(
-        folder=str(folder), slots=plan.slots, offset_ranges=by_partition, spec=spec, now_ms=now_ms
-    )
+        return LastIdWriter(target=target, slots=plan.slots, offset_ranges=by_partition, spec=spec)
+    return UnitWriter(target=target, slots=plan.slots, offset_ranges=by_partition, spec=spec, now_ms=now_ms)
 
 
 def _rows(batches: Iterable[pa.RecordBatch], order: Order) -> Iterator[ShuffledRow]:

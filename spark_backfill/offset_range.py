@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from dedup_sdk._core.reach import GRACE
+from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._window import Window
 
 NOTHING_KNOWN_MS: Final = 2**62
@@ -39,6 +40,8 @@ class BasePart(NamedTuple):
 
     - ``marks``: how many it has; those of offsets before ``floor`` are left out.
     - ``accepted``, ``since_number``, ``newest_ms``, ``gaps``: as in its manifest.
+    - ``is_read``: they are read and written anew; if not, ``files`` stay as they are, and ``forgotten_ms`` is the
+      newest timestamp (ms) of those that do not, None where all stay (`spark_backfill.layers`).
     """
 
     marks: int
@@ -47,6 +50,9 @@ class BasePart(NamedTuple):
     since_number: int | None
     newest_ms: int
     gaps: tuple[tuple[int, int], ...] = ()
+    is_read: bool = True
+    files: tuple[SortedFile, ...] = ()
+    forgotten_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +88,8 @@ class OffsetRange:
 
     @property
     def rows(self) -> int:
-        """At most how many rows are folded: records that are read, and marks of the base."""
-        return self.offsets + (0 if self.base is None else self.base.marks)
+        """At most how many rows are folded: records that are read, and marks of the base that are."""
+        return self.offsets + (self.base.marks if self.base is not None and self.base.is_read else 0)
 
     @property
     def offsets(self) -> int:

@@ -94,19 +94,13 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
         Option(
             name="output",
             metavar="DIR|URL",
-            help="Folder of the snapshot, which must not exist or be empty, and be no link; or a URL, e.g. "
-            "s3://bucket/snapshot (extra [remote]).",
+            help="Where the snapshot goes, a new or an empty folder: a path that driver and workers share, or a URL, "
+            "e.g. s3://bucket/snapshot (with the driver of fsspec on all of them).",
             place="output",
         ),
         Option(
-            name="scratch",
-            metavar="DIR",
-            help="With a URL: where the snapshot is made before it is uploaded [default: the temporary folder]; on a "
-            "cluster a folder that driver and workers share.",
-            place="folder",
-        ),
-        Option(
             name="group",
+            kind="list",
             metavar="GROUP",
             help="Whose history: up to what this group has committed, from where its own history begins; this or "
             "--whole-topic [default: the client config's group.id].",
@@ -127,7 +121,11 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             needs={"group": "with --whole-topic you vouch for everything anyway"},
             reads=True,
         ),
-        Option(name="overwrite", kind="flag", help="Replace the snapshot that is in DIR."),
+        Option(
+            name="overwrite",
+            kind="flag",
+            help="Replace the snapshot that is there, when the new one is whole.",
+        ),
         Option(
             name="client-config",
             kind="list",
@@ -212,6 +210,20 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             help="Folder or URL of an earlier snapshot of this history: only what came after it is read; "
             "--topic, --id and --window are taken from it where they are not given.",
             place="file",
+        ),
+        Option(
+            name="add",
+            kind="flag",
+            help="Add to the snapshot that is at --output what has come since, in files of its own: the files that are "
+            "there stay. Where there is none, make it.",
+            beside={
+                "base": "with --add the base is the snapshot at --output: leave out --base",
+                "compact": "compact in a run of its own, without --add",
+                "expire-before": "files that are there stay as they are; expire in a run with --base and --overwrite",
+                "partitions": "where the keys of its records go is not known any more; make a new one, without --add",
+                "order": "what a source remembers cannot be added to; rebuild in full without --add",
+                "unit": "what a unit left hangs on all that came before it; rebuild in full without --add",
+            },
         ),
         Option(
             name="compact",

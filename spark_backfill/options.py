@@ -15,6 +15,8 @@ from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._kafka.client_config import client_settings
 from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
+from dedup_sdk._store.output_folder import OutputFolder
+from dedup_sdk._store.paths import scheme_of_url, why_unusable
 from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk._units.keys import spec_in_units
@@ -55,7 +57,8 @@ class Options:
     - ``client_config`` goes to librdkafka. Without a ``group`` it is the history of nobody in particular.
     - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
       coordinates of packages that Spark needs for it.
-    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it.
+    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it;
+      ``add``: it is the one at the output, and its files stay.
       ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
       none do.
@@ -67,10 +70,10 @@ class Options:
     window: Window
     output: Path
     url: str
-    scratch: Path | None
     group: str | None
     assume_processed: bool
     overwrite: bool
+    add: bool
     report: Path | None
     producer_header: str | None
     client_config: dict[str, str]
@@ -129,6 +132,11 @@ class Options:
         return {**self.client_config, "bootstrap.servers": self.bootstrap}
 
     @property
+    def destination(self) -> str:
+        """The output, a URL or a path."""
+        return self.url or str(self.output)
+
+    @property
     def shown_output(self) -> str:
         """Where the snapshot goes, without the secrets of a URL."""
         return redacted_url(self.url) if self.url else str(self.output)
@@ -180,6 +188,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
     parser.say = say
     given = parser.parse_args(arguments)
     try:
+        given.group = _one_group(given.group)
         client = _client(given)
         check_given(given)
         _fill(given)
@@ -191,6 +200,13 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         parser.refuse(str(error))
     except SnapshotError as error:
         parser.refuse(str(error), 1)
+
+
+def _one_group(names: Sequence[str]) -> str | None:
+    """Return the group whose history is read: of two, one would be left out in silence."""
+    if len(set(names)) > 1:
+        raise ConfigurationError("--group is given more than once: make a snapshot for each")
+    return names[0] if names else None
 
 
 def _client(given: argparse.Namespace) -> dict[str, str]:
@@ -210,6 +226,8 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
 
 def _fill(given: argparse.Namespace) -> None:
     """Put into ``given`` the options that a base, or the strategy, gives where the user does not."""
+    if given.add and given.output is not None and OutputFolder(given.output).manifest() is not None:
+        given.base = given.output
     if given.order is not None and given.window is None:
         given.window = f"{IDLE_DAYS}d"
     if given.base is None or not any(getattr(given, name) is None for name in _FROM_BASE):
@@ -247,7 +265,6 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         given.output,
         sources=() if archive is None else archive.places,
         report=given.report,
-        scratch=given.scratch,
     )
     return Options(
         bootstrap=given.bootstrap or "",
@@ -256,10 +273,10 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         window=window,
         output=Path(given.output),
         url=url,
-        scratch=None if given.scratch is None else Path(given.scratch),
         group=given.group,
         assume_processed=given.assume_processed,
-        overwrite=given.overwrite,
+        overwrite=given.overwrite or given.add,
+        add=given.add,
         report=None if given.report is None else Path(given.report),
         producer_header=given.producer_header,
         client_config=client,
@@ -404,18 +421,20 @@ def _url(given: argparse.Namespace) -> str:
     """Return the output where it is a URL, else an empty text."""
     output: str = given.output
     if not is_url(output):
-        if given.scratch is not None:
+        if scheme := scheme_of_url(output):
             raise ConfigurationError(
-                f"--scratch is for an output behind a URL: {output!r} is a folder, beside which the snapshot is made"
+                f"--output {scheme}:/*** is a URL that lacks a slash: give {scheme}://..."
             )
+        if why := why_unusable(output):
+            raise ConfigurationError(f"--output {output!r} {why}: give another folder")
         return ""
-    if given.overwrite:
+    require_driver(output, "--output ")
+    scheme, _, path = redacted_url(output).partition("://")
+    if scheme in {"file", "local"} and not path.startswith("/"):
         raise ConfigurationError(
-            f"--overwrite replaces a folder, and {redacted_url(output)} is a URL: a snapshot there is never "
-            "overwritten, choose another"
+            f"--output {scheme}://{path} is no absolute path: give {scheme}:///srv/snapshot, or a path"
         )
-    require_driver(output)
-    if not redacted_url(output).partition("://")[2].strip("/"):
+    if not path.strip("/"):
         raise ConfigurationError(
             f"--output {redacted_url(output)} names no place: give e.g. s3://bucket/snapshot"
         )

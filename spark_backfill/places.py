@@ -13,8 +13,8 @@ from dedup_sdk._store.snapshot_source import is_url
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, paths_are_elsewhere
 
-_SAME_STORE: Final = {"s3a": "s3", "s3n": "s3"}
-"""Hadoop's names for stores that fsspec calls otherwise."""
+_SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
+"""Other names of stores."""
 
 
 class Place(NamedTuple):
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     def parts(self) -> tuple[str, ...]:
         """Return its path, from the store or the root on, links followed."""
         scheme, url, rest = self.text.partition("://")
-        if not url or scheme == "file":
+        if not url or scheme in {"file", "local"}:
             here = rest if url else self.text.removeprefix("file:")
             try:
                 return ("file:", *PurePosixPath(os.path.realpath(here)).parts)
@@ -53,7 +53,6 @@ def check_places(
     *,
     sources: Sequence[str] = (),
     report: str | None = None,
-    scratch: str | None = None,
 ) -> None:
     """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.
 
@@ -71,8 +70,6 @@ def check_places(
                 f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
             )
         written.append(page)
-    if scratch is not None:
-        written.append(Place("--scratch", scratch))
     for text in sources:
         if text.startswith(TABLE) or (not is_url(text) and paths_are_elsewhere()):
             continue

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dedup_sdk._store.manifest import Manifest
 from spark_backfill.base import Base
 from spark_backfill.findings.findings import total
 from spark_backfill.history import History
 from spark_backfill.options import Options
-from spark_backfill.output import REPORT_NAME
 from spark_backfill.report import Report, make_report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import make_manifest
+
+REPORT_NAME: Final = "report.json"
 
 
 class Made(NamedTuple):
@@ -26,11 +26,11 @@ class Made(NamedTuple):
     report: Report
     document: Document
 
-    def write_reports(self, folder: Path, *, with_findings: bool) -> None:
-        """Put all but the manifest into the snapshot's folder."""
-        (folder / REPORT_NAME).write_text(f"{self.report}\n", encoding="ascii")
-        if with_findings:
-            (folder / FINDINGS_NAME).write_text(f"{self.document}\n", encoding="ascii")
+    def reports(self, *, with_findings: bool) -> dict[str, str]:
+        """Return the texts beside the manifest, by file name."""
+        return {REPORT_NAME: f"{self.report}\n"} | (
+            {FINDINGS_NAME: f"{self.document}\n"} if with_findings else {}
+        )
 
 
 def describe(

@@ -1,10 +1,11 @@
 """Runs: rows of a log, folded and packed before they are shuffled.
 
 A *run* is the rows of one partition that one task has read, at most some hundred thousand rows. It leaves the task as
-*blocks*, one a slot: a block is one row for Spark, with its marks as a few packed columns. So the shuffle moves
-few large rows; millions of small ones would cost more than reading the log does, in conversions alone. In a run
-each ID has one mark already, so that an ID on half of all records is a mark a run. Where a topic is re-sharded a
-run leaves blocks in other partitions' slots, too.
+*blocks*, one or a few a slot: a block is one row for Spark, with its marks as a few packed columns. So the shuffle
+moves few large rows; millions of small ones would cost more than reading the log does, in conversions alone. A row has
+at most `PIECE_BYTES`, because the JVM holds some copies of one for each core. In a run each ID has one mark already, so
+that an ID on half of all records is a mark a run. Where a topic is re-sharded a run leaves blocks in other partitions'
+slots, too.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk._marks import DIGEST_BYTES, Int64s, Marks, cut_marks, select_marks, take_digests
+from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Int64s, Marks, cut_marks, select_marks, take_digests
 from dedup_sdk._store.pages import Uint64s, newest_per_digest
-from spark_backfill.duplicate_offsets import check_one_record, watched_marks
+from spark_backfill.duplicate_offsets import check_one_record, is_watched, watched_marks
+from spark_backfill.findings.digest_sample import is_sampled
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import fold_run
 from spark_backfill.findings.producer_codes import Producers
-from spark_backfill.findings.sightings import RunRows, Sightings
+from spark_backfill.findings.sightings import ENTRY_BYTES, RunRows, Sightings
 from spark_backfill.partitioner import NO_KEY
 from spark_backfill.reshard import Reshard, is_moved
 from spark_backfill.reshard_fold import latest_per_digest
@@ -32,6 +34,12 @@ from spark_backfill.slots import SlotPlan
 
 RUN_ROWS: Final = 500_000
 """Rows of a run: some 50 bytes of memory each, twice while they are sorted."""
+
+PIECE_BYTES: Final = 4 * 2**20
+_NUMBER_BYTES: Final = 8
+PIECE_MARKS: Final = PIECE_BYTES // (DIGEST_BYTES + 3 * _NUMBER_BYTES)
+"""Marks of a block: digest, offset, timestamp, and a number in a count window."""
+_PIECE_SIGHTINGS: Final = PIECE_BYTES // ENTRY_BYTES
 
 BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
@@ -151,11 +159,12 @@ class Rows(NamedTuple):
         places = np.flatnonzero(is_moved(targets, partition))
         return _Moved(targets[places], select_marks(self.marks(), places)) if places.size else None
 
-    def beside_marks(self) -> _Beside:
-        """Return the facts for a report that the marks do not tell."""
+    def beside_marks(self, sampling: int) -> _Beside:
+        """Return the facts for a report that the marks do not tell, of one record without an ID in so many."""
         keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
         codes, names = (np.zeros(len(keyed), np.uint64), {}) if self.producers is None else self.producers
-        return _Beside(self.timestamps[~keyed], codes[keyed], codes[~keyed], names)
+        unkeyed = ~keyed & is_watched(self.offsets, sampling.bit_length() - 1)
+        return _Beside(self.timestamps[unkeyed], codes[keyed], codes[unkeyed], names)
 
 
 class _Moved(NamedTuple):
@@ -171,12 +180,13 @@ class _Beside(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The marks of a run that belong to one slot, and, in a partition's first slot, the counts of the run.
+    """A part of a run for one slot: marks, or sightings of the same IDs, or the counts of the run.
 
-    In a window by time they ascend by digest, each digest once; in a count window they are all rows, by offset.
-    Where a report was asked for there are ``sightings`` of the same IDs, and in a partition's first slot the
-    findings of the run. So are the marks of offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None:
-    none are), of which the timestamps do not count.
+    The marks ascend by digest in a window by time, each digest once; in a count window they are all rows, by offset.
+    There are sightings where a report was asked for. The counts go to the partition's first slot: the tally, the
+    findings of the run where a report was asked for, and the marks of offsets that are ``watched``
+    (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not count. In a count window the
+    tally of marks says where they begin, by which they are sorted.
 
     Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left
     out (None: none were), and in a count window their marks bear numbers: they come before all rows.
@@ -184,7 +194,7 @@ class Block(NamedTuple):
 
     slot: int
     tally: Tally
-    marks: Marks
+    marks: Marks = NO_MARKS
     sightings: Sightings | None = None
     findings: Findings | None = None
     forgotten_ms: int | None = None
@@ -204,9 +214,10 @@ class RunPacker:
     """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
     ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left
-    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and the findings
-    of each run go with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by
-    partition the bits of `watched_marks`, where rows may come from two logs.
+    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and the findings of each
+    run go with its blocks; they are about one ID in so many (0: there is no report). ``reshard``: marks go to the
+    partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows may come from
+    two logs.
     """
 
     def __init__(
@@ -214,7 +225,7 @@ class RunPacker:
         plan: SlotPlan,
         *,
         ordered: bool,
-        findings: bool = False,
+        findings: int = 0,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
         run_rows: int = RUN_ROWS,
@@ -240,7 +251,7 @@ class RunPacker:
         if (redriven := rows.redriven_marks()) is not None:
             pending.redriven.append(redriven)
         if self._findings:
-            pending.beside.append(rows.beside_marks())
+            pending.beside.append(rows.beside_marks(self._findings))
         self._rows += len(rows.offsets)
         if self._rows >= self._run_rows:
             yield from self.finish()
@@ -253,20 +264,23 @@ class RunPacker:
             marks = _joined(pending.marks)
             if not (self._ordered or self._findings):
                 check_one_record(partition, marks)
-            found = _found(partition, marks, pending.beside) if self._findings else None
-            watched = watched_marks(marks, self._watch[partition]) if partition in self._watch else None
-            if not self._ordered:
-                marks = newest_per_digest(marks)
-            blocks = self._blocks(partition, pending.tally, marks, watched)
-            yield from blocks if found is None else self._with_findings(partition, blocks, *found)
+            found = _found(partition, marks, pending.beside, self._findings) if self._findings else None
+            yield Block(
+                self._plan.ranges(partition).start,
+                pending.tally,
+                findings=None if found is None else found[1],
+                watched=watched_marks(marks, self._watch[partition]) if partition in self._watch else None,
+            )
+            yield from self._pieces(partition, marks if self._ordered else newest_per_digest(marks))
+            if found is not None:
+                seen = found[0]
+                for slot, start, end in self._plan.cut(partition, seen.digests, _PIECE_SIGHTINGS):
+                    yield Block(slot, Tally(), sightings=seen.cut(start, end))
             if pending.moved and self._reshard is not None:
                 yield from self._moved_blocks(pending.moved, self._reshard)
             if pending.redriven:
                 # Two records of one ID at one offset: no fault of the log, and none that is counted twice.
-                besides = newest_per_digest(_joined(pending.redriven))
-                for block in self._blocks(partition, Tally(), besides, None):
-                    if block.marks.count:
-                        yield block
+                yield from self._pieces(partition, newest_per_digest(_joined(pending.redriven)))
 
     def _moved_blocks(self, parts: Sequence[_Moved], reshard: Reshard) -> Iterator[Block]:
         targets = np.concatenate([part.targets for part in parts])
@@ -275,38 +289,35 @@ class RunPacker:
         numbers, starts = np.unique(targets[order], return_index=True)
         for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             latest = latest_per_digest(select_marks(marks, places))
-            latest = replace(latest, offsets=np.full(latest.count, reshard.offset(target), np.int64))
-            for slot, start, end in self._plan.cut(target, latest.digests):
-                if end > start:
-                    yield Block(slot, Tally(), cut_marks(latest, start, end))
+            yield from self._pieces(
+                target, replace(latest, offsets=np.full(latest.count, reshard.offset(target), np.int64))
+            )
 
-    def _blocks(self, partition: int, tally: Tally, marks: Marks, watched: Marks | None) -> Iterator[Block]:
-        for slot, start, end in self._plan.cut(partition, marks.digests):
-            yield Block(slot, tally, cut_marks(marks, start, end), watched=watched)
-            tally, watched = Tally(), None
-
-    def _with_findings(
-        self, partition: int, blocks: Iterator[Block], sightings: Sightings, findings: Findings
-    ) -> Iterator[Block]:
-        told: Findings | None = findings
-        # The same IDs, and so the same slots.
-        for block, (_, start, end) in zip(blocks, self._plan.cut(partition, sightings.digests), strict=True):
-            yield block._replace(sightings=sightings.cut(start, end), findings=told)
-            told = None
+    def _pieces(self, partition: int, marks: Marks) -> Iterator[Block]:
+        for slot, start, end in self._plan.cut(partition, marks.digests, PIECE_MARKS):
+            tally = (
+                Tally(int(marks.offsets[start]), int(marks.timestamps[start])) if self._ordered else Tally()
+            )
+            yield Block(slot, tally, cut_marks(marks, start, end))
 
 
-def _found(partition: int, marks: Marks, beside: Sequence[_Beside]) -> tuple[Sightings, Findings]:
+def _found(
+    partition: int, marks: Marks, beside: Sequence[_Beside], sampling: int
+) -> tuple[Sightings, Findings]:
     names = {code: name for each in beside for code, name in each.names.items()}
+    taken = np.flatnonzero(is_sampled(marks.digests, sampling))
+    sampled = select_marks(marks, taken)
     return fold_run(
         RunRows(
             partition,
-            marks.digests,
-            marks.offsets,
-            marks.timestamps,
+            sampled.digests,
+            sampled.offsets,
+            sampled.timestamps,
             np.concatenate([each.unkeyed_ms for each in beside]),
-            np.concatenate([each.producers for each in beside]) if names else None,
+            np.concatenate([each.producers for each in beside])[taken] if names else None,
             np.concatenate([each.unkeyed_producers for each in beside]),
             names,
+            sampling,
         )
     )
 

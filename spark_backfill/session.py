@@ -24,7 +24,7 @@ SETTINGS: Final[Mapping[str, bool | float | int | str | None]] = {
     # Where rows go is said with every shuffle; the rest are sums of a few rows.
     "spark.sql.shuffle.partitions": "4",
     # Rows of the shuffle are large; see `runs`.
-    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "4m",
     "spark.ui.showConsoleProgress": "false",
 }
 

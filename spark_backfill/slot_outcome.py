@@ -14,20 +14,19 @@ from spark_backfill.findings.findings import Findings
 class SlotOutcome:
     """One slot, written by the attempt whose result Spark kept.
 
-    - ``slot``: its number in the plan; ``folder``: where the attempt wrote.
+    - ``slot``: its number in the plan.
     - ``records``, ``unkeyed``: rows that were read, and those of them without an ID (counted in a partition's
       first slot).
     - ``keyless``, ``moved``: as `spark_backfill.runs.Tally`; ``malformed``: records whose ID the order of `LastId`
       cannot read.
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
     - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
-    - ``file``: the sorted file, None when nothing is remembered.
+    - ``file``: the sorted file, whose name no other attempt has; None when nothing is remembered.
     - ``cut``: where the offset range ends instead, because a unit is open there; None: where it was to end.
     - ``findings``: those about duplicates, None where no report was asked for.
     """
 
     slot: int
-    folder: str
     records: int
     unkeyed: int
     first_offset: int

@@ -1,12 +1,11 @@
-"""The task: folds the blocks of its slots and writes one sorted file for each, into a folder of this attempt alone.
+"""The task: folds the blocks of its slots and puts one sorted file for each to the output.
 
-A task may run twice, or be killed half way. It writes where only the driver looks, and the driver takes only
-the folders that successful tasks name.
+A task may run twice, or be killed half way: its files have names of this attempt alone, and the manifest lists those of
+attempts whose results Spark kept (`spark_backfill.publish`).
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from dedup_sdk._marks import Marks, join_marks, select_marks
 from dedup_sdk._store.manifest import SortedFile
-from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
+from dedup_sdk._store.snapshot import SortedFileWriter
 from dedup_sdk._window import Window
 from spark_backfill.count_fold import CountFold, later
 from spark_backfill.duplicate_offsets import check_one_record
@@ -25,6 +24,7 @@ from spark_backfill.findings.digest_sample import SIZE
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.gap_fold import merge_runs
 from spark_backfill.findings.sightings import Sightings
+from spark_backfill.publish import Target
 from spark_backfill.reshard_fold import ReshardFold
 from spark_backfill.runs import Block, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -45,7 +45,7 @@ class SlotWriter:
     marks of other partitions.
     """
 
-    folder: str
+    target: Target
     slots: tuple[Slot, ...]
     window: Window
     keep_from_ms: Mapping[int, int | None]
@@ -78,11 +78,8 @@ class SlotWriter:
         slot = self.slots[number]
         state.check_watched(slot.partition)
         folded = state.fold.finish()
-        folder = tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder)
-        path = Path(folder) / f"{slot.range:05d}{SORTED_SUFFIX}"
         return SlotOutcome(
             slot=number,
-            folder=folder,
             records=state.tally.records,
             unkeyed=state.tally.unkeyed,
             keyless=state.tally.keyless,
@@ -93,7 +90,7 @@ class SlotWriter:
             accepted=folded.accepted,
             forgotten_ms=later(folded.forgotten_ms, state.forgotten_ms),
             forgotten_number=folded.forgotten_number,
-            file=write_marks(path, folded.marks),
+            file=self.target.put(slot.partition, slot.range, lambda path: write_marks(path, folded.marks)),
             findings=state.findings(slot, self.now_ms, with_producers=self.with_producers),
         )
 
@@ -106,7 +103,7 @@ class _SlotState:
         self.tally = Tally()
         self.forgotten_ms: int | None = None
         self._sightings: list[Sightings] = []
-        self._findings = Findings()
+        self._findings: Findings | None = None
         self._watched: list[Marks] = []
 
     def check_watched(self, partition: int) -> None:
@@ -119,10 +116,10 @@ class _SlotState:
 
         None where no report was asked for.
         """
-        if not self._sightings:
+        if self._findings is None and not self._sightings:
             return None
         lower_ids = slot.range * sum(part.count for part in self._sightings)
-        return self._findings + merge_runs(
+        return (self._findings or Findings()) + merge_runs(
             slot.partition,
             self._sightings,
             now_ms=now_ms,
@@ -135,7 +132,7 @@ class _SlotState:
         if block.sightings is not None:
             self._sightings.append(block.sightings)
         if block.findings is not None:
-            self._findings += block.findings
+            self._findings = (self._findings or Findings()) + block.findings
         if block.watched is not None:
             self._watched.append(block.watched)
         self.forgotten_ms = later(self.forgotten_ms, block.forgotten_ms)

@@ -43,25 +43,22 @@ class SlotPlan:
 
     slots: tuple[Slot, ...]
 
-    def cut(self, partition: int, digests: bytes) -> Iterator[tuple[int, int, int]]:
-        """Yield slot, start and end of the offset ranges of digests that lie in one slot.
+    def cut(self, partition: int, digests: bytes, most: int) -> Iterator[tuple[int, int, int]]:
+        """Yield slot, start and end of the digests that lie in one slot, at most so many at a time.
 
-        The partition's first slot comes in any case. ``digests`` are ``16 * n`` bytes, ascending where the
-        partition has more than one slot. The range is found from the first two bytes of a digest. Raises
-        `KeyError` where the plan does not have the partition.
+        ``digests`` are ``16 * n`` bytes, ascending where the partition has more than one slot. The slot is found from
+        the first two bytes of a digest. Raises `KeyError` where the plan does not have the partition.
         """
         first = self._first[partition]
         ranges = self.slots[first].ranges
-        count = len(digests) // DIGEST_BYTES
-        if ranges == 1:
-            yield first, 0, count
-            return
-        prefixes = np.frombuffer(digests, ">u2").reshape(-1, DIGEST_BYTES // 2)[:, 0].astype(np.int64)
-        indexes = prefixes * ranges // _PREFIX_VALUES
-        edges = np.searchsorted(indexes, np.arange(ranges + 1)).tolist()
+        edges = [0, len(digests) // DIGEST_BYTES]
+        if ranges > 1:
+            prefixes = np.frombuffer(digests, ">u2").reshape(-1, DIGEST_BYTES // 2)[:, 0].astype(np.int64)
+            indexes = prefixes * ranges // _PREFIX_VALUES
+            edges = np.searchsorted(indexes, np.arange(ranges + 1)).tolist()
         for index, (start, end) in enumerate(pairwise(edges)):
-            if end > start or not index:
-                yield first + index, start, end
+            for begin in range(start, end, most):
+                yield first + index, begin, min(begin + most, end)
 
     def numbers(self, partition: int, prefixes: Int64s) -> Int64s:
         """Return the slot of each digest, told by its first two bytes (as a big-endian number).

@@ -5,19 +5,16 @@ Folds each of its partitions and writes its marks as one sorted file.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 
 import pyarrow as pa
 
-from dedup_sdk._store.snapshot import SORTED_SUFFIX
 from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.publish import Target, own_folder
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot
@@ -30,11 +27,11 @@ class UnitWriter:
     """A function for ``mapInArrow``: shuffled rows in, sorted by slot, fold key and offset.
 
     A JSON `SlotOutcome` a slot out. ``offset ranges`` are those of the run by partition; ``now_ms`` is when the
-    run began. As `spark_backfill.slot_writer.SlotWriter` it writes into folders of this attempt, its own store as
-    well, so that nothing stays elsewhere if it is killed.
+    run began. Files go to ``target`` as those of `spark_backfill.slot_writer.SlotWriter`; the store of the fold is on
+    this worker's disk.
     """
 
-    folder: str
+    target: Target
     slots: tuple[Slot, ...]
     offset_ranges: Mapping[int, OffsetRange]
     spec: UnitSpec
@@ -47,17 +44,15 @@ class UnitWriter:
             yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.string())], ["outcome"])
 
     def _write(self, number: int, slot: Slot, rows: Iterable[UnitRow]) -> SlotOutcome:
-        folder = Path(tempfile.mkdtemp(prefix=f"{slot.partition}-{slot.range}-", dir=self.folder))
         offset_range = self.offset_ranges[slot.partition]
-        room = folder / "store"
-        room.mkdir()
-        fold = UnitFold(self.spec, offset_range, room, now_ms=self.now_ms)
-        file = write_pages(folder / f"{slot.range:05d}{SORTED_SUFFIX}", fold.pages(rows))
-        shutil.rmtree(room)
+        with own_folder() as room:
+            fold = UnitFold(self.spec, offset_range, room, now_ms=self.now_ms)
+            file = self.target.put(
+                slot.partition, slot.range, lambda path: write_pages(path, fold.pages(rows))
+            )
         cut = fold.progress.high
         return SlotOutcome(
             slot=number,
-            folder=str(folder),
             records=fold.tally.records,
             unkeyed=fold.tally.unkeyed,
             first_offset=fold.tally.first_offset,

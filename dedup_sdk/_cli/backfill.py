@@ -172,8 +172,8 @@ def backfill(context: typer.Context) -> None:
     With `--json` the report is also one object on stdout (fields: `spark_backfill.report.Report`). Needs the extra
     `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.
 
-    Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. Unless it is 0, no
-    snapshot was written.
+    Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. Unless it is 0, one
+    line says why, and whether the snapshot may be there.
     """
     from spark_backfill import launch
     from spark_backfill.ending import EndedError, ending_in_order

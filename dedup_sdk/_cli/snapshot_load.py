@@ -30,7 +30,8 @@ from dedup_sdk._core.source_keys import source_spec_of
 from dedup_sdk._marks import Int64s, Marks, cut_digests
 from dedup_sdk._rule_fingerprint import known_cluster
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
-from dedup_sdk._store.snapshot import read_files
+from dedup_sdk._store.paths import why_unusable
+from dedup_sdk._store.snapshot import read_files, read_source
 from dedup_sdk._store.snapshot_source import Source, in_parallel
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._window import Window
@@ -101,18 +102,31 @@ def load_files(source: Source, store: ClaimStore, place: Place) -> int:
     manifest, loaded = source.manifest, list[int]()
     window_ms = time_window_ms(manifest)
 
-    def load(stop: Event, *, entry: PartitionManifest, file: SortedFile) -> None:
+    def load(stop: Event, *, entry: PartitionManifest, file: SortedFile | None = None) -> None:
         # A record from the future counts as one of the time when the snapshot was made.
         newest_ms = min(entry.newest_ms, manifest.created_ms)
         name, copy = place.name(manifest, entry.partition), partial(source.copy, entry.partition)
-        for page in read_files([file], copy, place=f"{source.place}/{entry.partition}", temp_dir=None):
+        if file is None:
+            pages = read_source(source, entry)
+        else:
+            pages = read_files([file], copy, place=f"{source.place}/{entry.partition}", temp_dir=None)
+        for page in pages:
             if stop.is_set():
                 return
             loaded.append(
                 load_marks(store, page, name, newest_ms=newest_ms, window_ms=window_ms, patience_s=PATIENCE_S)
             )
 
-    tasks = (partial(load, entry=entry, file=file) for entry in manifest.partitions for file in entry.files)
+    tasks = [
+        task
+        for entry in manifest.partitions
+        # Layers have marks of the same IDs, which must be merged.
+        for task in (
+            [partial(load, entry=entry)]
+            if len(entry.layers) > 1
+            else [partial(load, entry=entry, file=file) for file in entry.files]
+        )
+    ]
     for _ in in_parallel(tasks):
         pass
     return sum(loaded)
@@ -306,9 +320,12 @@ def load(
     shorter. It waits 60 seconds for a server that is away. A missing table is made, and a line says so. Needs the
     extra `[redis]`, or `[sql]` and the driver. With `--json` one object, `{"marks", "store"}`.
     """
-    for option, value in (("--cluster", cluster), ("--origin", origin), ("--group", group)):
-        if value == "":
+    texts = {"--cluster": cluster, "--origin": origin, "--group": group, "--prefix": prefix}
+    for option, value in (texts | {"--keys": keys, "--table": table, "--schema": schema}).items():
+        if value == "" and option in {"--cluster", "--origin", "--group"}:
             raise ConfigurationError(f"{option} is empty; give a value, or leave it out")
+        if value and (why := why_unusable(value)):
+            raise ConfigurationError(f"{option} {value!r} {why}; give the text that the consumers have")
     say: Callable[[str], None] = (lambda _line: None) if quiet else tell
     # Whatever is wrong with the URL is told before anything is read.
     server = SharedServer(url=url, keys=keys, buckets=buckets, table=table, schema=schema).connect()

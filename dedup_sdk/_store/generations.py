@@ -455,9 +455,9 @@ class RocksGenerations:
         del self._families[old.number]
         self._database.drop_column_family(old.name)
 
-    def create(self) -> Generation:
-        """Create the next generation, empty; `clean` removes it until a valid state names it."""
-        generation = Generation(number=self.state.next_number)
+    def create(self, later: int = 0) -> Generation:
+        """Create the next generation, empty, or a ``later`` one; `clean` removes it until a valid state names it."""
+        generation = Generation(number=self.state.next_number + later)
         if generation.number not in self._families:
             options = generation_options(self._memory)
             self._families[generation.number] = self._database.create_column_family(generation.name, options)

@@ -3,8 +3,8 @@
 Layout of a snapshot folder::
 
     DIR/manifest.json               written last: without it there is no snapshot
-    DIR/<partition>/<name>.sst      sorted files, by digest; within a partition their ranges do not overlap, nor share
-                                    their first 4 bytes
+    DIR/<partition>/<name>.sst      sorted files, by digest; within a layer of a partition their ranges do not overlap,
+                                    nor share their first 4 bytes
     DIR/<partition>/<name>.filter   their filter words
 
 ``manifest.json`` is one JSON object with:
@@ -15,6 +15,11 @@ Layout of a snapshot folder::
 - ``marks`` and ``fingerprint`` of each partition and of the whole, which are the sums over their parts;
 - ``checksum``: the SHA-256 of the same object without ``checksum``, written with sorted keys, without
   spaces, in ASCII.
+
+The files of a partition are in one layer or several. A *layer* has marks of an interval of offsets, above those of all
+layers before it: of an ID that several layers have, the mark in the last one counts. So a run that adds to a snapshot
+writes a layer for what has come since, and lists the files that are there already. ``marks`` and ``fingerprint`` count
+such an ID once a layer; `dedup_sdk._store.snapshot.read_source` merges the layers.
 
 The checksum finds accidents; whoever writes a manifest can make one. So the declared sizes are bounded by the size that
 so many marks can have (`SortedFile`), and a reader stops at the declared size.
@@ -29,6 +34,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Self
 
@@ -59,7 +65,8 @@ class SortedFile:
     ``bytes`` and ``sha256`` are of ``NAME.sst``, ``filter_bytes`` and ``filter_sha256`` of ``NAME.filter``.
     ``smallest`` and ``largest`` are digests in hexadecimal; ``oldest_ms`` and ``newest_ms`` record
     timestamps; ``newest_number`` is the highest acceptance number, None without a count window;
-    ``fingerprint`` is that of its marks; ``payloads`` counts the marks that have a payload.
+    ``fingerprint`` is that of its marks; ``payloads`` counts the marks that have a payload; ``layer`` ascends with the
+    offsets, from 0 on.
     Sizes have bounds: `most_bytes`, `filter_bounds`.
     """
 
@@ -76,11 +83,15 @@ class SortedFile:
     filter_bytes: int
     filter_sha256: str
     payloads: int = 0
+    layer: int = 0
 
     @property
     def whole_bytes(self) -> int:
         """Bytes of the sorted file and of its filter words."""
         return self.bytes + self.filter_bytes
+
+
+_smallest: Final = attrgetter("smallest")
 
 
 def most_bytes(marks: int, payloads: int) -> int:
@@ -137,8 +148,15 @@ class PartitionManifest:
     epoch: int | None = None
 
     @property
+    def layers(self) -> tuple[tuple[SortedFile, ...], ...]:
+        """The files of each layer by their digests, the oldest layer first."""
+        numbers = sorted({file.layer for file in self.files})
+        in_order = sorted(self.files, key=_smallest)
+        return tuple(tuple(file for file in in_order if file.layer == number) for number in numbers)
+
+    @property
     def fingerprint(self) -> str:
-        """The fingerprint of its marks, independent of their distribution over files."""
+        """The fingerprint of the marks of all layers, independent of their distribution over files."""
         return sum_fingerprints(file.fingerprint for file in self.files)
 
     @property
@@ -213,11 +231,10 @@ class Manifest:
 
 def write_manifest(folder: str | Path, manifest: Manifest) -> None:
     """Write ``manifest.json``, complete or not at all, after all other files were flushed to the disk."""
-    content = _content(manifest)
     path = Path(folder) / MANIFEST_NAME
     partial = path.with_suffix(".json.partial")
-    with partial.open("w", encoding="ascii") as file:
-        json.dump({**content, "checksum": _checksum(content)}, file, sort_keys=True, indent=1)
+    with partial.open("wb") as file:
+        file.write(manifest_bytes(manifest))
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -226,6 +243,12 @@ def write_manifest(folder: str | Path, manifest: Manifest) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Return the content of ``manifest.json``."""
+    content = _content(manifest)
+    return json.dumps({**content, "checksum": _checksum(content)}, sort_keys=True, indent=1).encode("ascii")
 
 
 def read_manifest(folder: str | Path) -> Manifest:
@@ -238,9 +261,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         message = f"snapshot={str(folder)!r} {why}; give the folder that the backfill wrote"
         raise SnapshotError(message)
     try:
-        # Non-blocking: a pipe of that name would block the reader for ever.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a descriptor)
-            data = file.read(MAX_MANIFEST_BYTES + 1)
+        data = open_manifest(folder)
     except FileNotFoundError as error:
         message = (
             f"{path} does not exist: {str(folder)!r} is not a snapshot, or its backfill did not finish; "
@@ -251,6 +272,14 @@ def read_manifest(folder: str | Path) -> Manifest:
         message = f"{path} cannot be read: {error.strerror}; check the folder and its permissions"
         raise SnapshotError(message) from error
     return parse_manifest(data, path)
+
+
+def open_manifest(folder: str | Path) -> bytes:
+    """Return the bytes of ``manifest.json``, at most one more than a manifest may have; raises `OSError`."""
+    # Non-blocking: a pipe of that name would block the reader for ever.
+    descriptor = os.open(Path(folder) / MANIFEST_NAME, os.O_RDONLY | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 (a descriptor)
+        return file.read(MAX_MANIFEST_BYTES + 1)
 
 
 def parse_manifest(data: bytes, path: Path | str) -> Manifest:
@@ -353,9 +382,12 @@ def _partition(fields: Fields) -> PartitionManifest:
             "gaps", "they do not ascend from low to high; make the snapshot again", shown=ends
         )
     # A look-up reads one page, selected by the first 4 bytes of a digest.
-    ranges = sorted((file.smallest, file.largest) for file in partition.files)
-    if any(later[0][:RANK_DIGITS] <= earlier[1][:RANK_DIGITS] for earlier, later in pairwise(ranges)):
-        raise fields.invalid("files", "their digest ranges overlap; make the snapshot again", shown=names)
+    for layer in partition.layers:
+        if any(
+            later.smallest[:RANK_DIGITS] <= earlier.largest[:RANK_DIGITS]
+            for earlier, later in pairwise(layer)
+        ):
+            raise fields.invalid("files", "their digest ranges overlap; make the snapshot again", shown=names)
     return partition
 
 
@@ -376,7 +408,7 @@ def _file(fields: Fields) -> SortedFile:
     oldest_ms = fields.integer("oldest_ms")
     smallest = fields.hexadecimal("smallest", digits=32)
     marks = fields.integer("marks", least=1)
-    # A snapshot of before does not say, and has none.
+    # A snapshot of before says neither: it has no payloads, and one layer.
     payloads = fields.integer("payloads", least=0, most=marks) if fields.has("payloads") else 0
     least_filter, most_filter = filter_bounds(marks)
     file = SortedFile(
@@ -393,6 +425,7 @@ def _file(fields: Fields) -> SortedFile:
         filter_bytes=fields.integer("filter_bytes", least=least_filter, most=most_filter),
         filter_sha256=fields.hexadecimal("filter_sha256", digits=64),
         payloads=payloads,
+        layer=fields.integer("layer", least=0) if fields.has("layer") else 0,
     )
     if file.largest < smallest:
         raise fields.invalid("largest", f"it is below smallest={smallest!r}; make the snapshot again")

@@ -644,3 +644,61 @@ def _corrupt_step(record: bytes, why: str) -> StoreCorruptError:
     return StoreCorruptError(
         f"a journal record of {len(record)} bytes cannot be read: {why}; rebuild the store"
     )
+
+
+class PageReader:
+    """Marks that ascend by digest, read page by page; ``buffered`` are those that were read and not taken yet."""
+
+    def __init__(self, pages: Iterator[Marks]) -> None:
+        self._pages = pages
+        self.buffered = NO_MARKS
+
+    def fill(self) -> bool:
+        """Read a page if none is buffered; return whether one is."""
+        while not self.buffered.count:
+            page = next(self._pages, None)
+            if page is None:
+                return False
+            self.buffered = page
+        return True
+
+    @property
+    def last(self) -> bytes:
+        return self.buffered.digests[-DIGEST_BYTES:]
+
+    def take(self, last: bytes | None = None) -> Marks:
+        """Take the buffered marks up to this digest."""
+        if last is None:
+            taken, self.buffered = self.buffered, NO_MARKS
+            return taken
+        high, low = digest_words(self.buffered.digests)
+        wanted_high, wanted_low = (int(word[0]) for word in digest_words(last))
+        end = int(np.count_nonzero((high < wanted_high) | ((high == wanted_high) & (low <= wanted_low))))
+        taken, self.buffered = (
+            cut_marks(self.buffered, 0, end),
+            cut_marks(self.buffered, end, self.buffered.count),
+        )
+        return taken
+
+    def close(self) -> None:
+        close = getattr(self._pages, "close", None)
+        if close is not None:
+            close()
+
+
+def merge_pages(layers: Sequence[Iterator[Marks]]) -> Iterator[Marks]:
+    """Merge pages that ascend by digest in each layer, each ID once: its mark with the highest offset.
+
+    The layers are closed at the end, and after an error.
+    """
+    readers = list(map(PageReader, layers))
+    try:
+        while left := [reader for reader in readers if reader.fill()]:
+            if len(left) == 1:
+                yield left[0].take()
+            else:
+                last = min(reader.last for reader in left)
+                yield newest_per_digest(join_marks([reader.take(last) for reader in left]))
+    finally:
+        for reader in readers:
+            reader.close()

@@ -236,34 +236,44 @@ def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreS
 def ingest_snapshot(
     snapshot: str, entry: PartitionManifest, generations: RocksGenerations, *, move: bool
 ) -> Generator[None, None, State]:
-    """Copy and check the snapshot's files, ingest them into a new generation, and return a state with only that one.
+    """Copy and check the snapshot's files, ingest each layer into a new generation; return a state with only these.
 
     ``move``: files that were fetched from a URL were checked on the way, and are moved. Files in a folder
     belong to somebody else, and are copied.
 
     Each step copies one megabyte; then the filter words take one step per file, and another one for all of
-    them together. Raises `SnapshotError` naming the file or folder; the caller then removes partial results
+    a layer together. Raises `SnapshotError` naming the file or folder; the caller then removes partial results
     with ``generations.clean()``.
     """
     folder = Path(snapshot) / str(entry.partition)
-    if not entry.files:
-        return State(next_number=generations.state.next_number)
     for file in entry.files:
         if move:
             _move(folder, file, generations.incoming)
         else:
             yield from reading_file(folder, file, generations.incoming)
+    made: list[Generation] = []
+    for files in entry.layers:
+        made.append((yield from _ingest_layer(folder, files, generations, len(made))))
+    return State(
+        generations=tuple(made),
+        next_number=generations.state.next_number + len(made),
+        top_offset=entry.high - 1 if made else -1,
+    )
+
+
+def _ingest_layer(
+    folder: Path, files: tuple[SortedFile, ...], generations: RocksGenerations, made: int
+) -> Generator[None, None, Generation]:
+    """Ingest files in `incoming` into a new generation; ``made``: how many were made before it."""
     blocks: list[FilterWords] = []
-    for file in sorted(entry.files, key=lambda file: file.smallest):
+    for file in files:
         blocks.append(_read_words(folder, generations.incoming, file))
         yield
     words = merge_words(blocks)
     yield
-    empty = generations.create()
+    empty = generations.create(made)
     try:
-        generations.ingest(
-            empty, [generations.incoming / f"{file.name}{SORTED_SUFFIX}" for file in entry.files]
-        )
+        generations.ingest(empty, [generations.incoming / f"{file.name}{SORTED_SUFFIX}" for file in files])
     except Exception as error:
         message = f"{folder}: RocksDB refuses its sorted files ({error}); make the snapshot again"
         raise SnapshotError(message) from error
@@ -275,12 +285,12 @@ def ingest_snapshot(
         )
         raise SnapshotError(message)
     yield
-    newest_ms = max(file.newest_ms for file in entry.files)
-    newest_number = max(file.newest_number or 0 for file in entry.files)
-    generation = Generation(
+    newest_ms = max(file.newest_ms for file in files)
+    newest_number = max(file.newest_number or 0 for file in files)
+    return Generation(
         number=empty.number,
-        marks=entry.marks,
-        oldest_ms=min(file.oldest_ms for file in entry.files),
+        marks=sum(file.marks for file in files),
+        oldest_ms=min(file.oldest_ms for file in files),
         newest_ms=newest_ms,
         newest_number=newest_number,
         began_ms=newest_ms,
@@ -288,7 +298,6 @@ def ingest_snapshot(
         extents=(generations.write_words(empty, words),),
         sealed=True,
     )
-    return State(generations=(generation,), next_number=empty.number + 1, top_offset=entry.high - 1)
 
 
 def _move(folder: Path, file: SortedFile, target: Path) -> None:

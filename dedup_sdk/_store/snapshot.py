@@ -29,7 +29,15 @@ from dedup_sdk._store.database import PART_BYTES, PART_MARKS, database_options, 
 from dedup_sdk._store.filter_words import FilterWords, encode_words, filter_words
 from dedup_sdk._store.fingerprint import NO_FINGERPRINT, fingerprint, sum_fingerprints
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest
-from dedup_sdk._store.pages import Page, decode_items, digest_words, encode_pages, marks_in_page, page_key
+from dedup_sdk._store.pages import (
+    Page,
+    decode_items,
+    digest_words,
+    encode_pages,
+    marks_in_page,
+    merge_pages,
+    page_key,
+)
 from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
 
 if TYPE_CHECKING:
@@ -320,31 +328,37 @@ Copy = Callable[[SortedFile, Path], object]
 
 
 def read_snapshot(folder: str | Path, entry: PartitionManifest) -> Iterator[Marks]:
-    """Yield the marks of one partition of a snapshot in pages, ascending.
+    """Yield the marks of one partition of a snapshot in pages, ascending, each ID once.
 
-    Needs room for its largest file in the temporary folder. Raises `SnapshotError` when a file fails a
+    Needs room for the largest file of each layer in the temporary folder. Raises `SnapshotError` when a file fails a
     check, or has other marks than its manifest says.
     """
     source = Path(folder) / str(entry.partition)
-    return read_files(
-        entry.files, lambda file, target: read_file(source, file, target), place=str(source), temp_dir=None
+    return _read_layers(
+        entry, lambda file, target: read_file(source, file, target), place=str(source), temp_dir=None
     )
 
 
 def read_source(source: Source, entry: PartitionManifest, *, temp_dir: Path | None = None) -> Iterator[Marks]:
     """Like `read_snapshot`, for a folder or URL; ``temp_dir``: a folder for copies [the temporary folder]."""
-    return read_files(
-        entry.files,
+    return _read_layers(
+        entry,
         lambda file, target: source.copy(entry.partition, file, target),
         place=f"{source.place}/{entry.partition}",
         temp_dir=temp_dir,
     )
 
 
+def _read_layers(
+    entry: PartitionManifest, copy: Copy, *, place: str, temp_dir: Path | None
+) -> Iterator[Marks]:
+    return merge_pages([read_files(files, copy, place=place, temp_dir=temp_dir) for files in entry.layers])
+
+
 def read_files(
     files: Iterable[SortedFile], copy: Copy, *, place: str, temp_dir: Path | None
 ) -> Iterator[Marks]:
-    """Yield the marks of a partition's files in pages, ascending over all files.
+    """Yield the marks of files of one layer in pages, ascending over all files.
 
     ``copy`` puts each file into a folder created in ``temp_dir``. ``place`` names the partition in messages.
     Raises `SnapshotError` as `read_snapshot` does.

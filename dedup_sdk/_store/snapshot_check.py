@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, elsewhere, join_marks, select_marks
+from dedup_sdk._marks import DIGEST_BYTES, Marks, elsewhere, join_marks, select_marks
 from dedup_sdk._store.filter_words import FilterWords, decode_words, filter_words, merge_words
 from dedup_sdk._store.fingerprint import NO_FINGERPRINT, fingerprint, payload_word, sum_fingerprints
 from dedup_sdk._store.manifest import SortedFile
-from dedup_sdk._store.pages import Uint64s, digest_words
+from dedup_sdk._store.pages import PageReader, Uint64s, digest_words
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_sorted_file, read_source
 from dedup_sdk._store.snapshot_source import Source
 from dedup_sdk.errors import SnapshotError, StoreCorruptError
@@ -219,52 +219,12 @@ def diff_snapshots(left: Source, right: Source, temp_dir: Path | None = None) ->
                 side.close()
 
 
-def _pages(source: Source, number: int, temp_dir: Path | None) -> _Pages:
+def _pages(source: Source, number: int, temp_dir: Path | None) -> PageReader:
     entry = source.manifest.partition(number)
-    return _Pages(iter(()) if entry is None else read_source(source, entry, temp_dir=temp_dir))
+    return PageReader(iter(()) if entry is None else read_source(source, entry, temp_dir=temp_dir))
 
 
-class _Pages:
-    """The marks of one side that were read and not compared yet."""
-
-    def __init__(self, pages: Iterator[Marks]) -> None:
-        self._pages = pages
-        self.buffered = NO_MARKS
-
-    def fill(self) -> bool:
-        """Read a page if none is buffered; return whether one is."""
-        while not self.buffered.count:
-            page = next(self._pages, None)
-            if page is None:
-                return False
-            self.buffered = page
-        return True
-
-    @property
-    def last(self) -> bytes:
-        return self.buffered.digests[-DIGEST_BYTES:]
-
-    def take(self, last: bytes | None = None) -> Marks:
-        """Take the buffered marks up to this digest."""
-        if last is None:
-            taken, self.buffered = self.buffered, NO_MARKS
-            return taken
-        high, low = digest_words(self.buffered.digests)
-        wanted_high, wanted_low = (int(word[0]) for word in digest_words(last))
-        end = int(np.count_nonzero((high < wanted_high) | ((high == wanted_high) & (low <= wanted_low))))
-        taken, self.buffered = (
-            cut_marks(self.buffered, 0, end),
-            cut_marks(self.buffered, end, self.buffered.count),
-        )
-        return taken
-
-    def close(self) -> None:
-        close = getattr(self._pages, "close", None)
-        if close is not None:
-            close()
-
-
-def _merge(number: int, left: _Pages, right: _Pages) -> Iterator[Difference]:
+def _merge(number: int, left: PageReader, right: PageReader) -> Iterator[Difference]:
     while True:
         has_left, has_right = left.fill(), right.fill()
         if has_left and has_right:

@@ -1,14 +1,11 @@
 """Copies a snapshot between folders and URLs: every file is checked on the way, and the manifest is written last.
 
-Behind a URL, every attempt uses its own file names. So two attempts never touch each other's files, and the
-manifest alone decides which of them is the snapshot.
+Behind a URL, every attempt uses its own file names, as a run of the backfill does. So two attempts never touch each
+other's files, and the manifest alone decides which of them is the snapshot.
 """
 
 from __future__ import annotations
 
-import inspect
-import logging
-import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,25 +13,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
 
-from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, read_manifest, write_manifest
+from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes, read_manifest, write_manifest
+from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.paths import new_snapshot
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import (
     Source,
     Task,
-    driver_message,
     in_parallel,
     is_url,
-    redacted_url,
     require_driver,
 )
 from dedup_sdk.errors import SnapshotError
-
-logger = logging.getLogger("dedup_sdk")
-
-_WITHOUT_FOLDERS = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "memory"})
 
 
 def publish_snapshot(folder: str | Path, target: str) -> None:
@@ -85,8 +76,9 @@ def _to_url(source: Source, url: str) -> Iterator[None]:
     try:
         yield from target.upload(source)
         target.finish(source)
-    except BaseException:
-        target.take_back()
+    except BaseException as error:
+        if not target.take_back() and isinstance(error, SnapshotError):
+            raise SnapshotError(f"{error}; the snapshot may be there: look before you copy again") from None
         raise
     yield
 
@@ -100,47 +92,23 @@ class UrlTarget:
     """
 
     def __init__(self, url: str) -> None:
-        require_driver(url)
-        from fsspec.core import url_to_fs
-
-        self._url, self.place = url, redacted_url(url).rstrip("/")
-        self._attempt = secrets.token_hex(8)
+        self._folder = OutputFolder(url)
+        self.place = self._folder.place
+        self._run = new_run()
         self._uploaded: list[str] = []
         self._manifest = b""
-        try:
-            filesystem, path = url_to_fs(url)
-            filesystem.invalidate_cache()
-            self._filesystem, self._path = filesystem, path.rstrip("/")
-            there = filesystem.exists(f"{self._path}/{MANIFEST_NAME}")
-        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(f"{self.place} cannot be read: {driver_message(error, url)}") from None
-        if there:
+        self._doubted = False
+        if self._folder.has(MANIFEST_NAME):
             raise SnapshotError(
                 f"{self.place} has a snapshot already, which is never overwritten; choose another path"
             )
-
-    def try_out(self) -> None:
-        """Write an empty file and delete it again, to detect missing write access early.
-
-        Raises:
-            SnapshotError: it cannot be written.
-        """
-        self._make_folder(self._path)
-        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
-            empty = Path(scratch) / f".writable-{self._attempt}"
-            empty.touch()
-            self.put(empty)
-        # Write access without delete access is enough to publish.
-        with suppress(Exception):
-            self._filesystem.rm_file(f"{self._path}/{empty.name}")
+        self._folder.mark(self._run)
 
     def upload(self, source: Source) -> Iterator[None]:
         """Upload a snapshot's files, without its manifest, several at once and each checked, in steps of at most 20 ms.
 
         Their names are unique to this attempt.
         """
-        for entry in source.manifest.partitions:
-            self._make_folder(f"{self._path}/{entry.partition}")
 
         def upload(partition: int, file: SortedFile, name: str, stop: Event) -> None:
             with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
@@ -149,8 +117,8 @@ class UrlTarget:
                 folder = source.verified(partition, file, Path(scratch))
                 for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                     remote = f"{partition}/{name}{suffix}"
-                    self._uploaded.append(f"{self._path}/{remote}")
-                    self.put(folder / f"{file.name}{suffix}", remote)
+                    self._uploaded.append(remote)
+                    self._folder.put(folder / f"{file.name}{suffix}", remote)
 
         tasks: Iterator[Task] = (
             partial(upload, entry.partition, file, self._name(number))
@@ -160,7 +128,7 @@ class UrlTarget:
         yield from in_parallel(tasks)
 
     def _name(self, number: int) -> str:
-        return f"{number:04}-{self._attempt}"
+        return f"{number:04}-{self._run}"
 
     def finish(self, source: Source) -> None:
         """Write the manifest, which makes it a snapshot.
@@ -178,104 +146,25 @@ class UrlTarget:
             )
             for entry in source.manifest.partitions
         )
-        with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
-            write_manifest(scratch, replace(source.manifest, partitions=entries))
-            self._manifest = (Path(scratch) / MANIFEST_NAME).read_bytes()
-        place = f"{self._path}/{MANIFEST_NAME}"
-        try:
-            self._write_manifest(place)
-            found = self._found_manifest()
-        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(
-                f"{self.place}/{MANIFEST_NAME} cannot be written: {driver_message(error, self._url)}"
-            ) from None
-        if found != self._manifest:
+        self._manifest = manifest_bytes(replace(source.manifest, partitions=entries))
+        self._doubted = True
+        there = self._folder.create_manifest(self._manifest, self._run)
+        self._doubted = False
+        if not there:
             raise SnapshotError(
                 f"{self.place} has a snapshot that was published meanwhile, which is never overwritten; "
                 "choose another path"
             )
-
-    def _write_manifest(self, place: str) -> None:
-        """Write the manifest if there is none; drivers without an exclusive write check first."""
-        if _creates(self._filesystem):
-            try:
-                self._filesystem.pipe_file(place, self._manifest, mode="create")
-            # A server may not support it, and each driver raises errors of its own.
-            except Exception as error:  # noqa: BLE001
-                # No traceback: the driver's texts in it may contain a secret of the URL.
-                logger.debug(
-                    "%s: no exclusive write of %s: %s",
-                    self.place,
-                    MANIFEST_NAME,
-                    driver_message(error, self._url),
-                )
-            else:
-                return
-        if self._found_manifest() is None:
-            self._filesystem.pipe_file(place, self._manifest)
-
-    def _found_manifest(self) -> bytes | None:
-        self._filesystem.invalidate_cache()
-        try:
-            found: bytes = self._filesystem.cat_file(f"{self._path}/{MANIFEST_NAME}")
-        except FileNotFoundError:
-            return None
-        return found
+        self._folder.unmark(self._run)
 
     def take_back(self) -> bool:
-        """Remove this attempt's manifest and files. False when the manifest may still be there.
+        """Remove this attempt's files, after a failure. False, and nothing is removed: its manifest may yet arrive.
 
         The snapshot of another attempt stays as it is.
         """
-        try:
-            if self._manifest and self._found_manifest() == self._manifest:
-                with suppress(Exception):
-                    self._filesystem.rm_file(f"{self._path}/{MANIFEST_NAME}")
-                if self._found_manifest() == self._manifest:
-                    return False
-        except Exception:  # noqa: BLE001 (whatever the file system's driver raises)
-            return False
-        for place in self._uploaded:
-            with suppress(Exception):
-                self._filesystem.rm_file(place)
-        return True
-
-    def put(self, local: Path, name: str = "") -> None:
-        """Upload one file as ``name``, a path below the URL, or under its own name.
-
-        Raises:
-            SnapshotError: it cannot be written, or arrives with another size.
-        """
-        name = name or local.name
-        remote, shown_as = f"{self._path}/{name}", f"{self.place}/{name}"
-        try:
-            self._filesystem.put_file(str(local), remote)
-            size = self._filesystem.info(remote)["size"]
-        except Exception as error:  # noqa: BLE001 (as above)
-            raise SnapshotError(f"{shown_as} cannot be written: {driver_message(error, self._url)}") from None
-        expected = local.stat().st_size
-        if size != expected:
-            raise SnapshotError(
-                f"{shown_as} has {size} bytes there, but {expected} were written; copy it again"
-            )
-
-    def _make_folder(self, path: str) -> None:
-        if _WITHOUT_FOLDERS & set(_protocols(self._filesystem)):
-            return
-        try:
-            self._filesystem.makedirs(path, exist_ok=True)
-        except Exception as error:  # noqa: BLE001 (as above)
-            raise SnapshotError(
-                f"{self.place} cannot be written: {driver_message(error, self._url)}"
-            ) from None
-
-
-def _creates(filesystem: Any) -> bool:
-    """Whether a driver has an exclusive write, which fails if the file exists."""
-    writes = getattr(filesystem, "_pipe_file", None) or filesystem.pipe_file
-    return "mode" in inspect.signature(writes).parameters
-
-
-def _protocols(filesystem: Any) -> tuple[str, ...]:
-    named = filesystem.protocol
-    return (named,) if isinstance(named, str) else tuple(named)
+        if self._doubted:
+            with suppress(SnapshotError):
+                self._doubted = not self._folder.is_local or self._folder.manifest() == self._manifest
+        if not self._doubted:
+            self._folder.remove([*self._uploaded, f"{MARKER}{self._run}"])
+        return not self._doubted

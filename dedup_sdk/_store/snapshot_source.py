@@ -125,54 +125,43 @@ def _secrets(url: str) -> list[str]:
     return sorted((each for each in found if len(each) >= _MIN_SECRET_CHARACTERS), key=len, reverse=True)
 
 
-def require_driver(url: str) -> None:
-    """Raise `ConfigurationError` where fsspec, or its driver for this URL, is missing."""
+def require_driver(url: str, name: str = "snapshot=") -> None:
+    """Raise `ConfigurationError` where fsspec, or its driver for this URL, is missing; ``name``: who gave it."""
     try:
         import fsspec
     except ImportError:
         raise ConfigurationError(
-            f"snapshot={redacted_url(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
+            f"{name}{redacted_url(url)!r} needs fsspec; install 'dedup-sdk[remote]'"
         ) from None
     scheme = redacted_url(url).partition("://")[0]
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(
-            f"snapshot={redacted_url(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
+            f"{name}{redacted_url(url)!r}: fsspec has no driver for {scheme!r} ({error}); install it"
         ) from None
 
 
-class RemoteSnapshot:
-    """A snapshot behind ``url``; ``place`` names it in messages."""
+class RemoteFiles:
+    """The files in the folder ``path`` of the file system of ``url``; ``place`` names the folder in messages.
 
-    def __init__(self, filesystem: Any, path: str, place: str, url: str) -> None:
-        self._filesystem, self._path, self.place, self._url = filesystem, path.rstrip("/"), place, url
-        data = b"".join(self._read(MANIFEST_NAME, max_bytes=MAX_MANIFEST_BYTES + 1))
-        self.manifest_bytes = data
-        self.manifest: Manifest = parse_manifest(data, f"{place}/{MANIFEST_NAME}")
+    Can be sent to other processes, which make a driver of their own for the URL.
+    """
 
-    def fetch(self, entries: tuple[PartitionManifest, ...], folder: Path) -> Iterator[None]:
-        """Make ``folder`` a snapshot of some partitions, several files at once; each step waits at most 20 ms.
+    def __init__(self, url: str, path: str, place: str, filesystem: Any = None) -> None:
+        self._url, self._path, self.place = url, path.rstrip("/"), place
+        self._filesystem = _driver(url)[0] if filesystem is None else filesystem
 
-        Raises `SnapshotError` where a file is missing, or differs from the manifest.
-        """
-        self._require_room(folder, sum(entry.bytes for entry in entries))
-        for entry in entries:
-            (folder / str(entry.partition)).mkdir()
-        yield from in_parallel(
-            partial(self.fetch_file, entry.partition, file, folder / str(entry.partition))
-            for entry in entries
-            for file in entry.files
-        )
-        (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
+    def __reduce__(self) -> tuple[type[RemoteFiles], tuple[str, str, str]]:
+        return RemoteFiles, (self._url, self._path, self.place)
 
     def fetch_file(self, partition: int, file: SortedFile, folder: Path, stop: Event | None = None) -> None:
         """Fetch one sorted file and its filter words to a folder, complete and checked; ``stop`` cancels."""
-        self._require_room(folder, file.whole_bytes)
+        self.require_room(folder, file.whole_bytes)
         for suffix, size, sha256 in files_of(file):
             self._fetch(f"{partition}/{file.name}{suffix}", sha256, size, folder, stop or Event())
 
-    def _require_room(self, folder: Path, size: int) -> None:
+    def require_room(self, folder: Path, size: int) -> None:
         """Raise `SnapshotError` if files of the declared size do not fit on the disk of a folder."""
         free = shutil.disk_usage(folder).free
         if size > free:
@@ -181,14 +170,26 @@ class RemoteSnapshot:
                 "there, or make the snapshot again"
             )
 
-    def remove(self) -> None:
-        """Delete the manifest, and then the files it names; raises `SnapshotError`."""
+    def read(self, name: str, *, max_bytes: int) -> Iterator[bytes]:
+        """Yield at most so many bytes of a file, in pieces; raises `SnapshotError`."""
         try:
-            self._filesystem.rm_file(f"{self._path}/{MANIFEST_NAME}")
-            for entry in self.manifest.partitions:
-                for file in entry.files:
-                    for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
-                        self._filesystem.rm_file(f"{self._path}/{entry.partition}/{file.name}{suffix}")
+            with self._filesystem.open(f"{self._path}/{name}", "rb", block_size=_BLOCK_BYTES) as source:
+                while max_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, max_bytes))):
+                    max_bytes -= len(chunk)
+                    yield chunk
+        except GeneratorExit:
+            raise
+        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
+            raise SnapshotError(
+                f"{self.place}/{name} cannot be read: {driver_message(error, self._url)}"
+            ) from None
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files that are there, one after the other; raises `SnapshotError`."""
+        try:
+            for name in names:
+                with suppress(FileNotFoundError):
+                    self._filesystem.rm_file(f"{self._path}/{name}")
         except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
             raise SnapshotError(
                 f"{self.place} cannot be removed: {driver_message(error, self._url)}"
@@ -200,7 +201,7 @@ class RemoteSnapshot:
         digest, found = hashlib.sha256(), 0
         try:
             with partial_path.open("wb") as file:
-                for chunk in self._read(name, max_bytes=size + 1):
+                for chunk in self.read(name, max_bytes=size + 1):
                     if stop.is_set():
                         return
                     found += len(chunk)
@@ -223,18 +224,40 @@ class RemoteSnapshot:
             )
         partial_path.rename(path)
 
-    def _read(self, name: str, *, max_bytes: int) -> Iterator[bytes]:
-        try:
-            with self._filesystem.open(f"{self._path}/{name}", "rb", block_size=_BLOCK_BYTES) as source:
-                while max_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, max_bytes))):
-                    max_bytes -= len(chunk)
-                    yield chunk
-        except GeneratorExit:
-            raise
-        except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
-            raise SnapshotError(
-                f"{self.place}/{name} cannot be read: {driver_message(error, self._url)}"
-            ) from None
+
+class RemoteSnapshot:
+    """The snapshot whose files these are."""
+
+    def __init__(self, files: RemoteFiles) -> None:
+        self.files, self.place = files, files.place
+        self.manifest_bytes = b"".join(files.read(MANIFEST_NAME, max_bytes=MAX_MANIFEST_BYTES + 1))
+        self.manifest: Manifest = parse_manifest(self.manifest_bytes, f"{self.place}/{MANIFEST_NAME}")
+
+    def fetch(self, entries: tuple[PartitionManifest, ...], folder: Path) -> Iterator[None]:
+        """Make ``folder`` a snapshot of some partitions, several files at once; each step waits at most 20 ms.
+
+        Raises `SnapshotError` where a file is missing, or differs from the manifest.
+        """
+        self.files.require_room(folder, sum(entry.bytes for entry in entries))
+        for entry in entries:
+            (folder / str(entry.partition)).mkdir()
+        yield from in_parallel(
+            partial(self.files.fetch_file, entry.partition, file, folder / str(entry.partition))
+            for entry in entries
+            for file in entry.files
+        )
+        (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
+
+    def remove(self) -> None:
+        """Delete the manifest, then the files it names, and the reports; raises `SnapshotError`."""
+        self.files.remove([MANIFEST_NAME])
+        self.files.remove(
+            f"{entry.partition}/{file.name}{suffix}"
+            for entry in self.manifest.partitions
+            for file in entry.files
+            for suffix in (SORTED_SUFFIX, FILTER_SUFFIX)
+        )
+        self.files.remove(REPORT_NAMES)
 
 
 def find_remote(url: str) -> list[RemoteSnapshot]:
@@ -242,13 +265,9 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
 
     Raises `SnapshotError` when there is none.
     """
-    require_driver(url)
-    from fsspec.core import url_to_fs
-
     place = redacted_url(url).rstrip("/")
+    filesystem, path = _driver(url)
     try:
-        filesystem, path = url_to_fs(url)
-        path = path.rstrip("/")
         # Drivers cache listings; find snapshots that were written since.
         filesystem.invalidate_cache()
         if filesystem.exists(f"{path}/{MANIFEST_NAME}"):
@@ -266,9 +285,22 @@ def find_remote(url: str) -> list[RemoteSnapshot]:
         )
     names = [place if each == path else f"{place}/{each.rstrip('/').rpartition('/')[2]}" for each in below]
     return [
-        RemoteSnapshot(filesystem, each, _mask(name, url), url)
+        RemoteSnapshot(RemoteFiles(url, each, _mask(name, url), filesystem))
         for each, name in zip(below, names, strict=True)
     ]
+
+
+def _driver(url: str) -> tuple[Any, str]:
+    """Return the driver for a URL, and the URL's path there."""
+    require_driver(url)
+    from fsspec.core import url_to_fs
+
+    try:
+        filesystem, path = url_to_fs(url)
+    except Exception as error:  # noqa: BLE001 (each driver raises errors of its own)
+        place = redacted_url(url).rstrip("/")
+        raise SnapshotError(f"snapshot {place} cannot be read: {driver_message(error, url)}") from None
+    return filesystem, path.rstrip("/")
 
 
 def _mask(text: str, url: str) -> str:
@@ -300,7 +332,7 @@ class Source:
         Raises `SnapshotError` naming the file and the difference.
         """
         if self.remote is not None:
-            self.remote.fetch_file(partition, file, folder)
+            self.remote.files.fetch_file(partition, file, folder)
         else:
             read_file(Path(self.place) / str(partition), file, folder)
 
@@ -456,7 +488,7 @@ def open_newest(place: str, group: str | None, sibling: Path) -> Generator[tuple
 
 
 REPORT_NAMES = ("report.json", "findings.json")
-"""Files that a backfill writes sibling those of a snapshot."""
+"""Files that a backfill writes beside those of a snapshot."""
 
 
 def newest_first(found: Iterable[Source]) -> list[Source]:

@@ -49,7 +49,8 @@ class WindowRow:
     """One length of window.
 
     - ``hidden``: share of the duplicates seen that it certainly hides (None: none were seen).
-    - ``ids``, ``bytes``: IDs that it would remember at the cut, and the disk of a consumer's store for them.
+    - ``ids``, ``bytes``: IDs that it would remember at the cut, and the disk of a consumer's store for them; estimated
+      where the findings are about a sample.
     - ``in_view``: share of the records before which so much history was read: 1 is all, at 0 nothing is known.
     """
 
@@ -105,7 +106,7 @@ def advise(findings: Findings, window: Window | None = None) -> Advice:
 
 def row(findings: Findings, window_ms: int) -> WindowRow:
     """Return the figures of a window of that length (ms)."""
-    ids = findings.last_seen.within(window_ms)
+    ids = findings.last_seen.within(window_ms) * findings.sampling
     return WindowRow(
         window=Window(milliseconds=window_ms),
         hidden=hidden_share(findings, window_ms),

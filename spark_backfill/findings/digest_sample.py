@@ -11,12 +11,24 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dedup_sdk._marks import DIGEST_BYTES, cut_digests
+
+SAMPLING: Final = 64
+"""Of a history of more than `SAMPLED_ABOVE` records the findings are about one ID in so many.
+
+Else each of thousands of slots would have some 100 kB to tell. The IDs are those of the smallest digests, so that only
+the first slots of a partition have any.
+"""
+SAMPLED_ABOVE: Final = 100_000_000
 
 SIZE: Final = 2048
 """``k``: the share is known to about 1 %, and exactly where there are no more IDs than this."""
 
 _DIGESTS: Final = 2**128
+_PREFIX_VALUES: Final = 2**16
 
 
 class Estimate(NamedTuple):
@@ -48,6 +60,11 @@ class DigestSample:
         left_out = digests[DIGEST_BYTES * size :][:DIGEST_BYTES]
         end = _before(left_out) if left_out else None
         return cls(dict.fromkeys(kept, frozenset({partition})), end=end)
+
+    @classmethod
+    def up_to(cls, sampling: int) -> DigestSample:
+        """Return the sample without any ID, of which no more than one in ``sampling`` is looked at."""
+        return cls() if sampling == 1 else cls(end=(_DIGESTS // sampling - 1).to_bytes(DIGEST_BYTES, "big"))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> DigestSample:
@@ -106,6 +123,13 @@ class DigestSample:
             return Estimate(count, share, 0.0)
         looked_at = (int.from_bytes(self.end, "big") + 1) / _DIGESTS
         return Estimate(round(count / looked_at), share, (share * (1 - share) / count) ** 0.5)
+
+
+def is_sampled(digests: bytes, sampling: int) -> NDArray[np.bool_]:
+    """Say of ``n`` digests which are among the one in ``sampling`` (a power of two) that is looked at."""
+    prefixes = np.frombuffer(digests, ">u2").reshape(-1, DIGEST_BYTES // 2)[:, 0]
+    sampled: NDArray[np.bool_] = prefixes < _PREFIX_VALUES // sampling
+    return sampled
 
 
 def _before(digest: bytes) -> bytes:

@@ -47,6 +47,7 @@ class Findings:
     - ``counts``: how many times IDs came, one value for each ID of each partition.
     - ``repeaters``: the IDs that came most often, most often first, at most `MOST_REPEATERS`.
     - ``sample``: of IDs, with the partitions that they came from.
+    - ``sampling``: all of it is about one ID in so many and their records, and as many records without an ID.
     """
 
     partitions: Mapping[int, PartitionTally] = field(default_factory=dict)
@@ -59,6 +60,7 @@ class Findings:
     counts: Histogram = field(default_factory=Histogram)
     repeaters: tuple[Repeater, ...] = ()
     sample: DigestSample = field(default_factory=DigestSample)
+    sampling: int = 1
 
     def __add__(self, other: Findings) -> Findings:
         return Findings(
@@ -72,11 +74,12 @@ class Findings:
             counts=self.counts + other.counts,
             repeaters=tuple(sorted([*self.repeaters, *other.repeaters], reverse=True)[:MOST_REPEATERS]),
             sample=self.sample + other.sample,
+            sampling=max(self.sampling, other.sampling),
         )
 
     @property
     def records(self) -> int:
-        """How many records were read."""
+        """How many records these are about."""
         return sum(tally.records for tally in self.partitions.values())
 
     @property
@@ -102,6 +105,7 @@ class Findings:
             "counts": self.counts.to_json(),
             "repeaters": [asdict(repeater) for repeater in self.repeaters],
             "sample": self.sample.to_json(),
+            "sampling": self.sampling,
         }
 
     @classmethod
@@ -118,6 +122,7 @@ class Findings:
             counts=Histogram.from_json(content["counts"]),
             repeaters=tuple(Repeater(**repeater) for repeater in content["repeaters"]),
             sample=DigestSample.from_json(content["sample"]),
+            sampling=content["sampling"],
         )
 
     def __str__(self) -> str:

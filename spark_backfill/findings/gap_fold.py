@@ -76,6 +76,8 @@ def fold_run(rows: RunRows) -> tuple[Sightings, Findings]:
         gaps_ms=gaps.by_time,
         early=gaps.early,
         gaps_offsets=gaps.by_offset,
+        sample=DigestSample.up_to(rows.sampling),
+        sampling=rows.sampling,
     )
 
 

@@ -21,7 +21,7 @@ class RunRows(NamedTuple):
     ``digests`` is ``16 * n`` bytes, one for each record with an ID; ``offsets``, ``timestamps`` (ms) and
     ``producers`` (codes) are those of the same records, shape ``(n,)``; ``unkeyed_ms`` and ``unkeyed_producers``
     those of the records without an ID, shape ``(m,)``. ``names`` are the producers' names by code; without them no
-    producer is counted.
+    producer is counted. ``sampling``: they are the records of one ID in so many.
     """
 
     partition: int
@@ -32,6 +32,7 @@ class RunRows(NamedTuple):
     producers: Uint64s | None = None
     unkeyed_producers: Uint64s = _NO_CODES
     names: Mapping[int, str] = {}
+    sampling: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +68,10 @@ class Sightings:
     @classmethod
     def from_bytes(cls, data: bytes) -> Sightings:
         """Read the output of `to_bytes`."""
-        count, rest = divmod(len(data), _ENTRY_BYTES)
+        count, rest = divmod(len(data), ENTRY_BYTES)
         if rest:
             raise ValueError(
-                f"{len(data)} bytes are no sightings of {_ENTRY_BYTES} bytes each; read them again"
+                f"{len(data)} bytes are no sightings of {ENTRY_BYTES} bytes each; read them again"
             )
         columns = np.frombuffer(data, "<i8", offset=DIGEST_BYTES * count).reshape(len(_COLUMNS), count)
         types = (np.uint64 if name.endswith("producers") else np.int64 for name in _COLUMNS)
@@ -79,4 +80,5 @@ class Sightings:
 
 
 _COLUMNS: Final = tuple(each.name for each in fields(Sightings) if each.name != "digests")
-_ENTRY_BYTES: Final = DIGEST_BYTES + 8 * len(_COLUMNS)
+ENTRY_BYTES: Final = DIGEST_BYTES + 8 * len(_COLUMNS)
+"""Bytes of a sighting."""

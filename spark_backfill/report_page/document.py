@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, read_manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.findings import Findings
 from spark_backfill.report import Report
@@ -65,7 +65,9 @@ def make_document(
 def read_document(place: Path) -> Document:
     """Read the document of a report: its JSON file, or a folder (of a report or of a snapshot) that has one.
 
-    Raises `BackfillError` where there is none, or something else.
+    Raises:
+        BackfillError: there is none, or something else, or it is of another snapshot than that of the folder.
+        SnapshotError: the folder's manifest cannot be read.
     """
     path = place / FINDINGS_NAME if place.is_dir() else place
     try:
@@ -87,7 +89,13 @@ def read_document(place: Path) -> Document:
         raise BackfillError(
             f"{path} has format {found!r}, and this version draws format {FORMAT}; run the backfill again"
         )
+    manifest = read_manifest(place) if (place / MANIFEST_NAME).exists() else None
     try:
+        if manifest is not None and content["facts"]["fingerprint"] != manifest.fingerprint:
+            raise BackfillError(
+                f"{path} is of another snapshot than {MANIFEST_NAME} beside it: the run that made this one had no "
+                "--report; run the backfill again with it"
+            )
         return Document(
             facts=content["facts"],
             findings=Findings.from_json(content["findings"]),

@@ -64,7 +64,7 @@ def _adviser(findings: Findings, advice: Advice, window: Window | None) -> Itera
     first, last = _span(findings, advice)
     lengths = np.geomspace(first, last, _WINDOW_STEPS)
     missed = [1 - (hidden_share(findings, int(each)) or 0) for each in lengths]
-    ids = np.array([findings.last_seen.within(int(each)) for each in lengths])
+    ids = np.array([findings.last_seen.within(int(each)) for each in lengths]) * findings.sampling
     with figure(2, height_inches=3.7, height_ratios=[3, 2]) as (drawn, (above, below)):
         time_axis(below, first, last)
         above.plot(lengths, np.maximum(missed, _MISSED_FLOOR), color=MAIN, drawstyle="steps-post")

@@ -173,6 +173,8 @@ def test_scopes_and_groups(dedup: Dedup, redis: RedisServer, snapshot: str, tmp_
         (["redis://h:1/0", "--buckets", "0"], "buckets=0: give a whole number"),
         (["redis://h:1/0", "--keys", "{x}"], "give text without braces"),
         (["redis://h:1/0", "--origin", ""], "--origin is empty"),
+        (["redis://h:1/0", "--keys", "\udcff"], "--keys '\\udcff' is not UTF-8"),
+        (["redis://h:1/0", "--prefix", "\udcff"], "--prefix '\\udcff' is not UTF-8"),
         (["redis://h:1/0", "--scope", "all"], "'all' is not one of"),
         (["redis://h:1/0", "--table", "t"], "--table does not go with redis://: Redis has keys"),
         (["redis://h:1/0", "--schema", "s"], "--schema does not go with redis://: Redis has keys"),

@@ -46,8 +46,8 @@ def test_each_range_gives_its_own_records(kafka: MockKafka, send: Send) -> None:
     """Of each ID the last record inside the range, and a count of the records read."""
     send("a", "b", "a", "c", topic="pairs")
     send("z", topic="pairs", partition=1)
-    first, second, third = read(kafka, Range(0, 0, 3), Range(0, 3, 4), Range(1, 0, 1))
-    assert (first.tally.records, first.tally.unkeyed, first.tally.first_offset) == (3, 0, 0)
+    counts, first, _, second, _, third = read(kafka, Range(0, 0, 3), Range(0, 3, 4), Range(1, 0, 1))
+    assert (counts.tally.records, counts.tally.unkeyed, counts.tally.first_offset) == (3, 0, 0)
     found = zip(cut_digests(first.marks.digests), first.marks.offsets.tolist(), strict=True)
     assert dict(found) == {digest_one(b"a"): 2, digest_one(b"b"): 1}
     assert (second.marks.digests, second.marks.offsets.tolist()) == (digest_one(b"c"), [3])

@@ -17,7 +17,7 @@ from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.recovery import start_from_snapshot
 from dedup_sdk._record import Record, Verdict, VerdictKind
-from dedup_sdk._store.manifest import Manifest, write_manifest
+from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._strategy import Lookup
@@ -26,6 +26,7 @@ from dedup_sdk.ids import digest_one, header
 from spark_backfill.history import History
 from spark_backfill.offset_range import OffsetRange, horizon_ms, plan_offset_range
 from spark_backfill.partitioner import PARTITIONERS, Partitioner, partitions_of
+from spark_backfill.publish import Output
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import Block, RunPacker, to_batch
@@ -158,27 +159,20 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
             for partition, rows in rows_of_batch(batch_of(read[start : start + 7]), reshard):
                 blocks += packer.add(partition, rows)
     blocks += packer.finish()
-    attempts = folder / "attempts"
-    attempts.mkdir()
-    writer = SlotWriter(
-        folder=str(attempts),
-        slots=plan.slots,
-        window=window,
-        keep_from_ms={each.partition: each.keep_from_ms for each in history.offset_ranges},
-        resharded=True,
-    )
-    written = [text for batch in writer(map(to_batch, blocks)) for text in batch.column(0).to_pylist()]
-    outcomes = [SlotOutcome.from_json(text) for text in written]
-    for outcome in outcomes:
-        place = folder / str(plan.slots[outcome.slot].partition)
-        place.mkdir(exist_ok=True)
-        for file in Path(outcome.folder).iterdir():
-            file.rename(place / file.name)
-    manifest = make_manifest(
-        history, plan, outcomes, spec=SPEC, window=window, group="g", isolation="read_committed", created_ms=NOW_MS,
-        reshard=reshard,
-    )  # fmt: skip
-    write_manifest(folder, manifest)
+    with Output(str(folder), overwrite=False) as output:
+        writer = SlotWriter(
+            target=output.target,
+            slots=plan.slots,
+            window=window,
+            keep_from_ms={each.partition: each.keep_from_ms for each in history.offset_ranges},
+            resharded=True,
+        )
+        written = [text for batch in writer(map(to_batch, blocks)) for text in batch.column(0).to_pylist()]
+        manifest = make_manifest(
+            history, plan, [SlotOutcome.from_json(text) for text in written], spec=SPEC, window=window, group="g",
+            isolation="read_committed", created_ms=NOW_MS, reshard=reshard,
+        )  # fmt: skip
+        output.publish(manifest, {})
     return manifest
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk._marks import DIGEST_BYTES, Marks
+from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.row_columns import rows_of_batch
-from spark_backfill.runs import Block, RunPacker, Tally, from_batch, to_batch
+from spark_backfill.runs import PIECE_BYTES, Block, Rows, RunPacker, Tally, from_batch, to_batch
 from spark_backfill.slots import Slot, SlotPlan
 
 PARTITIONS = {0: 1, 3: 4}
@@ -117,3 +119,20 @@ def test_a_damaged_piece_is_an_error() -> None:
     marks = Marks(digest(1) or b"", np.array([1], np.int64), np.array([2, 3], np.int64))
     with pytest.raises(ValueError, match="run the job again"):
         list(from_batch(to_batch(Block(0, Tally(), marks))))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_no_row_is_large(*, ordered: bool) -> None:
+    """However long a run is; in a count window, sorted by where they begin, the pieces are all rows by offset."""
+    count = 300_000
+    digests = random.Random(1).randbytes(DIGEST_BYTES * count)
+    run = Rows(np.arange(7, 7 + count), np.arange(count), digests)
+    packer = RunPacker(PLAN, ordered=ordered, findings=1, watch={0: watch_bits(count)})
+    batches = [to_batch(block) for block in [*packer.add(0, run), *packer.finish()]]
+    assert max(batch.get_total_buffer_size() for batch in batches) < PIECE_BYTES + 4096
+    blocks = [block for batch in batches for block in from_batch(batch)]
+    random.Random(2).shuffle(blocks)
+    blocks.sort(key=lambda block: block.tally.first_offset)
+    offsets = np.concatenate([block.marks.offsets for block in blocks])
+    assert (offsets if ordered else np.sort(offsets)).tolist() == list(range(7, 7 + count))
+    assert sum(block.sightings.count for block in blocks if block.sightings is not None) == count

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_backfill.publish import Target
+
 
 _ROWS = "partition int, offset long, timestamp_ms long, digest binary"
 
@@ -70,11 +72,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def attempts(tmp_path: Path) -> Path:
-    """An empty folder for tasks to write in."""
-    folder = tmp_path / "attempts"
-    folder.mkdir()
-    return folder
+def target(tmp_path: Path) -> Iterator[Target]:
+    """Where tasks put the files of a run that goes on."""
+    from spark_backfill.publish import Output
+
+    with Output(str(tmp_path / "output"), overwrite=False) as output:
+        yield output.target
 
 
 @pytest.fixture

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
+from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest, SortedFile
+from dedup_sdk._store.snapshot_source import RemoteFiles
 from dedup_sdk._window import Window
 from spark_backfill.archive_history import archived_history
 from spark_backfill.archived import Archived, Horizons, LogPart, check_gaps
-from spark_backfill.base import Base
+from spark_backfill.base import Base, open_base
 from spark_backfill.base_range import on_base, plan_on_base, resumable
+from spark_backfill.base_reader import BaseReader
 from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, expire
+from spark_backfill.slots import Slot, SlotPlan
+from tests.support.naive_fold import Row, digest_of
+from tests.support.rebuilding import rebuild
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DAY = Window(days=1)
 COUNT = Window(count=9)
@@ -176,3 +185,35 @@ def test_a_time_to_forget_before_only_raises_the_horizon() -> None:
     assert [each.keep_from_ms for each in expire([above(keep_from_ms=600), above()], 650)] == [650, 650]
     assert [each.keep_from_ms for each in expire([above(keep_from_ms=600)], None)] == [600]
     assert [each.keep_from_ms for each in expire([above(keep_from_ms=900)], 650)] == [900]
+
+
+def test_tasks_fetch_files_of_a_base_and_not_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a URL the driver reads it once, and sends the tasks what they need of it.
+
+    They fetch the files to the disks where Spark shuffles.
+    """
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path / "disk"))
+    fetch = RemoteFiles.fetch_file
+    fetched: list[Path] = []
+
+    def seen(files: RemoteFiles, partition: int, file: SortedFile, folder: Path) -> None:
+        fetched.append(folder)
+        fetch(files, partition, file, folder)
+
+    monkeypatch.setattr(RemoteFiles, "fetch_file", seen)
+    rows = [Row(0, offset, 1_000 + offset, digest_of(offset)) for offset in range(9)]
+    rebuild(rows, DAY, tmp_path / "bases" / "yesterday", high=9)
+    base = open_base((tmp_path / "bases").as_uri())
+    reader = BaseReader(
+        files=base.files, tasks=(), plan=SlotPlan((Slot(0, 0, 1),)), ordered=False, floors={0: 2}
+    )
+    (tmp_path / "bases" / "yesterday" / "manifest.json").unlink()
+    on_a_worker = pickle.loads(pickle.dumps(reader))  # noqa: S301 (our own)
+    (file,) = base.manifest.partitions[0].files
+    forgotten, block = on_a_worker.blocks(0, file)
+    assert forgotten.forgotten_ms == 1_001
+    assert sorted(block.marks.offsets.tolist()) == list(range(2, 9))
+    assert [tmp_path / "disk" in folder.parents for folder in fetched] == [True]

@@ -21,8 +21,9 @@ from dedup_sdk.testing._java_home import find_java
 from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
-from spark_backfill.output import Output
+from spark_backfill.publish import Output
 from tests.support.known_marks import read_sorted_file
+from tests.support.outputs import written
 from tests.support.producing import Outgoing
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster, kill_tree, wait_for
 from tests.support.spark_environment import make_environment_archive
@@ -196,12 +197,24 @@ def test_a_task_that_ran_twice_leaves_nothing(
         assert verify_snapshot(out / "snapshot").partitions
 
 
-def test_what_a_killed_driver_left_is_gone_with_the_next_run(
+def test_workers_that_do_not_see_the_output_are_told_before_they_read(
     cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
 ) -> None:
-    """The driver, JVM and all, SIGKILLed while tasks write: no snapshot.
+    """No writing task begins."""
+    arguments = [*job_arguments(broker, history, tmp_path)[:-1], "memory://output/snapshot"]
+    with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
+        wait_for(lambda: job.process.status() == psutil.STATUS_ZOMBIE or not job.process.is_running(), STEP_S)
+        said = (tmp_path / "job" / "stdout").read_text()
+        assert "this machine does not see what the driver sees at memory://output/snapshot" in said
+        assert job.told() == {}
 
-    The executors end; the next run takes away the remains.
+
+def test_what_a_killed_driver_left_is_no_snapshot(
+    cluster: SparkCluster, archive: Path, broker: Broker, history: str, tmp_path: Path
+) -> None:
+    """The driver, JVM and all, SIGKILLed while tasks write: no snapshot, and the executors end.
+
+    What they wrote is not in the way of the next run, which leaves it alone: for others that run may still be at work.
     """
     out = tmp_path / "out"
     with Submitted(
@@ -211,11 +224,14 @@ def test_what_a_killed_driver_left_is_gone_with_the_next_run(
         tasks = [psutil.Process(int(name.rpartition("-")[2])) for name in job.told()]
         kill_tree(job.process)
         wait_for(lambda: not cluster.applications, STEP_S)
-        assert [path.name for path in out.iterdir()] == [".snapshot.partial"]
-        with Output(out / "snapshot", overwrite=False):
-            job.go_on()
-            assert psutil.wait_procs(tasks, timeout=STEP_S)[1] == []
-        assert list(out.iterdir()) == []
+        job.go_on()
+        assert psutil.wait_procs(tasks, timeout=STEP_S)[1] == []
+        left = written(str(out / "snapshot"))
+        assert left
+        assert not (out / "snapshot" / "manifest.json").exists()
+        with Output(str(out / "snapshot"), overwrite=False):
+            pass
+        assert written(str(out / "snapshot")) == left
 
 
 def test_a_killed_worker_changes_nothing(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dedup_sdk._store.manifest import PartitionManifest
+    from spark_backfill.publish import Target
     from spark_backfill.report import Report
 
 OFFSET_RANGES = [OffsetRange(partition=0, low=0, begin=0, high=9, complete=True)]
@@ -75,36 +76,36 @@ def test_a_run_is_looked_through() -> None:
         list(packer.finish())
 
 
-def fold(rows: DataFrame, folder: Path, *, ordered: bool) -> list[int]:
+def fold(rows: DataFrame, target: Target, *, ordered: bool) -> list[int]:
     """The newest timestamps of the rows of each slot."""
     window = Window(count=9) if ordered else Window(days=30)
     plan = plan_slots(OFFSET_RANGES, split=not ordered, parallelism=2)
     blocks = pack_rows(rows, Packing(plan, ordered=ordered))
-    return [each.newest_ms for each in write_slots(blocks, plan, OFFSET_RANGES, window, folder)]
+    return [each.newest_ms for each in write_slots(blocks, plan, OFFSET_RANGES, window, target)]
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("ordered", [True, False])
-def test_spark_finds_it(frame: Callable[..., DataFrame], attempts: Path, *, ordered: bool) -> None:
+def test_spark_finds_it(frame: Callable[..., DataFrame], target: Target, *, ordered: bool) -> None:
     """In windows of either kind.
 
     The same record again at another time is none, by count of two times the earlier one is the record's.
     """
     rows = [Row(0, at, at, digest_of(at)) for at in range(9)]
     again = Row(0, 5, 50, digest_of(5))
-    assert max(fold(frame([again, *rows]).coalesce(1), attempts, ordered=ordered)) == (8 if ordered else 50)
+    assert max(fold(frame([again, *rows]).coalesce(1), target, ordered=ordered)) == (8 if ordered else 50)
     without_time = Row(0, 8, -1, digest_of(8))
-    assert max(fold(frame([without_time, *rows]).coalesce(1), attempts, ordered=ordered)) == 8
+    assert max(fold(frame([without_time, *rows]).coalesce(1), target, ordered=ordered)) == 8
     with pytest.raises(Exception, match=SAYS) as caught:
-        fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=ordered)
+        fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), target, ordered=ordered)
     assert one_line(caught.value).startswith(SAYS)
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 def test_it_is_found_where_a_batch_ends_between_the_two(
-    spark: SparkSession, frame: Callable[..., DataFrame], attempts: Path
+    spark: SparkSession, frame: Callable[..., DataFrame], target: Target
 ) -> None:
     """By offset, each batch a row: the same one stays once, with its ID where one of the two has none.
 
@@ -119,10 +120,10 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
         blocks = pack_rows(
             frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1), Packing(plan, ordered=True)
         )
-        (written,) = write_slots(blocks, plan, OFFSET_RANGES, Window(count=9), attempts)
+        (written,) = write_slots(blocks, plan, OFFSET_RANGES, Window(count=9), target)
         assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
         with pytest.raises(Exception, match=SAYS):
-            fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), attempts, ordered=True)
+            fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), target, ordered=True)
     finally:
         spark.conf.set(setting, str(usual))
 

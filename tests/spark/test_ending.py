@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from spark_backfill.publish import Output
+from tests.support.outputs import written
 from tests.support.spark_cluster import is_alive, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -25,11 +27,10 @@ import os, sys, time
 from pathlib import Path
 from spark_backfill.console import DRIVER, PREFIX
 from spark_backfill.ending import EndedError, ending_in_order
-from spark_backfill.output import Output
+from spark_backfill.publish import Output
 sys.stderr.write(f"{PREFIX}{DRIVER}{os.getpid()}\\n"); sys.stderr.flush()
 try:
-    with ending_in_order(), Output(Path(sys.argv[1]) / "snapshot", overwrite=False) as output:
-        (output.attempts / "half").touch()
+    with ending_in_order(), Output(str(Path(sys.argv[1]) / "snapshot"), overwrite=False) as output:
         if sys.argv[2] == "deaf":
             import signal
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -37,6 +38,7 @@ try:
         sys.stderr.write(f"{PREFIX}at work\\n"); sys.stderr.flush()
         time.sleep(600)
 except EndedError as ended:
+    sys.stderr.write(f"{PREFIX}{ended}\\n")
     sys.exit(ended.status)
 """
 
@@ -110,13 +112,16 @@ def test_a_run_that_is_asked_to_end_ends_with_everything(
 
 
 def test_a_driver_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    """After a time of grace everything is over all the same, and its remains are gone with the next run."""
+    """After a time of grace everything is over all the same; what it left is no snapshot, and not in the way."""
     job = Launched(tmp_path, "deaf")
     job.process.send_signal(signal.SIGINT)
     job.process.communicate(timeout=60)
     assert job.process.returncode == 130
     wait_for(lambda: job.running() == [], 60)
-    assert job.left() == [".snapshot.partial"]
+    assert job.left() == ["snapshot"]
+    assert [name[:5] for name in written(str(tmp_path / "snapshot"))] == [".run-"]
+    with Output(str(tmp_path / "snapshot"), overwrite=False):
+        pass
 
 
 def test_a_killed_launcher_takes_the_job_along(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dedup_sdk._window import Window
 from spark_backfill import slots
+from spark_backfill.duplicate_offsets import is_watched
 from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.producer_codes import producer_codes
@@ -26,9 +27,10 @@ from tests.support.naive_fold import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from spark_backfill.publish import Target
 
 NOW_MS = 10**10
 PRODUCERS = (b"shop", b"app", None)
@@ -88,16 +90,27 @@ def check(found: Findings, log: list[Sighting]) -> None:
     }
 
 
+def taken(sighting: Sighting, sampling: int) -> bool:
+    """Whether a record is in the sample: one ID in so many, and one record without an ID."""
+    if sighting.digest is None:
+        return bool(is_watched(np.array([sighting.offset]), sampling.bit_length() - 1)[0])
+    return int.from_bytes(sighting.digest, "big") < 2**128 // sampling
+
+
 @pytest.mark.parametrize("window", ["1d", "1000n"])
+@pytest.mark.parametrize("sampling", [1, 4])
 def test_runs_and_slots_find_what_a_loop_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str
+    target: Target, monkeypatch: pytest.MonkeyPatch, window: str, sampling: int
 ) -> None:
-    """Cut into runs and digest ranges, packed, written and read from the outcomes' text, nothing is miscounted."""
+    """Cut into runs and digest ranges, packed, written and read from the outcomes' text, nothing is miscounted.
+
+    A sample has all records of its IDs, and only slots of these IDs have findings, and each partition's first one.
+    """
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     partitions, chosen = range(3), Window.parse(window)
     log = log_of(partitions, 400, names=150)
     offset_ranges, plan = plan_of(partitions, 400, split=chosen.count is None)
-    packer = RunPacker(plan, ordered=chosen.count is not None, findings=True, run_rows=150)
+    packer = RunPacker(plan, ordered=chosen.count is not None, findings=sampling, run_rows=150)
 
     def blocks() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(log), 70):
@@ -106,14 +119,19 @@ def test_runs_and_slots_find_what_a_loop_finds(
         yield from map(to_batch, packer.finish())
 
     writer = SlotWriter(
-        folder=str(tmp_path), slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
+        target=target, slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
         with_producers=True,
     )  # fmt: skip
     outcomes = [
         SlotOutcome.from_json(text) for batch in writer(blocks()) for text in batch.column(0).to_pylist()
     ]
     assert len(outcomes) == len(plan.slots)
-    check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)
+    found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
+    check(found, [each for each in log if taken(each, sampling)])
+    telling = [plan.slots[each.slot] for each in outcomes if each.findings is not None]
+    assert {slot.partition for slot in telling} == set(partitions)
+    assert all(slot.range * sampling < slot.ranges for slot in telling)
+    assert (found.sampling, found.sample.end is None) == (sampling, sampling == 1)
     assert len(offset_ranges) == 3
 
 
@@ -123,15 +141,14 @@ def test_without_a_report_nothing_travels() -> None:
     packer = RunPacker(plan, ordered=False)
     for partition, rows in rows_of_batch(batch_of(log_of(range(1), 50, names=9))):
         assert list(packer.add(partition, rows)) == []
-    [block] = packer.finish()
-    assert (block.sightings, block.findings) == (None, None)
-    [read] = from_batch(to_batch(block))
-    assert (read.sightings, read.findings) == (None, None)
-    assert read.marks.digests == block.marks.digests
+    for block in packer.finish():
+        [read] = from_batch(to_batch(block))
+        assert (read.sightings, read.findings) == (None, None)
+        assert read.marks.digests == block.marks.digests
 
 
 def test_rows_in_any_order_find_the_same(
-    spark: SparkSession, attempts: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of a source without an order, scattered over tasks, are put in order first where a report is asked for."""
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
@@ -142,8 +159,8 @@ def test_rows_in_any_order_find_the_same(
     random.Random(1).shuffle(scattered)
     schema = "partition int, offset long, timestamp_ms long, digest binary, producer binary"
     rows = spark.createDataFrame(scattered, schema).repartition(3)
-    blocks = pack_rows(rows, Packing(plan, ordered=False, findings=True, producer_header="sent-by"))
+    blocks = pack_rows(rows, Packing(plan, ordered=False, findings=1, producer_header="sent-by"))
     outcomes = write_slots(
-        blocks, plan, offset_ranges, Window(days=1), attempts, now_ms=NOW_MS, with_producers=True
+        blocks, plan, offset_ranges, Window(days=1), target, now_ms=NOW_MS, with_producers=True
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,20 +12,21 @@ import pytest
 from dedup_sdk._window import Window
 from spark_backfill import slots
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.output import Output
+from spark_backfill.publish import Output
 from spark_backfill.slots import SlotPlan, placement_column, plan_slots
 from tests.support.folding import fold_to_files
 from tests.support.known_marks import newest_marks, read_sorted_file
 from tests.support.naive_fold import Row, digest_of, naive_fold
+from tests.support.outputs import manifest_of, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from dedup_sdk._decision import Mark
     from spark_backfill.fold import Task
+    from spark_backfill.publish import Target
     from spark_backfill.slot_outcome import SlotOutcome
 
 Frame = "Callable[[Sequence[Row]], DataFrame]"
@@ -49,27 +51,26 @@ def offset_range_of(partition: int, high: int, keep_from_ms: int | None = None) 
     )
 
 
-def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome]) -> dict[int, dict[bytes, Mark]]:
+def marks_of(plan: SlotPlan, outcomes: Iterable[SlotOutcome], target: Target) -> dict[int, dict[bytes, Mark]]:
     """The marks of each partition, read back from its files, whose order is checked."""
-    from pathlib import Path
-
     found: dict[int, dict[bytes, Mark]] = {}
     for outcome in outcomes:
         if outcome.file is not None:
-            content = read_sorted_file(Path(outcome.folder) / f"{outcome.file.name}.sst")
+            partition = plan.slots[outcome.slot].partition
+            content = read_sorted_file(Path(target.url) / str(partition) / f"{outcome.file.name}.sst")
             assert list(content) == sorted(content)
             assert len(content) == outcome.file.marks
-            found.setdefault(plan.slots[outcome.slot].partition, {}).update(content)
+            found.setdefault(partition, {}).update(content)
     return found
 
 
-def test_marks_equal_a_loop_over_the_log(frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_equal_a_loop_over_the_log(frame: Any, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into digest ranges, each partition's files hold the marks of a loop over its records."""
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 500)
     rows = rows_of([0, 2, 3], 800, names=300)
     offset_ranges = [offset_range_of(partition, 1_600) for partition in (0, 2, 3)]
-    plan, outcomes = fold_to_files(frame(rows), offset_ranges, DAY, attempts)
+    plan, outcomes = fold_to_files(frame(rows), offset_ranges, DAY, target)
     assert len(plan.slots) == 12
     expected = {
         number: {
@@ -78,28 +79,28 @@ def test_marks_equal_a_loop_over_the_log(frame: Any, attempts: Path, monkeypatch
         }
         for number in (0, 2, 3)
     }
-    assert marks_of(plan, outcomes) == expected
+    assert marks_of(plan, outcomes, target) == expected
     assert sum(outcome.records for outcome in outcomes) == len(rows)
     assert sum(outcome.unkeyed for outcome in outcomes) == sum(row.digest is None for row in rows)
 
 
 def test_digest_ranges_of_a_partition_do_not_overlap(
-    frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch
+    frame: Any, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files of a partition ascend and keep apart, so that RocksDB takes them in at its lowest level."""
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 10)
     monkeypatch.setattr(slots, "ROWS_PER_SLOT", 100)
     plan, outcomes = fold_to_files(
-        frame(rows_of([5], 300, names=250)), [offset_range_of(5, 600)], DAY, attempts
+        frame(rows_of([5], 300, names=250)), [offset_range_of(5, 600)], DAY, target
     )
     files = [outcome.file for outcome in sorted(outcomes, key=lambda each: each.slot) if outcome.file]
-    assert [file.name for file in files] == [f"{index:05d}" for index in range(6)]
+    assert [file.name.partition("-")[0] for file in files] == [f"{index:05d}" for index in range(6)]
     assert all(one.largest < other.smallest for one, other in pairwise(files))
     assert len(plan.slots) == 6
 
 
 def test_an_id_on_most_records_is_a_mark_a_run(
-    frame: Any, attempts: Path, monkeypatch: pytest.MonkeyPatch
+    frame: Any, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records do not meet in one task: each task that reads folds them before they are shuffled."""
     from pyspark.sql import functions as F  # noqa: N812 (as Spark's documentation; Spark is optional)
@@ -116,19 +117,19 @@ def test_an_id_on_most_records_is_a_mark_a_run(
     sizes = packed.select(F.sum(F.length("offsets")), F.sum("records")).collect()[0]
     assert sizes[1] == 2_000
     assert sizes[0] <= 8 * (1_000 + 2)
-    plan, outcomes = fold_to_files(given, offset_ranges, DAY, attempts)
-    assert marks_of(plan, outcomes)[0][digest_of(0)].offset == 1_998
+    plan, outcomes = fold_to_files(given, offset_ranges, DAY, target)
+    assert marks_of(plan, outcomes, target)[0][digest_of(0)].offset == 1_998
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [Window(count=40), Window(count=40, milliseconds=120)])
-def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: Window) -> None:
+def test_a_count_window_is_folded_in_order(frame: Any, target: Target, window: Window) -> None:
     """Shuffled rows of several partitions give the numbers that the rule gives in offset order."""
     rows = rows_of([0, 1, 7], 300, names=120)
     random.Random(1).shuffle(rows)
     offset_ranges = [offset_range_of(partition, 600) for partition in (0, 1, 7)]
-    plan, outcomes = fold_to_files(frame(rows), offset_ranges, window, attempts)
-    found = marks_of(plan, outcomes)
+    plan, outcomes = fold_to_files(frame(rows), offset_ranges, window, target)
+    found = marks_of(plan, outcomes, target)
     for outcome in outcomes:
         number = plan.slots[outcome.slot].partition
         marks, accepted = naive_fold([row for row in rows if row.partition == number], window)
@@ -136,22 +137,22 @@ def test_a_count_window_is_folded_in_order(frame: Any, attempts: Path, window: W
         assert found[number] == {d: m for d, m in marks.items() if accepted - m.number < 40}
 
 
-def test_what_is_older_than_the_window_is_left_out(frame: Any, attempts: Path) -> None:
+def test_what_is_older_than_the_window_is_left_out(frame: Any, target: Target) -> None:
     """A mark before its partition's horizon is not written; the horizon of another partition does not matter."""
     rows = [Row(0, 0, 10, digest_of("a")), Row(0, 1, 90, digest_of("b")), Row(1, 0, 10, digest_of("a"))]
     plan, outcomes = fold_to_files(
-        frame(rows), [offset_range_of(0, 2, 50), offset_range_of(1, 1)], DAY, attempts
+        frame(rows), [offset_range_of(0, 2, 50), offset_range_of(1, 1)], DAY, target
     )
-    found = marks_of(plan, outcomes)
+    found = marks_of(plan, outcomes, target)
     assert set(found[0]) == {digest_of("b")}
     assert set(found[1]) == {digest_of("a")}
     assert {plan.slots[each.slot].partition: each.forgotten_ms for each in outcomes} == {0: 10, 1: None}
 
 
-def test_records_without_ids_leave_counts_and_no_file(frame: Any, attempts: Path) -> None:
+def test_records_without_ids_leave_counts_and_no_file(frame: Any, target: Target) -> None:
     """A partition of unkeyed records is counted, dated, and has no file."""
     _, (outcome,) = fold_to_files(
-        frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [offset_range_of(0, 5)], DAY, attempts
+        frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [offset_range_of(0, 5)], DAY, target
     )
     assert outcome.file is None
     assert (outcome.records, outcome.unkeyed, outcome.newest_ms) == (2, 2, 9)
@@ -210,22 +211,21 @@ class AlwaysFails:
 
 @pytest.mark.slow
 def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
-    """Files of the first attempt are there, are not taken, and are gone when the snapshot is in its place."""
-    rows = rows_of([0, 1], 60, names=40)
+    """Files of the first attempt are there, are not listed, and are gone when the run is over."""
+    rows = rows_of([0], 60, names=40)
     target = tmp_path / "snapshot"
-    offset_ranges = [offset_range_of(0, 120), offset_range_of(1, 120)]
-    with Output(target, overwrite=False) as output:
-        plan, outcomes = fold_to_files(frame(rows), offset_ranges, DAY, output.attempts, around=FailsFirst)
-        assert len(list(output.attempts.iterdir())) == 2 * len(outcomes)
-        output.take(plan, outcomes)
-        output.publish()
-    assert sorted(path.relative_to(target).as_posix() for path in target.rglob("*.*")) == [
-        "0/00000.filter", "0/00000.sst", "1/00000.filter", "1/00000.sst",
-    ]  # fmt: skip
+    with Output(str(target), overwrite=False) as output:
+        plan, outcomes = fold_to_files(
+            frame(rows), [offset_range_of(0, 120)], DAY, output.target, around=FailsFirst
+        )
+        # Of two attempts, and the run's marker.
+        assert len(written(str(target))) == 2 * 2 + 1
+        (file,) = [outcome.file for outcome in outcomes if outcome.file is not None]
+        output.publish(manifest_of([file]), {})
+    assert written(str(target)) == [f"0/{file.name}.filter", f"0/{file.name}.sst", "manifest.json"]
     assert list(tmp_path.iterdir()) == [target]
-    assert set(read_sorted_file(target / "1" / "00000.sst")) == {
-        row.digest for row in rows if row.partition == 1 and row.digest
-    }
+    found = marks_of(plan, outcomes, output.target)
+    assert set(found[0]) == {row.digest for row in rows if row.digest}
 
 
 def test_a_job_that_fails_leaves_nothing(frame: Any, tmp_path: Path) -> None:
@@ -233,12 +233,15 @@ def test_a_job_that_fails_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     from spark_backfill.errors import one_line
 
     target = tmp_path / "snapshot"
-    with pytest.raises(Exception, match="every worker") as caught, Output(target, overwrite=False) as output:
+    with (
+        pytest.raises(Exception, match="every worker") as caught,
+        Output(str(target), overwrite=False) as output,
+    ):
         fold_to_files(
             frame(rows_of([0], 20, names=9)),
             [offset_range_of(0, 40)],
             DAY,
-            output.attempts,
+            output.target,
             around=AlwaysFails,
         )
     assert one_line(caught.value) == "RuntimeError: the disk of every worker is gone"

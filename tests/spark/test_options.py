@@ -178,6 +178,7 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ),
         ([*GROUP, "--topic", ""], "--topic is empty"),
         (["--group", ""], "--group is empty"),
+        ([*GROUP, "--group", "shipping"], "--group is given more than once: make a snapshot for each"),
         ([*GROUP, "--partitioner", "murmur2"], "--partitioner needs --partitions"),
         ([*GROUP, "--base", "no-such-folder", "--compact"], "--compact reads no history, and --"),
         ([*GROUP, "--compact"], "--compact needs --base"),
@@ -400,9 +401,8 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
         "--source", f"{here}/*.parquet", f"--source={tmp_path / 'new'}",
     ]  # fmt: skip
     assert absolute_arguments(["--source", KAFKA, "--base", "new"]) == ["--source", KAFKA, "--base", "new"]
-    assert absolute_arguments(["--output", "out", "--report=page", "--scratch", "s", "--output=s3://b/x"]) == [
-        "--output", str(tmp_path / "out"), f"--report={tmp_path / 'page'}", "--scratch", str(tmp_path / "s"),
-        "--output=s3://b/x",
+    assert absolute_arguments(["--output", "out", "--report=page", "--output=s3://b/x"]) == [
+        "--output", str(tmp_path / "out"), f"--report={tmp_path / 'page'}", "--output=s3://b/x",
     ]  # fmt: skip
     with monkeypatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")

@@ -112,6 +112,21 @@ def test_the_report_tells_what_is_in_the_topic(
 
 
 @pytest.mark.slow
+def test_a_large_history_is_sampled(
+    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report says so; what the run itself counts is exact."""
+    monkeypatch.setattr("spark_backfill.backfill.SAMPLED_ABOVE", 599)
+    monkeypatch.setattr("spark_backfill.backfill.SAMPLING", 4)
+    report = backfill(parse_options(arguments(broker, flights, tmp_path), print), lambda: spark)
+    found = read_document(tmp_path / "snapshot").findings
+    assert (report.records, report.unkeyed) == (600, 2)
+    assert found.sampling == 4
+    assert 100 < found.records < 200
+    assert "one ID in\n4" in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_a_count_window_has_a_report_too(
     broker: Broker, flights: str, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ def lived(timestamps: list[int]) -> int | None:
 def rebuilt(timestamps: list[int]) -> int | None:
     """From when a snapshot of the same records knows them."""
     outcome = SlotOutcome(
-        slot=0, folder="", records=len(timestamps), unkeyed=0, first_offset=5, first_ms=timestamps[0],
+        slot=0, records=len(timestamps), unkeyed=0, first_offset=5, first_ms=timestamps[0],
         newest_ms=max(timestamps), accepted=0, forgotten_ms=None, forgotten_number=None, file=None,
     )  # fmt: skip
     offset_range = OffsetRange(partition=0, low=5, begin=5, high=5 + len(timestamps), complete=False)

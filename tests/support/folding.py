@@ -11,13 +11,13 @@ from spark_backfill.slots import SlotPlan, plan_slots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
     from dedup_sdk._window import Window
     from spark_backfill.count_fold import CountFold
     from spark_backfill.offset_range import OffsetRange
+    from spark_backfill.publish import Target
     from spark_backfill.slot_outcome import SlotOutcome
     from spark_backfill.time_fold import TimeFold
     from tests.support.naive_fold import Row
@@ -27,7 +27,7 @@ def fold_to_files(
     rows: DataFrame,
     offset_ranges: Sequence[OffsetRange],
     window: Window,
-    folder: Path,
+    target: Target,
     *,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> tuple[SlotPlan, list[SlotOutcome]]:
@@ -40,7 +40,7 @@ def fold_to_files(
         offset_ranges, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism
     )
     blocks = pack_rows(rows, Packing(plan, ordered))
-    return plan, write_slots(blocks, plan, offset_ranges, window, folder, around=around)
+    return plan, write_slots(blocks, plan, offset_ranges, window, target, around=around)
 
 
 def add_rows(folding: CountFold | TimeFold, rows: Sequence[Row], batch: int) -> None:

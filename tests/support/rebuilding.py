@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dedup_sdk._store.manifest import Manifest, read_manifest, write_manifest
+from dedup_sdk._store.manifest import Manifest, read_manifest
 from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, id_spec
 from spark_backfill.archived import LogPart, horizons, plan_joined
@@ -20,7 +20,7 @@ from spark_backfill.base_reader import BaseReader
 from spark_backfill.history import History
 from spark_backfill.last_id_writer import writer_of
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.output import Output
+from spark_backfill.publish import Output, Target
 from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -121,9 +121,9 @@ def write(
     blocks.sort(key=lambda block: (block.slot, block.tally.first_offset))
     history = History(cluster="c", topic="orders", topic_id="t", offset_ranges=(offset_range,))
 
-    def writer(attempts: Path) -> Write:
+    def writer(target: Target) -> Write:
         return SlotWriter(
-            folder=str(attempts),
+            target=target,
             slots=slots.slots,
             window=window,
             keep_from_ms={0: offset_range.keep_from_ms},
@@ -168,7 +168,7 @@ def rebuild_records(
     return _published(
         folder,
         slots,
-        lambda attempts: writer_of(spec, slots, [offset_range], attempts, now_ms=now_ms),
+        lambda target: writer_of(spec, slots, [offset_range], target, now_ms=now_ms),
         [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)],
         History(cluster="c", topic="t", topic_id="", offset_ranges=(offset_range,)),
         spec,
@@ -205,7 +205,7 @@ def _sorted_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def _published(
     folder: Path,
     slots: SlotPlan,
-    writer: Callable[[Path], Write],
+    writer: Callable[[Target], Write],
     rows: Iterable[pa.RecordBatch],
     history: History,
     spec: Spec,
@@ -213,11 +213,10 @@ def _published(
     *,
     group: str,
 ) -> Manifest:
-    """Write the files of all slots, and publish them as a snapshot; ``writer`` gets the folder of its attempts."""
-    with Output(folder, overwrite=True) as output:
-        written = list(writer(output.attempts)(rows))
+    """Write the files of all slots, and publish them as a snapshot; ``writer`` gets the run's target."""
+    with Output(str(folder), overwrite=True) as output:
+        written = list(writer(output.target)(rows))
         outcomes = [SlotOutcome.from_json(text) for batch in written for text in batch.column(0).to_pylist()]
-        output.take(slots, outcomes)
         manifest = make_manifest(
             history,
             slots,
@@ -228,8 +227,7 @@ def _published(
             isolation="read_committed",
             created_ms=NOW_MS,
         )
-        write_manifest(output.folder, manifest)
-        output.publish()
+        output.publish(manifest, {})
     return manifest
 
 
@@ -248,7 +246,7 @@ def _of_base(
 ) -> Iterator[Block]:
     assert offset_range.base is not None
     reader = BaseReader(
-        place=str(base),
+        files=base,
         tasks=(),
         plan=plan,
         ordered=ordered,

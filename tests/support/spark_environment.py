@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 ROOT = Path(__file__).parents[2]
 # Half of the bytes to send, and imported by nobody here.
@@ -31,7 +31,10 @@ def make_environment_archive(folder: Path) -> Path:
     for name in settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, packages / Path(name).name, ignore=unwanted)
-    for each in _closure("dedup-sdk", {"cluster"}, set()):
+    # As this checkout says, not as it was when it was installed.
+    project = settings["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["cluster"]]
+    for each in _closure(needed, set(), set()):
         _copy_files(each, packages)
     archive = folder / "environment.zip"
     with zipfile.ZipFile(archive, "w") as target:
@@ -41,17 +44,18 @@ def make_environment_archive(folder: Path) -> Path:
     return archive
 
 
-def _closure(name: str, extras: set[str], seen: set[str]) -> Iterator[Distribution]:
-    """The distributions that one needs, each once, without the first."""
-    for text in distribution(name).requires or ():
+def _closure(requirements: Iterable[str], extras: set[str], seen: set[str]) -> Iterator[Distribution]:
+    """The distributions of these requirements, and those that they need, each once."""
+    for text in requirements:
         needed = Requirement(text)
         wanted = needed.marker is None or any(
             needed.marker.evaluate({"extra": extra}) for extra in ["", *extras]
         )
         if wanted and needed.name not in seen:
             seen.add(needed.name)
-            yield distribution(needed.name)
-            yield from _closure(needed.name, needed.extras, seen)
+            found = distribution(needed.name)
+            yield found
+            yield from _closure(found.requires or (), needed.extras, seen)
 
 
 def _copy_files(found: Distribution, packages: Path) -> None:

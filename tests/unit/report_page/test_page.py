@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._window import Window
 from spark_backfill.errors import BackfillError
+from spark_backfill.findings.adviser import advise
 from spark_backfill.findings.findings import Findings
 from spark_backfill.report_page import page as pages
 from spark_backfill.report_page.document import FINDINGS_NAME, read_document
@@ -59,6 +62,21 @@ def test_the_figures_of_the_findings_stand_on_the_page(page: Path) -> None:
         "never committed", "murmur2_random",
     ):  # fmt: skip
         assert text in html, text
+
+
+def test_a_sample_is_told_and_its_counts_are_its_own(page: Path, tmp_path: Path) -> None:
+    """Only IDs that are remembered, and their disk, are multiplied, and the page says by what."""
+    sampled = replace(sample_findings(), sampling=64)
+    html = write_page(sample_document(sampled), tmp_path / "sampled").read_text(encoding="utf-8")
+    exact = page.read_text(encoding="utf-8")
+    assert 'id="sampled"' in html
+    assert 'id="sampled"' not in exact
+    assert f"<dd>{sampled.records:,}<" in html
+    assert "records in the sample" in html
+    (row, *_) = [row for row in advise(sampled, Window(days=7)).table if row.window == Window(days=7)]
+    assert row.ids == 64 * sampled.last_seen.within(7 * 86_400_000)
+    assert f"<td>{row.ids:,}</td>" in html
+    assert f"<td>{row.ids // 64:,}</td>" in exact
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:

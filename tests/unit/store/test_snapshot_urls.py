@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3fs
@@ -12,6 +13,7 @@ from fsspec.core import url_to_fs
 
 from dedup_sdk._store.backup import restore_snapshot
 from dedup_sdk._store.manifest import read_manifest
+from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
@@ -159,6 +161,28 @@ def test_nothing_is_half_published(bucket: s3fs.S3FileSystem, folder: Path) -> N
         publish_snapshot(folder, "s3://snapshots/a")
     with pytest.raises(SnapshotError, match=r"s3://nowhere/a/.* cannot be written"):
         publish_snapshot(folder, "s3://nowhere/a")
+
+
+def test_a_manifest_that_may_yet_arrive_keeps_its_files(
+    bucket: s3fs.S3FileSystem, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request was given up, and the server applies it afterwards."""
+    given: list[Any] = []
+
+    def given_up(*arguments: Any) -> None:
+        given.extend(arguments)
+        raise SnapshotError("read timeout")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OutputFolder, "create_manifest", given_up)
+        with pytest.raises(
+            SnapshotError, match="read timeout; the snapshot may be there: look before you copy again"
+        ):
+            publish_snapshot(folder, "s3://snapshots/a")
+    assert OutputFolder.create_manifest(*given)
+    ((there,), _) = find_snapshots(["s3://snapshots/a"])
+    assert not any(checked.problems for checked in check_snapshot(there))
+    assert len(bucket.find("snapshots/a")) == 10
 
 
 def test_old_ones_are_removed_and_new_ones_are_seen(bucket: s3fs.S3FileSystem, folder: Path) -> None:

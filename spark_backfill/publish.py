@@ -1,0 +1,316 @@
+"""Where a snapshot goes, a folder or a URL: tasks put its files there themselves, the driver writes the manifest last.
+
+Nothing is moved, and nothing is locked. Each attempt of a task writes on its worker's own disk and puts its files as
+``<partition>/<range>-<run>-<attempt>.sst`` and ``.filter``, names that no other attempt and no other run has. The
+manifest lists those of the attempts whose results Spark kept, with their checksums; readers know nothing else. So
+whatever is killed, and whenever, there is the older snapshot (or none), or the new one, whole.
+
+While a run goes on, an empty file ``.run-<run>`` is there. An attempt looks for it when its files are put, and takes
+them back if it is gone. So an attempt that outlives its run (a speculative copy, or a task whose driver has ended)
+leaves nothing: what was put before the file was removed is seen by the sweep at the end of the run, which removes what
+this run has put and no manifest lists.
+
+A sweep at the beginning of a run removes what others have left: the files of a snapshot that was replaced, which
+somebody may have been reading until now, and those of a run whose driver was killed. Such a run may still be at work,
+as far as others see: its files go two weeks after it began, or when somebody removes its ``.run-`` file. A run without
+that file does not publish, however it lost it.
+
+A run whose request for the manifest was interrupted, or failed on the way to a server, does as one that was killed: the
+request may yet arrive.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, SortedFile, manifest_bytes
+from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
+from dedup_sdk.errors import SnapshotError
+from spark_backfill.ending import MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError
+from spark_backfill.errors import BackfillError
+
+_ABANDONED_S: Final = 14 * 24 * 60 * 60
+"""Files of runs that began so long ago are removed."""
+_OURS: Final = re.compile(
+    r"(?:\.run-|\d+/\d+-)(?P<run>[0-9a-f]{16})(?:\.manifest|(?:-[0-9a-f]{8})?\.(?:sst|filter))?"
+)
+"""Markers and files of runs, also of those that copy a snapshot."""
+_LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The place of one run's files, for its tasks: the folder or URL, and the name of the run."""
+
+    url: str
+    run: str
+
+    def put(
+        self, partition: int, number: int, write: Callable[[Path], SortedFile | None]
+    ) -> SortedFile | None:
+        """Have ``write`` write a sorted file to this worker's disk, and put it in its place; return its entry.
+
+        ``number`` is that of the file in its partition. The folder of the path that ``write`` gets is empty, and its
+        own. None, and no file, where ``write`` returns None.
+
+        Raises:
+            BackfillError: the run is over, or this machine does not see its folder.
+            SnapshotError: a file cannot be written.
+        """
+        with own_folder() as own:
+            name = f"{number:05d}-{self.run}-{secrets.token_hex(4)}"
+            path = own / f"{name}{SORTED_SUFFIX}"
+            file = write(path)
+            if file is None:
+                return None
+            folder = OutputFolder(self.url)
+            files = [f"{partition}/{name}{suffix}" for suffix in (SORTED_SUFFIX, FILTER_SUFFIX)]
+            try:
+                for each in files:
+                    folder.put(path.with_suffix(Path(each).suffix), each)
+                self._check_at_work(folder, f"{files[0]} is taken back: the run of this task is over, or ")
+            except BaseException:
+                folder.remove(files)
+                folder.remove_empty()
+                raise
+            return file
+
+    def check(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """See to it that this machine reaches the place, as a function for ``mapInArrow`` that gives no rows.
+
+        Raises:
+            BackfillError: it does not see what the driver sees.
+            ConfigurationError: it has no driver for the URL.
+            SnapshotError: it cannot read there.
+        """
+        for _ in batches:
+            self._check_at_work(OutputFolder(self.url))
+        yield from ()
+
+    def _check_at_work(self, folder: OutputFolder, said: str = "") -> None:
+        if not folder.has_mark(self.run):
+            raise BackfillError(
+                f"{said}this machine does not see what the driver sees at {folder.place}: give a folder on storage "
+                "that the driver and all workers share under one path, or a URL"
+            )
+
+
+def check_workers(spark: SparkSession, target: Target) -> None:
+    """See to it that workers elsewhere reach the output, before anything is read for it; raises Spark's errors."""
+    if not (spark.sparkContext.master or "").startswith("local"):
+        count = spark.sparkContext.defaultParallelism
+        spark.range(0, count, 1, count).mapInArrow(target.check, "nothing long").collect()
+
+
+class Output:
+    """A snapshot being made at a folder or URL: tasks write to ``target``, `publish` makes it a snapshot.
+
+    A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
+    the first one publishes, and others find that the snapshot is not the one that they were to replace. ``say`` gets a
+    line where others are at work. ``outcome`` says in words whether the snapshot is there. Where it may be, because the
+    request for the manifest may yet arrive, nothing is removed, as if the run had been killed.
+
+    Raises:
+        BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
+            are no snapshot.
+        SnapshotError: the place cannot be read or written.
+    """
+
+    def __init__(self, url: str, *, overwrite: bool, say: Callable[[str], None] = lambda _line: None) -> None:
+        self._folder, self._say = OutputFolder(url), say
+        self.outcome = NOT_WRITTEN
+        self._manifest = b""
+        self._before = self._folder.manifest()
+        self._check(overwrite=overwrite)
+        self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
+        try:
+            # To learn early whether files can be written there.
+            self._folder.mark(self.target.run)
+            self._sweep_others()
+        except BaseException:
+            self._folder.unmark(self.target.run)
+            self._folder.remove_empty()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._clean()
+        except EndedError as ended:
+            error = ended
+            raise
+        finally:
+            if isinstance(error, EndedError):
+                error.tell(self.outcome)
+
+    def _clean(self) -> None:
+        with suppress(SnapshotError):
+            if self.outcome == MAYBE_WRITTEN and self._folder.is_local:
+                self.outcome = WRITTEN if self._folder.manifest() == self._manifest else NOT_WRITTEN
+            if self.outcome == MAYBE_WRITTEN:
+                return
+            self._folder.unmark(self.target.run)
+            # What cannot be looked at now is listed by no manifest, or by one that may be ours.
+            self._sweep_own()
+        self._folder.remove_empty()
+
+    def publish(self, manifest: Manifest, reports: Mapping[str, str]) -> None:
+        """Write the manifest, which makes it a snapshot, and then the reports, texts by file name.
+
+        Where a report cannot be written, a line says so.
+
+        Raises:
+            BackfillError: another snapshot has come to the place since the run began, or its marker is gone.
+            SnapshotError: the manifest cannot be written; the error says whether the snapshot may be there.
+        """
+        self._manifest = manifest_bytes(manifest)
+        if not self._folder.has_mark(self.target.run):
+            raise BackfillError(
+                f"{self._folder.place}/{MARKER}{self.target.run} is gone, so that others may have removed the files of "
+                "this run: it was removed by hand, or by a run two weeks after this one began; run again"
+            )
+        found = self._folder.manifest()
+        if found not in (None, self._before):
+            raise self._surpassed()
+        self.outcome = MAYBE_WRITTEN
+        try:
+            if found is None:
+                there = self._folder.create_manifest(self._manifest, self.target.run)
+            else:
+                there = self._folder.replace_manifest(self._manifest, self.target.run)
+        except SnapshotError as failed:
+            if not self._arrived(failed):
+                raise
+            there = True
+        self.outcome = WRITTEN if there else NOT_WRITTEN
+        if not there:
+            raise self._surpassed()
+        try:
+            self._folder.remove([name for name in REPORT_NAMES if name not in reports])
+            for name, text in reports.items():
+                self._folder.write(name, text.encode("ascii"), self.target.run)
+        except SnapshotError as failed:
+            self._say(f"warning: {failed}; the snapshot is there and whole, without its report")
+
+    def _check(self, *, overwrite: bool) -> None:
+        """Refuse a place that a snapshot must not take."""
+        place, foreign = self._folder.place, _listed_in(self._before) is None
+        if self._before is not None:
+            if not overwrite:
+                raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
+            if not self._folder.replaces:
+                raise BackfillError(
+                    f"output {place!r} holds a snapshot, which this file system cannot replace at once: choose "
+                    "another"
+                )
+        else:
+            # A snapshot may have come since: then it is found again at the end.
+            known = {*REPORT_NAMES, MANIFEST_NAME}
+            foreign = not all(name in known or _OURS.fullmatch(name) for name in self._folder.names())
+        if foreign:
+            raise BackfillError(
+                f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
+            )
+
+    def _surpassed(self) -> BackfillError:
+        return BackfillError(
+            f"output {self._folder.place!r} holds a snapshot that was published since this run began: it stays"
+        )
+
+    def _arrived(self, failed: SnapshotError) -> bool:
+        """Whether the manifest is there though writing it failed; False: it is not, and cannot come any more."""
+        with suppress(SnapshotError):
+            if self._folder.manifest() == self._manifest:
+                return True
+            if self._folder.is_local:
+                return False
+        raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
+
+    def _sweep_others(self) -> None:
+        """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
+        # In this order: a run makes its marker before its files, and removes it after its manifest is written.
+        names, at_work = self._folder.names(), self._folder.marked()
+        for run in [each for each in at_work if time.time() - _began_s(each) > _ABANDONED_S]:
+            at_work.remove(run)
+            # First, so that it does not publish any more.
+            self._folder.unmark(run)
+        kept = _listed_in(self._folder.manifest())
+        if kept is not None:
+            self._folder.remove(
+                [
+                    name
+                    for name in names
+                    if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in at_work
+                ]
+            )
+        for run in sorted(at_work - {self.target.run}):
+            began = datetime.fromtimestamp(_began_s(run), UTC).isoformat(" ", "minutes")
+            self._say(
+                f"another run that began at {began} is at work at {self._folder.place}, or was killed: if it was, "
+                f"remove {MARKER}{run} there, and the next run removes its files; else the first to end publishes"
+            )
+
+    def _sweep_own(self) -> None:
+        """Remove what this run has put and no manifest lists; of the snapshot it replaced, files that bear no run."""
+        names, found = self._folder.names(), self._folder.manifest()
+        kept, replaced = _listed_in(found), _listed_in(self._before) if found == self._manifest else None
+        if kept is None:
+            return
+
+        def is_over(name: str) -> bool:
+            ours = _OURS.fullmatch(name)
+            return name in (replaced or ()) if ours is None else ours["run"] == self.target.run
+
+        self._folder.remove([name for name in names if name not in kept and is_over(name)])
+
+
+def _began_s(run: str) -> int:
+    return int(run[:8], 16)
+
+
+def _listed_in(manifest: bytes | None) -> frozenset[str] | None:
+    """Return the files that a manifest of any format lists, by their paths in the folder; None: it says nothing."""
+    if manifest is None:
+        return frozenset()
+    with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        content = json.loads(manifest)
+        return frozenset(
+            f"{entry['partition']:d}/{file['name']}{suffix}"
+            for entry in content["partitions"]
+            for file in entry["files"]
+            if _LISTED.fullmatch(file["name"])
+            for suffix in (SORTED_SUFFIX, FILTER_SUFFIX)
+        )
+    return None
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Yield an empty folder on the disk of this worker, where Spark shuffles if it says so; it is gone afterwards."""
+    disks = [
+        each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each and Path(each).is_dir()
+    ]
+    disk = secrets.choice(disks) if disks else None
+    with tempfile.TemporaryDirectory(prefix="dedup-backfill-", dir=disk) as folder:
+        yield Path(folder)

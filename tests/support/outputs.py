@@ -1,0 +1,68 @@
+"""Snapshots put to an output as the job's tasks and driver do, without Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from dedup_sdk._marks import Marks, cut_marks
+from dedup_sdk._store.fingerprint import fingerprint
+from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
+from dedup_sdk._store.output_folder import OutputFolder
+from dedup_sdk._store.pages import newest_per_digest
+from spark_backfill.slot_writer import write_marks
+from tests.support.marks import random_marks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from spark_backfill.publish import Target
+
+_MARKS = 100
+_FILES = 2
+
+
+def put_marks(target: Target, seed: int) -> list[SortedFile]:
+    """Put random marks of partition 0 there, as two files."""
+    held = newest_per_digest(random_marks(_MARKS, seed))
+    edges = range(0, _MARKS + 1, _MARKS // _FILES)
+    files = [
+        target.put(0, number, partial(_write, marks=cut_marks(held, begin, end)))
+        for number, (begin, end) in enumerate(pairwise(edges))
+    ]
+    return [file for file in files if file is not None]
+
+
+def _write(path: Path, marks: Marks) -> SortedFile | None:
+    return write_marks(path, marks)
+
+
+def fingerprint_of(seed: int) -> str:
+    """The fingerprint of the marks that `put_marks` puts."""
+    return fingerprint((newest_per_digest(random_marks(_MARKS, seed)),))
+
+
+def manifest_of(files: Sequence[SortedFile]) -> Manifest:
+    """The manifest of a snapshot of these files."""
+    entry = PartitionManifest(
+        partition=0,
+        low=0,
+        high=_MARKS,
+        since_ms=None,
+        accepted=0,
+        since_number=None,
+        newest_ms=max(file.newest_ms for file in files),
+        marks=sum(file.marks for file in files),
+        files=tuple(files),
+    )
+    return Manifest(
+        cluster="c1", topic="orders", topic_id="t1", id_spec="key", digest="sha256-16", isolation="read_committed",
+        window="1d", group="billing", vouched=False, created_ms=1, partitions=(entry,),
+    )  # fmt: skip
+
+
+def written(place: str) -> list[str]:
+    """All files that are there, by their paths in the folder or URL."""
+    return sorted(OutputFolder(place).names())
