@@ -11,8 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
+from spark_backfill.ending import EndedError
 from spark_backfill.progress import Progress
 
 PREFIX: Final = "backfill: "
@@ -20,7 +22,11 @@ PREFIX: Final = "backfill: "
 ERROR: Final = "error: "
 """How the line of a run that fails goes on."""
 LAUNCHED: Final = "DEDUP_BACKFILL_LAUNCHED"
-"""Set in the environment of a job whose stderr is read by `spark_backfill.launch`, which takes these two lines out:"""
+"""Set in the environment of a job that `spark_backfill.launch` has started, to a folder of the launcher.
+
+There the job leaves the file ``outcome`` when it is ended. The launcher takes these two lines out of the job's stderr:
+"""
+OUTCOME_NAME: Final = "outcome"
 DRIVER: Final = "driver: "
 PROGRESS: Final = "progress: "
 LINE_EVERY_S: Final = 30.0
@@ -60,6 +66,13 @@ class Console:
         with suppress(OSError):
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
+
+    def end(self, ended: EndedError) -> None:
+        """Say that the run was ended, to the launcher also where the JVM does not answer any more."""
+        if self._told_by_launcher:
+            with suppress(OSError):
+                (Path(os.environ[LAUNCHED]) / OUTCOME_NAME).write_text(ended.outcome, encoding="ascii")
+        self.say(str(ended))
 
     def progress(self, seen: Progress) -> None:
         """Tell how far the run is: all of it to the command that started the job, a line now and then to a person."""

@@ -15,30 +15,37 @@ _STATUS_OF_SIGNAL: Final = 128
 NOT_WRITTEN: Final = "no snapshot was written"
 MAYBE_WRITTEN: Final = "the snapshot may be there: look before you start again"
 WRITTEN: Final = "the snapshot is there"
-OUTCOMES: Final = (NOT_WRITTEN, MAYBE_WRITTEN, WRITTEN)
 
 
 class EndedError(BaseException):
     """A signal asked the process to end; no `Exception`, so that nothing takes it for a failure of its own.
 
-    ``status`` is the exit status: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+    ``status`` is the exit status: 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP; ``outcome`` says in words what
+    has become of the snapshot.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
         self.status = _STATUS_OF_SIGNAL + number
-        self._outcome = NOT_WRITTEN
+        self.outcome = NOT_WRITTEN
 
     def tell(self, outcome: str) -> None:
-        """Take note of what has become of the snapshot, in words."""
-        self._outcome = outcome
+        """Take note of what has become of the snapshot."""
+        self.outcome = outcome
 
     def __str__(self) -> str:
         """The line that a user reads."""
         asked = (
             "interrupted" if self.status == _STATUS_OF_SIGNAL + signal.SIGINT else f"ended by {self.args[0]}"
         )
-        return f"{asked}; {self._outcome}"
+        return f"{asked}; {self.outcome}"
+
+
+def ended_by(error: BaseException | None) -> EndedError | None:
+    """Return what has ended the process where that led to an error: PySpark asks the JVM once more on the way out."""
+    while error is not None and not isinstance(error, EndedError):
+        error = error.__context__
+    return error
 
 
 def end_in_order() -> None:

@@ -20,7 +20,7 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.backfill import Watch, backfill
 from spark_backfill.client_config import without_secrets
 from spark_backfill.console import ERROR, Console
-from spark_backfill.ending import EndedError, end_in_order, ending_in_order
+from spark_backfill.ending import EndedError, end_in_order, ended_by, ending_in_order
 from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.session import make_session
@@ -35,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         session = partial(_session, options.session_settings)
         with ending_in_order():
             report = backfill(options, session, say=console.say, watch=_watched(console))
-    except EndedError as ended:
-        console.say(str(ended))
-        return ended.status
-    except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, ends in one line)
+    except (EndedError, Exception) as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, is one line)
+        if (ended := ended_by(error)) is not None:
+            console.end(ended)
+            return ended.status
         console.say(f"{ERROR}{without_secrets(one_line(error), options.secrets)}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
     sys.stdout.write(f"{report}\n")

@@ -164,7 +164,7 @@ def _start(arguments: Sequence[str], tell: Listeners) -> str:
         ivy = cache_folder() / "ivy"
         placed = absolute_arguments(arguments)
         line = command(placed, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
-        return _follow(line, environment(scratch) | {LAUNCHED: "1"}, scratch, tell)
+        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell)
 
 
 def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners) -> str:

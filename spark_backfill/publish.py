@@ -43,7 +43,7 @@ from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
 from dedup_sdk.errors import SnapshotError
-from spark_backfill.ending import MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError
+from spark_backfill.ending import MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
 from spark_backfill.errors import BackfillError
 
 _ABANDONED_S: Final = 14 * 24 * 60 * 60
@@ -161,8 +161,8 @@ class Output:
             error = ended
             raise
         finally:
-            if isinstance(error, EndedError):
-                error.tell(self.outcome)
+            if (asked := ended_by(error)) is not None:
+                asked.tell(self.outcome)
 
     def _clean(self) -> None:
         with suppress(SnapshotError):

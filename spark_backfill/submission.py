@@ -22,7 +22,8 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from dedup_sdk.testing._supervised_child import Supervisor
-from spark_backfill.ending import MAYBE_WRITTEN, OUTCOMES, EndedError
+from spark_backfill.console import OUTCOME_NAME
+from spark_backfill.ending import MAYBE_WRITTEN, EndedError
 from spark_backfill.errors import BackfillError
 
 _GRACE_S: Final = 8
@@ -106,13 +107,8 @@ class Submission:
 
     def _outcome(self) -> str:
         """What the driver said of the snapshot at its end; one that was killed, or is elsewhere, says nothing."""
-        # Nobody writes any more, unless a process has left the session.
-        os.set_blocking(self.stderr.fileno(), False)
-        with suppress(OSError, TypeError):
-            for line in reversed(self.stderr.read().splitlines()):
-                for outcome in OUTCOMES:
-                    if line.endswith(outcome):
-                        return outcome
+        with suppress(OSError):
+            return (self._folder / OUTCOME_NAME).read_text(encoding="ascii")
         return MAYBE_WRITTEN
 
     def _signal_driver(self) -> None:

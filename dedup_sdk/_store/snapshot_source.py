@@ -538,8 +538,13 @@ def remove_snapshot(source: Source) -> list[str]:
     """Remove the files that a manifest lists, the manifest first, so that an interrupted removal leaves no snapshot.
 
     Returns the names of other files in its folder, which stay. Raises `SnapshotError` when something cannot
-    be removed.
+    be removed, or another snapshot has taken its place, which stays.
     """
+    now = (
+        read_manifest(source.place) if source.remote is None else RemoteSnapshot(source.remote.files).manifest
+    )
+    if now != source.manifest:
+        raise SnapshotError(f"{source.place} holds another snapshot since it was looked at, which stays")
     if source.remote is not None:
         source.remote.remove()
         return []

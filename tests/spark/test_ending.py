@@ -25,7 +25,7 @@ SUBMIT = """#!/bin/sh
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from spark_backfill.console import DRIVER, PREFIX
+from spark_backfill.console import DRIVER, PREFIX, Console
 from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.publish import Output
 sys.stderr.write(f"{PREFIX}{DRIVER}{os.getpid()}\\n"); sys.stderr.flush()
@@ -38,7 +38,7 @@ try:
         sys.stderr.write(f"{PREFIX}at work\\n"); sys.stderr.flush()
         time.sleep(600)
 except EndedError as ended:
-    sys.stderr.write(f"{PREFIX}{ended}\\n")
+    Console().end(ended)
     sys.exit(ended.status)
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,6 +169,16 @@ def test_every_slot_gets_a_task_of_its_own(spark: SparkSession) -> None:
         placed = numbered.repartition(count, placement_column(numbered["slot"], count))
         rows = placed.select("slot", F.spark_partition_id().alias("task")).collect()
         assert {row["slot"]: row["task"] for row in rows} == {number: number for number in range(count)}
+
+
+def test_thirty_thousand_slots_are_planned_at_once(spark: SparkSession) -> None:
+    """A list of their places would be a call of the JVM for each, and take half a minute."""
+    count = 30_000
+    rows = spark.range(count)
+    rows.repartition(2, placement_column(rows["id"], 2))
+    begun = time.monotonic()
+    rows.repartition(count, placement_column(rows["id"], count))
+    assert time.monotonic() - begun < 2
 
 
 def test_slots_follow_the_number_of_offsets() -> None:

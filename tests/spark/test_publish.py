@@ -32,7 +32,7 @@ from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk._store.snapshot_copy import UrlTarget, copy_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
-from spark_backfill.ending import EndedError, ending_in_order
+from spark_backfill.ending import EndedError, ended_by, ending_in_order
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
 from spark_backfill.publish import Output, Target
@@ -570,6 +570,24 @@ def test_a_run_that_is_ended_when_its_snapshot_is_there_says_so(
         with pytest.raises(EndedError, match=r"ended by SIGTERM; the snapshot is there$"):
             published(place, seed, overwrite=True)
         assert readable(place) == fingerprint_of(seed)
+
+
+def test_an_error_on_the_way_out_does_not_hide_what_ended_the_run(tmp_path: Path) -> None:
+    """PySpark asks the JVM once more, which may be gone."""
+    asked = EndedError(signal.SIGTERM)
+
+    def run() -> None:
+        with Output(str(tmp_path / "snapshot"), overwrite=False) as output:
+            output.publish(manifest_of(put_marks(output.target, 1)), REPORT)
+            try:
+                raise asked
+            finally:
+                raise RuntimeError("the JVM is gone")
+
+    with pytest.raises(RuntimeError) as caught:
+        run()
+    assert ended_by(caught.value) is asked
+    assert str(asked) == "ended by SIGTERM; the snapshot is there"
 
 
 @pytest.mark.parametrize(

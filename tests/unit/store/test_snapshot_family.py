@@ -57,6 +57,16 @@ def test_the_newest_stay(place: Path) -> None:
         removable_snapshots(family, 0)
 
 
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_snapshot_that_was_replaced_meanwhile_stays(place: Path, scheme: str) -> None:
+    """It is not the one that was chosen."""
+    ((old,), _) = find_snapshots([f"{scheme}{place / 'a'}"])
+    write_manifest(place / "a", replace(read_manifest(place / "a"), created_ms=9 * DAY_MS))
+    with pytest.raises(SnapshotError, match="holds another snapshot since it was looked at, which stays"):
+        remove_snapshot(old)
+    assert read_manifest(place / "a").created_ms == 9 * DAY_MS
+
+
 def test_several_topics_or_groups_have_to_be_told_apart(place: Path) -> None:
     """Snapshots of another topic or group are never among those that go, nor do they count as kept."""
     make(place / "other", 9, topic="payments")
