@@ -1,8 +1,4 @@
-"""Where the job's own lines go, and the silence of everything else.
-
-``spark-submit`` joins a Python program's stderr to its stdout, and lets the JVM's log go to stderr. Here it is the
-other way round: stdout has the report and nothing else, stderr our lines and no log.
-"""
+"""Where the job's own lines go: stdout has the report and nothing else, stderr our lines among Spark's logs."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ LINE_EVERY_S: Final = 30.0
 
 
 class Console:
-    """Writes lines to the stderr that the user sees; makes the JVM that runs this process, if one does, silent."""
+    """Writes lines to the stderr that the user sees."""
 
     def __init__(self) -> None:
         self._stderr: Any = None
@@ -38,12 +34,11 @@ class Console:
             return
         from pyspark import SparkContext
 
-        SparkContext._ensure_initialized()  # noqa: SLF001 (the gateway, before there is a context)
-        jvm: Any = SparkContext._jvm  # noqa: SLF001 (as above)
-        jvm.org.apache.spark.util.Utils.setLogLevel(jvm.org.apache.logging.log4j.Level.OFF)
-        # Tracebacks of Python workers go here too; the last line of one is said by the job.
+        # spark-submit joins a Python program's stderr to its stdout. PySpark has no public way to the stderr of the JVM
+        # that it runs in, and none to a JVM before there is a session.
+        SparkContext._ensure_initialized()  # noqa: SLF001
+        jvm: Any = SparkContext._jvm  # noqa: SLF001
         self._stderr = jvm.java.lang.System.err
-        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
         if self._told_by_launcher:
             self.say(f"{DRIVER}{os.getpid()}")
 

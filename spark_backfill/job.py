@@ -11,7 +11,7 @@ SIGHUP, and has left nothing behind.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
-        session = partial(_session, options.session_settings)
+        session = partial(_session, options.session_settings, console.say)
         with ending_in_order():
             report = backfill(options, session, say=console.say, watch=_watched(console))
     except EndedError as ended:
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _session(settings: Mapping[str, str]) -> SparkSession:
-    session = make_session(settings)
+def _session(settings: Mapping[str, str], say: Callable[[str], None]) -> SparkSession:
+    session = make_session(settings, say)
     # A new session takes SIGINT for itself, and asks a JVM to cancel that may be on its way out too.
     end_in_order()
     return session

@@ -35,22 +35,24 @@ class Watching(NamedTuple):
 
     say: Callable[[str], None]
     watch: Callable[[Seen], None] | None
+    log: Callable[[str], None]
 
 
 @contextmanager
 def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
     """Print lines on the console inside the block, on a terminal above a progress bar; nothing if ``quiet``."""
     if quiet:
-        yield Watching(lambda _line: None, lambda _seen: None)
+        yield Watching(lambda _line: None, lambda _seen: None, lambda _line: None)
         return
 
+    def log(line: str) -> None:
+        console.print(printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
     def say(line: str) -> None:
-        console.print(
-            f"backfill: {printable(line)}", markup=False, highlight=False, emoji=False, soft_wrap=True
-        )
+        log(f"backfill: {line}")
 
     if not console.is_terminal:
-        yield Watching(say, None)
+        yield Watching(say, None, log)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -67,7 +69,7 @@ def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
         bar.start()
 
     try:
-        yield Watching(say, watch)
+        yield Watching(say, watch, log)
     finally:
         bar.stop()
 
@@ -184,7 +186,7 @@ def backfill(context: typer.Context) -> None:
         raise ConfigurationError(f"{error}; see dedup backfill --help") from None
     try:
         with ending_in_order(), shown(Console(stderr=True), quiet=own.quiet) as watching:
-            report = launch.backfill(arguments, say=watching.say, watch=watching.watch)
+            report = launch.backfill(arguments, **watching._asdict())
     except EndedError as ended:
         tell(str(ended))
         sys.exit(ended.status)
