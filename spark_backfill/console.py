@@ -24,11 +24,11 @@ LINE_EVERY_S: Final = 30.0
 
 
 class Console:
-    """Writes lines to the stderr that the user sees."""
+    """Writes lines to the stderr that the user sees; ``launched``: `spark_backfill.launch` reads them."""
 
     def __init__(self) -> None:
         self._stderr: Any = None
-        self._told_by_launcher = LAUNCHED in os.environ
+        self.launched = LAUNCHED in os.environ
         self._now_and_then = NowAndThen(self.say)
         if "PYSPARK_GATEWAY_PORT" not in os.environ:
             return
@@ -39,7 +39,7 @@ class Console:
         SparkContext._ensure_initialized()  # noqa: SLF001
         jvm: Any = SparkContext._jvm  # noqa: SLF001
         self._stderr = jvm.java.lang.System.err
-        if self._told_by_launcher:
+        if self.launched:
             self.say(f"{DRIVER}{os.getpid()}")
 
     def say(self, line: str) -> None:
@@ -58,7 +58,7 @@ class Console:
 
     def progress(self, seen: Progress) -> None:
         """Tell how far the run is: all of it to the command that started the job, a line now and then to a person."""
-        if self._told_by_launcher:
+        if self.launched:
             self.say(f"{PROGRESS}{seen.to_json()}")
         else:
             self._now_and_then(seen)

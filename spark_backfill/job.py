@@ -3,15 +3,16 @@
     spark-submit spark_backfill/job.py \
         --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
-The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it is not, one line on stderr
-says why; 2: wrong usage, also an archive without offsets; 130, 143, 129: it was asked to end by Ctrl-C, SIGTERM,
-SIGHUP, and has left nothing behind.
+The last line of stdout is a JSON report; lines on stderr tell a person the same. Exit status 0: the snapshot is there;
+1: it is not, one line on stderr says why; 2: wrong usage, also an archive without offsets; 130, 143, 129: it was asked
+to end by Ctrl-C, SIGTERM, SIGHUP, and has left nothing behind.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -23,6 +24,7 @@ from spark_backfill.console import ERROR, Console
 from spark_backfill.ending import EndedError, end_in_order, ending_in_order
 from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
+from spark_backfill.report import summary
 from spark_backfill.session import make_session
 from spark_backfill.stage_watch import watched_stages
 
@@ -41,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, ends in one line)
         console.say(f"{ERROR}{without_secrets(one_line(error), options.secrets)}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
+    if not console.launched:
+        for line in summary(asdict(report)):
+            console.say(line)
     sys.stdout.write(f"{report}\n")
     return 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +64,30 @@ def chosen(
         if given.get(name, value).lower() != value.lower()
     ]
     return {**settings, **FIXED}, told
+
+
+def describe_jobs(spark: SparkSession, topic: str, description: str) -> None:
+    """Let Spark's UI and event log say of this thread's next jobs what runs; the jobs of a topic are a group.
+
+    A job has one description for all its stages: PySpark has no public way to name stages or accumulators.
+    """
+    spark.sparkContext.setJobGroup(job_group(topic), description)
+
+
+def job_group(topic: str) -> str:
+    """Return the group of the jobs of a topic, by which they can be found and cancelled."""
+    return f"dedup backfill {topic}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers, which ascend, in few words: ``0-2,5``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ",".join("-".join(map(str, each)) for each in found)
 
 
 class LazySession:

@@ -22,9 +22,8 @@ from dedup_sdk._cli.console import printable, tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._cli.plain_help import printed_plainly
 from dedup_sdk._store.snapshot_source import is_url, redacted_url
-from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.report_page.wording import size_text
+from spark_backfill.report import summary
 
 if TYPE_CHECKING:
     from spark_backfill.progress import Progress as Seen
@@ -195,29 +194,6 @@ def backfill(context: typer.Context) -> None:
             typer.echo(printable(line), err=True)
     if own.json:
         typer.echo(json.dumps(report))
-
-
-def summary(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines that tell a person of a report (`spark_backfill.report.Report`)."""
-    owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
-    sources = ", ".join(report["sources"]) or "the base"
-    others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
-    told = {
-        "snapshot": report["output"],
-        "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
-        "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
-        "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
-        "IDs": f"{report['marks']:,}",
-        "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
-        "size": f"{size_text(report['bytes'])}, {report['files']} files",
-        "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "
-        f"{report['records_per_second']:,.0f} records/s",
-    }
-    return [f"{name:<10}  {line}" for name, line in told.items() if line]
-
-
-def _seconds_text(seconds: float) -> str:
-    return length_text(round(seconds) * 1_000, most_units=2)
 
 
 ReportSource = Annotated[

@@ -18,7 +18,7 @@ from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import DedupError
 from spark_backfill import launch
 from spark_backfill.errors import BackfillError
-from spark_backfill.session import DEFAULTS, FIXED, chosen
+from spark_backfill.session import DEFAULTS, FIXED, chosen, spans
 from spark_backfill.user_settings import user_settings
 from tests.support.archives import write_json_lines, write_parquet
 
@@ -142,6 +142,33 @@ def test_a_setting_that_stays_is_told(submitted: Ran) -> None:
     said = [line for line in submitted.stderr.splitlines() if line.startswith("backfill: ")]
     assert "backfill: spark.sql.session.timeZone=Europe/Berlin is not used: the job needs UTC" in said
     assert "backfill: spark.sql.ansi.enabled=false is not used: the job needs true" in said
+
+
+def test_spark_says_what_runs(submitted: Ran) -> None:
+    """Every job has a group and a description, which Spark's UI shows of its stages, too."""
+    told = [each["Properties"] for each in submitted.of("JobStart")]
+    assert {each["spark.jobGroup.id"] for each in told} == {"dedup backfill orders"}
+    steps = dict.fromkeys(each["spark.job.description"] for each in told)
+    assert list(steps) == ["look through the archive of orders", "read orders[0-1]; fold and write marks"]
+
+
+def test_the_driver_logs_the_totals(submitted: Ran) -> None:
+    """Records, IDs, duplicates, records without an ID and bytes, at the end, for those who read the driver's log."""
+    said = [line.split(maxsplit=2) for line in submitted.stderr.splitlines() if line.startswith("backfill: ")]
+    told = {words[1]: words[2] for words in said}
+    assert told["records"].startswith("6 from ")
+    assert told["records"].endswith(", 1 without an ID")
+    assert told["IDs"] == "4"
+    assert told["duplicates"].startswith("1, ")
+    assert told["size"].endswith(" files")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([0, 2, 3, 5, 7, 8, 9], "0,2-3,5,7-9")]
+)
+def test_spans(numbers: list[int], text: str) -> None:
+    """Numbers that follow each other are one word."""
+    assert spans(numbers) == text
 
 
 def test_the_launcher_keeps_the_users_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
