@@ -17,7 +17,6 @@ from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import DedupError
 from spark_backfill import launch
-from spark_backfill.errors import BackfillError
 from spark_backfill.session import DEFAULTS, FIXED, chosen, spans
 from spark_backfill.user_settings import user_settings
 from tests.support.archives import write_json_lines, write_parquet
@@ -88,23 +87,29 @@ def configured(folder: Path) -> tuple[Path, Path]:
     return conf, events
 
 
+def submit(
+    conf: Path, folder: Path, *arguments: str, settings: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run spark-submit with a user's configuration."""
+    try:
+        variables = launch.environment(folder) | {"SPARK_CONF_DIR": str(conf)}
+    except DedupError as error:
+        pytest.skip(str(error))
+    command = ["spark-submit", *settings, str(ROOT / "spark_backfill" / "job.py"), *ARGUMENTS, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=400, check=False, cwd=folder, env=variables
+    )
+
+
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One run by spark-submit, with settings of the user in spark-defaults.conf and on the command line."""
     folder = tmp_path_factory.mktemp("guest")
     conf, events = configured(folder)
     write_parquet(folder / "archive", records())
-    try:
-        variables = launch.environment(folder) | {"SPARK_CONF_DIR": str(conf)}
-    except DedupError as error:
-        pytest.skip(str(error))
-    command = [
-        "spark-submit", "--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=999",
-        str(ROOT / "spark_backfill" / "job.py"), *ARGUMENTS,
-        "--source", str(folder / "archive"), "--output", str(folder / "snapshot"),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=400, check=False, cwd=folder, env=variables,
+    done = submit(
+        conf, folder, "--source", str(folder / "archive"), "--output", str(folder / "snapshot"),
+        settings=("--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=999"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3_000:]
     assert sum(each.marks for each in verify_snapshot(folder / "snapshot").partitions) == 4
@@ -190,14 +195,26 @@ def test_the_launcher_keeps_the_users_settings(tmp_path: Path, monkeypatch: pyte
     assert found["spark.sql.shuffle.partitions"] == "3"
     assert found["spark.app.name"] == "nightly"
     assert found["theirs"] == "yes"
-    # Without ANSI the time would be null, and the record one without a timestamp.
+
+
+def test_a_task_that_fails_is_seen_from_outside(tmp_path: Path) -> None:
+    """In client mode by spark-submit's exit status, in any mode by the missing manifest.
+
+    The task fails although the user's Spark would read the text, which is no time, as null.
+    """
+    conf, _ = configured(tmp_path)
     odd = {"topic": "orders", "partition": 0, "offset": 6, "ts": "soon", "key": "YQ=="}
+    archive, output = tmp_path / "archive.jsonl", tmp_path / "snapshot"
     archive.write_text(json.dumps(odd) + "\n", encoding="ascii")
-    with pytest.raises(BackfillError, match="'soon', which cannot be read as TIMESTAMP"):
-        launch.backfill([
-            *ARGUMENTS, "--source", str(archive), "--format", "json", "--output", str(tmp_path / "other"),
-            "--columns", "timestamp=ts:iso,key=key:base64,value=-",
-        ])  # fmt: skip
+    done = submit(
+        conf, tmp_path, "--source", str(archive), "--format", "json", "--output", str(output),
+        "--columns", "timestamp=ts:iso,key=key:base64,value=-",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert (
+        "backfill: error: the archive has the value 'soon', which cannot be read as TIMESTAMP" in done.stderr
+    )
+    assert not (output / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
