@@ -25,7 +25,7 @@ from spark_backfill.ending import EndedError, end_in_order, ending_in_order
 from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.report import summary
-from spark_backfill.session import make_session
+from spark_backfill.session import job_group, make_session
 from spark_backfill.stage_watch import watched_stages
 
 
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         session = partial(_session, options.session_settings, console.say)
         with ending_in_order():
-            report = backfill(options, session, say=console.say, watch=_watched(console))
+            report = backfill(
+                options, session, say=console.say, watch=_watched(console, job_group(options.topic))
+            )
     except EndedError as ended:
         console.say(str(ended))
         return ended.status
@@ -57,8 +59,8 @@ def _session(settings: Mapping[str, str], say: Callable[[str], None]) -> SparkSe
     return session
 
 
-def _watched(console: Console) -> Watch:
-    return lambda spark, offsets: watched_stages(spark, offsets, console.progress)
+def _watched(console: Console, group: str) -> Watch:
+    return lambda spark, offsets: watched_stages(spark, group, offsets, console.progress)
 
 
 if __name__ == "__main__":

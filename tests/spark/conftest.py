@@ -49,10 +49,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         # Half of Java's time in a run as short as this goes into compiling its code thoroughly.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # Spark's entries on its stages are then written as they begin and end only, as it may happen where tasks
-        # end together.
-        "spark.ui.liveUpdate.period": "-1",
-        "spark.executor.heartbeatInterval": "100s",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name in (

@@ -6,6 +6,7 @@ Every test here is also run with the oldest and the newest PySpark that the pack
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -274,3 +275,10 @@ def test_what_is_chosen() -> None:
     }
     assert settings["spark.app.name"] == "dedup backfill"
     assert told == []
+
+
+def test_only_the_console_reaches_behind_the_public_interface() -> None:
+    """Names of PySpark's that may be gone in its next version are used where no public way exists, which is said."""
+    inner = re.compile(r"\b_(?:jvm|jsc|jdf|jsparkSession|gateway|ensure_initialized)\b")
+    modules = (ROOT / "spark_backfill").rglob("*.py")
+    assert {path.name for path in modules if inner.search(path.read_text(encoding="utf-8"))} == {"console.py"}
