@@ -6,6 +6,7 @@ RDD, whose workers no query uses again (15 % slower), and by a query (5 % slower
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +15,8 @@ from typing import Final
 
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
+
+from dedup_sdk.errors import ConfigurationError
 
 DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "dedup backfill",
@@ -32,6 +35,8 @@ FIXED: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # A value that cannot be read ends the run; without it, the default before Spark 4, it would be null.
     "spark.sql.ansi.enabled": "true",
+    # JSON that is read as a text stays the text that it was.
+    "spark.sql.json.enableExactStringParsing": "true",
 }
 """Settings on which results depend."""
 
@@ -40,11 +45,20 @@ def make_session(more: Mapping[str, str], say: Callable[[str], None]) -> SparkSe
     """Return the session of this process: the settings of ``spark-submit`` count before `DEFAULTS` and ``more``.
 
     ``say`` gets a line for each of them that `FIXED` overrules.
+
+    Raises:
+        ConfigurationError: it is one of Spark Connect.
     """
     settings, told = chosen(dict(SparkConf().getAll()), more, program=sys.argv[0])
     for line in told:
         say(line)
-    return SparkSession.builder.config(map={**settings}).getOrCreate()
+    connects = "SPARK_REMOTE" in os.environ
+    session: object = None if connects else SparkSession.builder.config(map={**settings}).getOrCreate()
+    if not isinstance(session, SparkSession):
+        raise ConfigurationError(
+            "this Spark is reached by Spark Connect, which has no SparkContext: submit the job with --master"
+        )
+    return session
 
 
 def chosen(

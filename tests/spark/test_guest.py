@@ -16,9 +16,11 @@ import pytest
 
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
-from dedup_sdk.errors import DedupError
+from dedup_sdk.errors import ConfigurationError, DedupError
 from spark_backfill import launch
-from spark_backfill.session import DEFAULTS, FIXED, chosen, spans
+from spark_backfill.column_map import parse_columns
+from spark_backfill.json_lines import check_exact_text
+from spark_backfill.session import DEFAULTS, FIXED, chosen, make_session, spans
 from spark_backfill.user_settings import user_settings
 from tests.support.archives import write_json_lines, write_parquet
 
@@ -258,6 +260,27 @@ def test_on_a_cluster_the_launcher_leaves_the_driver_alone(
     variables = launch.environment(tmp_path)
     assert variables["PYSPARK_PYTHON"] == "/theirs/python3"
     assert "SPARK_LOCAL_IP" not in variables
+
+
+@pytest.mark.parametrize(
+    "columns", ["key=k:base64", "key=k:base64,value=v", "value=v:hex,key=-", "key=-,value=-"]
+)
+def test_json_lines_need_a_spark_that_keeps_their_text(columns: str) -> None:
+    """Before Spark 4 a number is written anew, and with it the ID: only coded keys and values are read there."""
+    places = parse_columns([columns])
+    if "value=v" in columns.split(","):
+        with pytest.raises(ConfigurationError, match=r"Spark 3\.5\.9 changes numbers .* value=v:base64"):
+            check_exact_text("3.5.9", places, ("key", "value"))
+    else:
+        check_exact_text("3.5.9", places, [name for name in ("key", "value") if name in columns])
+    check_exact_text("4.0.0", places, ("key", "value"))
+
+
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Spark is reached by Connect, as on serverless compute, one line says so."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="Spark Connect, which has no SparkContext"):
+        make_session({}, pytest.fail)
 
 
 def test_what_is_chosen() -> None:
