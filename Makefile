@@ -98,7 +98,7 @@ test-jobs: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
 
 smoke: $(READY) ## the Spark job as a guest in the PySpark that is installed
-	@$(PYTEST) -o cache_dir=.pytest_cache/smoke tests/spark/test_guest.py
+	@$(PYTEST) -o cache_dir=.pytest_cache/smoke tests/spark/test_guest.py tests/spark/test_fold_files.py
 
 test-chaos: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/chaos -m slow tests/chaos
