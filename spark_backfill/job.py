@@ -63,5 +63,6 @@ def _watched(console: Console, group: str) -> Watch:
     return lambda spark, offsets: watched_stages(spark, group, offsets, console.progress)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__" and (status := main()):
+    # Not with 0: some services take any SystemExit for a failure.
+    sys.exit(status)
