@@ -41,7 +41,9 @@ FIXED: Final[Mapping[str, str]] = {
 """Settings on which results depend."""
 
 
-def make_session(more: Mapping[str, str], say: Callable[[str], None]) -> SparkSession:
+def make_session(
+    more: Mapping[str, str] | None = None, say: Callable[[str], None] = lambda _line: None
+) -> SparkSession:
     """Return the session of this process: the settings of ``spark-submit`` count before `DEFAULTS` and ``more``.
 
     ``say`` gets a line for each of them that `FIXED` overrules.
@@ -49,7 +51,7 @@ def make_session(more: Mapping[str, str], say: Callable[[str], None]) -> SparkSe
     Raises:
         ConfigurationError: it is one of Spark Connect.
     """
-    settings, told = chosen(dict(SparkConf().getAll()), more, program=sys.argv[0])
+    settings, told = chosen(dict(SparkConf().getAll()), more or {}, program=sys.argv[0])
     for line in told:
         say(line)
     connects = "SPARK_REMOTE" in os.environ
