@@ -39,7 +39,7 @@ PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup packages demo test test-all $(QUICK) $(LONG) check format docs bench chaos chaos-once ci dist clean
+.PHONY: help setup packages demo test test-all $(QUICK) $(LONG) smoke check format docs bench chaos chaos-once ci dist clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -96,6 +96,9 @@ test-rest: $(READY)
 # Mostly those that start a Spark of their own, and wait for it.
 test-jobs: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/jobs -m slow tests/spark
+
+smoke: $(READY) ## the Spark job as a guest in the PySpark that is installed
+	@$(PYTEST) -o cache_dir=.pytest_cache/smoke tests/spark/test_guest.py tests/spark/test_fold_files.py
 
 test-chaos: $(READY)
 	@$(PYTEST) -o cache_dir=.pytest_cache/chaos -m slow tests/chaos

@@ -32,7 +32,7 @@ from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
-from spark_backfill.session import LazySession
+from spark_backfill.session import LazySession, describe_jobs, spans
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
@@ -81,6 +81,7 @@ def backfill(
         rows = history.rows
         if rows:
             spark = session.get()
+            describe_jobs(spark, options.topic, _step(options.topic, history))
             check_workers(spark, output.target)
             offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
             if options.ordered is not None:
@@ -136,6 +137,19 @@ def backfill(
             ended.tell(output.outcome)
             raise
     return made.report
+
+
+def _step(topic: str, history: History) -> str:
+    """Return what the job does that makes the files, for people who look at the cluster."""
+    sources = [
+        *(
+            [f"read {topic}[{spans(each.partition for each in history.offset_ranges)}]"]
+            if history.offsets
+            else []
+        ),
+        *([f"take {history.base_marks:,} marks of the base"] if history.base_marks else []),
+    ]
+    return f"{', '.join(sources)}; fold and write marks"
 
 
 def _lacked(options: Options, made: Made) -> str | None:
@@ -259,12 +273,14 @@ def _archive(options: Options, session: LazySession, say: Callable[[str], None])
     described = options.archive
     if described is None:
         return None
-    check_no_table(session.get(), described)
+    spark = session.get()
+    describe_jobs(spark, options.topic, f"look through the archive of {options.topic}")
+    check_no_table(spark, described)
     layout = layout_of(options)
     if layout is not None:
-        return Archive(ParquetFiles(session.get(), options.topic, layout), options.spec)
+        return Archive(ParquetFiles(spark, options.topic, layout), options.spec)
     files = SparkFiles(
-        session.get(),
+        spark,
         described,
         topic=options.topic,
         spec=options.spec,

@@ -1,8 +1,4 @@
-"""Where the job's own lines go, and the silence of everything else.
-
-``spark-submit`` joins a Python program's stderr to its stdout, and lets the JVM's log go to stderr. Here it is the
-other way round: stdout has the report and nothing else, stderr our lines and no log.
-"""
+"""Where the job's own lines go: stdout has the report and nothing else, stderr our lines among Spark's logs."""
 
 from __future__ import annotations
 
@@ -34,23 +30,22 @@ LINE_EVERY_S: Final = 30.0
 
 
 class Console:
-    """Writes lines to the stderr that the user sees; makes the JVM that runs this process, if one does, silent."""
+    """Writes lines to the stderr that the user sees; ``launched``: `spark_backfill.launch` reads them."""
 
     def __init__(self) -> None:
         self._stderr: Any = None
-        self._told_by_launcher = LAUNCHED in os.environ
+        self.launched = LAUNCHED in os.environ
         self._now_and_then = NowAndThen(self.say)
         if "PYSPARK_GATEWAY_PORT" not in os.environ:
             return
         from pyspark import SparkContext
 
-        SparkContext._ensure_initialized()  # noqa: SLF001 (the gateway, before there is a context)
-        jvm: Any = SparkContext._jvm  # noqa: SLF001 (as above)
-        jvm.org.apache.spark.util.Utils.setLogLevel(jvm.org.apache.logging.log4j.Level.OFF)
-        # Tracebacks of Python workers go here too; the last line of one is said by the job.
+        # spark-submit joins a Python program's stderr to its stdout. PySpark has no public way to the stderr of the JVM
+        # that it runs in, and none to a JVM before there is a session.
+        SparkContext._ensure_initialized()  # noqa: SLF001
+        jvm: Any = SparkContext._jvm  # noqa: SLF001
         self._stderr = jvm.java.lang.System.err
-        jvm.java.lang.System.setErr(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
-        if self._told_by_launcher:
+        if self.launched:
             self.say(f"{DRIVER}{os.getpid()}")
 
     def say(self, line: str) -> None:
@@ -76,7 +71,7 @@ class Console:
 
     def progress(self, seen: Progress) -> None:
         """Tell how far the run is: all of it to the command that started the job, a line now and then to a person."""
-        if self._told_by_launcher:
+        if self.launched:
             self.say(f"{PROGRESS}{seen.to_json()}")
         else:
             self._now_and_then(seen)

@@ -129,8 +129,8 @@ def _root(error: BaseException) -> str:
 
 
 def _last_of_traceback(lines: list[str]) -> list[str]:
-    """The line of a worker's traceback that names the exception; Spark may add Java's frames behind it."""
-    python = [line for line in lines if not line.startswith("at ")]
+    """The line of a worker's traceback that names the exception; Spark may add Java's frames and a state behind it."""
+    python = [line for line in lines if not line.startswith(("at ", "SQLSTATE: "))]
     return python[-1:]
 
 

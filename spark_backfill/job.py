@@ -3,15 +3,16 @@
     spark-submit spark_backfill/job.py \
         --bootstrap localhost:9092 --topic orders --group billing --id header:dedup-id --window 7d --output snapshot
 
-The last line of stdout is a JSON report. Exit status 0: the snapshot is there; 1: it failed; 2: wrong usage, also an
-archive without offsets; 130, 143, 129: it was asked to end by Ctrl-C, SIGTERM, SIGHUP. Unless it is 0, one line on
-stderr says why, and where the snapshot is there nevertheless, or may be, also that.
+The last line of stdout is a JSON report; lines on stderr tell a person the same. Exit status 0: the snapshot is there;
+1: it failed; 2: wrong usage, also an archive without offsets; 130, 143, 129: it was asked to end by Ctrl-C, SIGTERM,
+SIGHUP. Unless it is 0, one line on stderr says why, and where the snapshot is there nevertheless, or may be, also that.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -23,7 +24,8 @@ from spark_backfill.console import ERROR, Console
 from spark_backfill.ending import EndedError, end_in_order, ended_by, ending_in_order
 from spark_backfill.errors import one_line
 from spark_backfill.options import USAGE_STATUS, parse_options
-from spark_backfill.session import make_session
+from spark_backfill.report import summary
+from spark_backfill.session import job_group, make_session
 from spark_backfill.stage_watch import watched_stages
 
 
@@ -32,29 +34,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console()
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
-        session = partial(_session, options.session_settings)
+        session = partial(_session, options.session_settings, console.say)
         with ending_in_order():
-            report = backfill(options, session, say=console.say, watch=_watched(console))
+            report = backfill(
+                options, session, say=console.say, watch=_watched(console, job_group(options.topic))
+            )
     except (EndedError, Exception) as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, is one line)
         if (ended := ended_by(error)) is not None:
             console.end(ended)
             return ended.status
         console.say(f"{ERROR}{without_secrets(one_line(error), options.secrets)}")
         return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
+    if not console.launched:
+        for line in summary(asdict(report)):
+            console.say(line)
     sys.stdout.write(f"{report}\n")
     return 0
 
 
-def _session(settings: Mapping[str, str]) -> SparkSession:
-    session = make_session(settings)
+def _session(settings: Mapping[str, str], say: Callable[[str], None]) -> SparkSession:
+    session = make_session(settings, say)
     # A new session takes SIGINT for itself, and asks a JVM to cancel that may be on its way out too.
     end_in_order()
     return session
 
 
-def _watched(console: Console) -> Watch:
-    return lambda spark, offsets: watched_stages(spark, offsets, console.progress)
+def _watched(console: Console, group: str) -> Watch:
+    return lambda spark, offsets: watched_stages(spark, group, offsets, console.progress)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__" and (status := main()):
+    # Not with 0: some services take any SystemExit for a failure.
+    sys.exit(status)

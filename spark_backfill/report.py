@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._window import length_text
+from spark_backfill.report_page.wording import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,3 +122,26 @@ def make_report(
         malformed=malformed,
         duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
     )
+
+
+def summary(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines that tell a person of a `Report` in JSON."""
+    owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
+    sources = ", ".join(report["sources"]) or "the base"
+    others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
+    told = {
+        "snapshot": report["output"],
+        "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
+        "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
+        "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
+        "IDs": f"{report['marks']:,}",
+        "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
+        "size": f"{size_text(report['bytes'])}, {report['files']} files",
+        "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "
+        f"{report['records_per_second']:,.0f} records/s",
+    }
+    return [f"{name:<10}  {line}" for name, line in told.items() if line]
+
+
+def _seconds_text(seconds: float) -> str:
+    return length_text(round(seconds) * 1_000, most_units=2)

@@ -6,9 +6,10 @@ Read as plain files, removed records would be history again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 from dedup_sdk._store.snapshot_source import redacted_url
@@ -19,6 +20,7 @@ from spark_backfill.archive_options import TABLE, ArchiveOptions
 _LOGS: Final = {"_delta_log": "delta", ".hoodie": "hudi"}
 _OF_A_GLOB: Final = frozenset("*?[]{}")
 _FILES: Final = ("parquet", "orc")
+_NOT_THERE: Final = "[PATH_NOT_FOUND]"
 _ENDINGS: Final = tuple(f".{form}" for form in _FILES)
 
 
@@ -34,7 +36,7 @@ def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
     for place in archive.places:
         try:
             form = None if place.startswith(TABLE) else _table_format(spark, place)
-        except Py4JError as error:
+        except (PySparkException, Py4JError) as error:
             raise unreadable(place, archive.read_options, error) from error
         if form is not None:
             raise ConfigurationError(
@@ -44,22 +46,22 @@ def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
 
 
 def _table_format(spark: SparkSession, place: str) -> str | None:
-    jvm: Any = spark._jvm  # noqa: SLF001 (Python has no other way to Hadoop's file systems)
-    settings: Any = spark._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
-    path_of = jvm.org.apache.hadoop.fs.Path
-    for folder in _folders(path_of(place)):
+    for folder in _folders(place):
         for name, form in _LOGS.items():
-            log = path_of(folder, name)
-            if log.getFileSystem(settings).globStatus(log):
+            try:
+                # Nothing is read: Spark looks whether it is there, as it does for patterns and at URLs.
+                spark.read.text(f"{folder}/{name}")
+            except AnalysisException as error:
+                if _NOT_THERE not in str(error):
+                    raise
+            else:
                 return form
     return None
 
 
-def _folders(path: Any) -> Iterator[Any]:
+def _folders(place: str) -> Iterator[str]:
     """A path, and those it is a part of: the folder of a file, a pattern, or of a value of a column."""
-    while path is not None:
-        yield path
-        name: str = path.getName()
-        if not (name.endswith(_ENDINGS) or "=" in name or set(name) & _OF_A_GLOB):
-            return
-        path = path.getParent()
+    yield place
+    above, slash, name = place.rstrip("/").rpartition("/")
+    if slash and (name.endswith(_ENDINGS) or "=" in name or set(name) & _OF_A_GLOB):
+        yield from _folders(above)

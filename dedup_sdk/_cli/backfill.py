@@ -22,9 +22,8 @@ from dedup_sdk._cli.console import printable, tell
 from dedup_sdk._cli.options import Json, Quiet
 from dedup_sdk._cli.plain_help import printed_plainly
 from dedup_sdk._store.snapshot_source import is_url, redacted_url
-from dedup_sdk._window import length_text
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.report_page.wording import size_text
+from spark_backfill.report import summary
 
 if TYPE_CHECKING:
     from spark_backfill.progress import Progress as Seen
@@ -35,22 +34,24 @@ class Watching(NamedTuple):
 
     say: Callable[[str], None]
     watch: Callable[[Seen], None] | None
+    log: Callable[[str], None]
 
 
 @contextmanager
 def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
     """Print lines on the console inside the block, on a terminal above a progress bar; nothing if ``quiet``."""
     if quiet:
-        yield Watching(lambda _line: None, lambda _seen: None)
+        yield Watching(lambda _line: None, lambda _seen: None, lambda _line: None)
         return
 
+    def log(line: str) -> None:
+        console.print(printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+
     def say(line: str) -> None:
-        console.print(
-            f"backfill: {printable(line)}", markup=False, highlight=False, emoji=False, soft_wrap=True
-        )
+        log(f"backfill: {line}")
 
     if not console.is_terminal:
-        yield Watching(say, None)
+        yield Watching(say, None, log)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -67,7 +68,7 @@ def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
         bar.start()
 
     try:
-        yield Watching(say, watch)
+        yield Watching(say, watch, log)
     finally:
         bar.stop()
 
@@ -184,7 +185,7 @@ def backfill(context: typer.Context) -> None:
         raise ConfigurationError(f"{error}; see dedup backfill --help") from None
     try:
         with ending_in_order(), shown(Console(stderr=True), quiet=own.quiet) as watching:
-            report = launch.backfill(arguments, say=watching.say, watch=watching.watch)
+            report = launch.backfill(arguments, **watching._asdict())
     except EndedError as ended:
         tell(str(ended))
         sys.exit(ended.status)
@@ -193,29 +194,6 @@ def backfill(context: typer.Context) -> None:
             typer.echo(printable(line), err=True)
     if own.json:
         typer.echo(json.dumps(report))
-
-
-def summary(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines that tell a person of a report (`spark_backfill.report.Report`)."""
-    owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
-    sources = ", ".join(report["sources"]) or "the base"
-    others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
-    told = {
-        "snapshot": report["output"],
-        "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
-        "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
-        "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
-        "IDs": f"{report['marks']:,}",
-        "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
-        "size": f"{size_text(report['bytes'])}, {report['files']} files",
-        "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "
-        f"{report['records_per_second']:,.0f} records/s",
-    }
-    return [f"{name:<10}  {line}" for name, line in told.items() if line]
-
-
-def _seconds_text(seconds: float) -> str:
-    return length_text(round(seconds) * 1_000, most_units=2)
 
 
 ReportSource = Annotated[

@@ -8,10 +8,10 @@ import pytest
 from typer.main import get_command
 
 from dedup_sdk._cli.app import app
-from dedup_sdk._cli.backfill import summary
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import job_parser
+from spark_backfill.report import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

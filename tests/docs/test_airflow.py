@@ -90,7 +90,7 @@ def test_the_dag_submits_a_command_that_the_job_takes(
     for name in operator.given["env_vars"]:
         monkeypatch.setenv(name, "secret")
     moved = {
-        "/mnt/shared/snapshot": str(snapshot),
+        "s3://bucket/snapshot": str(snapshot),
         "/srv/dedup/client.properties": str(config),
         "/srv/dedup/job.py": "spark_backfill/job.py",
     }

@@ -30,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark session for the whole run: two cores, three attempts a task, silent."""
     pyspark_sql = pytest.importorskip("pyspark.sql")
     from spark_backfill.launch import environment
-    from spark_backfill.session import SETTINGS
+    from spark_backfill.session import DEFAULTS, FIXED
 
     folder = tmp_path_factory.mktemp("spark")
     try:
@@ -38,7 +38,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     except KafkaHelperError as error:
         pytest.skip(str(error))
     settings = {
-        **SETTINGS,
+        **DEFAULTS,
+        **FIXED,
+        "spark.log.level": "OFF",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
@@ -47,10 +49,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         # Half of Java's time in a run as short as this goes into compiling its code thoroughly.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-        # Spark's entries on its stages are then written as they begin and end only, as it may happen where tasks
-        # end together.
-        "spark.ui.liveUpdate.period": "-1",
-        "spark.executor.heartbeatInterval": "100s",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name in (
@@ -65,7 +63,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)]))
         # Spark makes a folder "artifacts" where its JVM is started.
         patch.chdir(folder)
-        builder = pyspark_sql.SparkSession.builder.master("local[2,3]").appName("dedup-tests")
+        builder = pyspark_sql.SparkSession.builder.master("local[2,3]")
         session = builder.config(map=settings).getOrCreate()
     yield session
     session.stop()

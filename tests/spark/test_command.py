@@ -82,7 +82,12 @@ def test_spark_submit_makes_a_snapshot(
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["records"], report["marks"], report["topic"]) == (3, 2, topic)
     assert verify_snapshot(tmp_path / "snapshot").partitions[0].marks == 2
-    assert ours(done.stderr) == [f"backfill: 1 partitions of {topic}, 3 offsets to read"]
+    first, *told = ours(done.stderr)
+    assert first == f"backfill: 1 partitions of {topic}, 3 offsets to read"
+    assert told[:2] == [
+        f"backfill: snapshot    {tmp_path / 'snapshot'}",
+        f"backfill: topic       {topic}, 1 partitions, history of no group in particular",
+    ]
 
 
 def test_spark_submit_fails_in_one_line(broker: Broker, tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ dedup_sdk.errors.StoreError: sorted file x.sst cannot be written: No space left 
 
 \tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:581)
 \tat java.base/java.lang.Thread.run(Thread.java:840)"""
+NEWER_WORKER = f"{WORKER.partition(chr(10) * 2)[0]}\nSQLSTATE: 38000"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,10 @@ dedup_sdk.errors.StoreError: sorted file x.sst cannot be written: No space left 
         ),
         (
             JavaError(Throwable("stage failed", Throwable(WORKER))),
+            "StoreError: sorted file x.sst cannot be written: No space left on device",
+        ),
+        (
+            JavaError(Throwable("stage failed", Throwable(NEWER_WORKER))),
             "StoreError: sorted file x.sst cannot be written: No space left on device",
         ),
         (RuntimeError("y" * 600), "y" * 497 + "..."),

@@ -11,6 +11,7 @@ import pytest
 
 from spark_backfill.console import LINE_EVERY_S, NowAndThen
 from spark_backfill.progress import Meter, Progress, StageCount
+from spark_backfill.session import describe_jobs, job_group
 from spark_backfill.stage_watch import watched_stages
 
 if TYPE_CHECKING:
@@ -29,28 +30,26 @@ def seen(meter: Meter, *active: StageCount, at_s: float) -> Progress:
 
 
 def test_reading_and_writing_are_told_apart() -> None:
-    """Preparations are passed over; the stage that hands rows on reads, the one behind it writes."""
+    """The last stage of a job writes, those before it read; stages that are lost are read again."""
     meter = Meter(1_000)
-    assert meter.look([StageCount(0, 2, 1, shuffles=False)], 0) is None
     assert meter.look([], 1) is None
-    assert meter.look([StageCount(1, 8, 0, shuffles=False)], 2) is None
-    assert seen(meter, StageCount(1, 8, 2, shuffles=True), at_s=4).step == "reading"
-    assert seen(meter, StageCount(3, 6, 0, shuffles=False), at_s=6).step == "writing"
+    assert seen(meter, StageCount(1, 8, 2, writes=False), at_s=4).step == "reading"
+    assert seen(meter, StageCount(3, 6, 0, writes=True), at_s=6).step == "writing"
     # The executor with the rows read is lost: they are read again.
-    assert seen(meter, StageCount(1, 8, 7, shuffles=True), at_s=8).step == "reading"
+    assert seen(meter, StageCount(1, 8, 7, writes=False), at_s=8).step == "reading"
 
 
 def test_rate_and_time_left_follow_from_the_tasks() -> None:
     """A quarter of the tasks in ten seconds: a quarter of the offsets, their rate, and three times as long to go."""
     meter = Meter(4_000_000)
-    meter.look([StageCount(1, 8, 0, shuffles=True)], 100)
-    progress = seen(meter, StageCount(1, 8, 2, shuffles=True), at_s=110)
+    meter.look([StageCount(1, 8, 0, writes=False)], 100)
+    progress = seen(meter, StageCount(1, 8, 2, writes=False), at_s=110)
     assert (progress.read, progress.per_second, progress.seconds_left) == (1_000_000, 100_000, 30)
     assert str(progress) == (
         "reading: 2 of 8 tasks, about 1,000,000 of 4,000,000 offsets, 100,000/s, 30 s left to read"
     )
-    meter.look([StageCount(2, 4, 0, shuffles=False)], 150)
-    writing = seen(meter, StageCount(2, 4, 3, shuffles=False), at_s=159)
+    meter.look([StageCount(2, 4, 0, writes=True)], 150)
+    writing = seen(meter, StageCount(2, 4, 3, writes=True), at_s=159)
     assert str(writing) == "writing: 3 of 4 tasks, 3 s left to write"
     assert Progress.from_json(writing.to_json()) == writing
 
@@ -61,10 +60,10 @@ def test_nothing_is_promised_too_early() -> None:
     Without a task that is over there is no rate.
     """
     meter = Meter(1_000_000)
-    early = seen(meter, StageCount(1, 1_000, 0, shuffles=True), at_s=5)
+    early = seen(meter, StageCount(1, 1_000, 0, writes=False), at_s=5)
     assert str(early) == "reading: 0 of 1,000 tasks"
-    assert seen(meter, StageCount(1, 1_000, 19, shuffles=True), at_s=10).seconds_left is None
-    assert seen(meter, StageCount(1, 1_000, 20, shuffles=True), at_s=10).seconds_left == pytest.approx(245)
+    assert seen(meter, StageCount(1, 1_000, 19, writes=False), at_s=10).seconds_left is None
+    assert seen(meter, StageCount(1, 1_000, 20, writes=False), at_s=10).seconds_left == pytest.approx(245)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,8 @@ def test_a_real_run_tells_how_far_it_is(spark: SparkSession, tmp_path: Path) -> 
         (tmp_path / progress.step).touch()
 
     rows = spark.range(0, 1_000, 1, 4)
-    with watched_stages(spark, 1_000, tell):
+    describe_jobs(spark, "watched", "as in the test")
+    with watched_stages(spark, job_group("watched"), 1_000, tell):
         read = rows.mapInArrow(partial(when_told, tmp_path / "reading"), "id long").repartition(3)
         assert len(read.mapInArrow(partial(when_told, tmp_path / "writing"), "id long").collect()) == 1_000
     count = len(told)
@@ -135,7 +135,7 @@ def test_a_spark_that_does_not_answer_costs_nothing() -> None:
     """Where there is no status to be had the run goes on, and nothing is told."""
     told: list[Progress] = []
     silent: Any = object()
-    with watched_stages(silent, 10, told.append):
+    with watched_stages(silent, "none", 10, told.append):
         for each in threading.enumerate():
             if each.name == "dedup-progress":
                 each.join(60)

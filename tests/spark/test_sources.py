@@ -313,7 +313,7 @@ def test_an_archive_without_offsets_is_wrong_usage(
 
     (tmp_path / "archive").mkdir()
     pq.write_table(pa.table({"partition": [0], "key": [b"a"]}), tmp_path / "archive" / "a.parquet")
-    monkeypatch.setattr(job, "make_session", lambda _: spark)
+    monkeypatch.setattr(job, "make_session", lambda *_: spark)
     arguments = [*ARGUMENTS, str(tmp_path / "s")]
     assert job.main([*arguments, *ELSEWHERE, "--source", str(tmp_path / "archive")]) == 2
     (line,) = capsys.readouterr().err.splitlines()

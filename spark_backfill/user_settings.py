@@ -1,0 +1,50 @@
+"""The settings that the user has made for spark-submit; those of the launcher are defaults beside them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dedup_sdk.errors import ConfigurationError
+
+MASTER: Final = "spark.master"
+_LINE: Final = re.compile(r"^[ \t]*(spark\.[^\s=:]+)[ \t]*[=: \t][ \t]*(.*?)\s*$", re.MULTILINE)
+
+
+def user_settings(arguments: Sequence[str], home: Path | None = None) -> dict[str, str]:
+    """Return the settings of spark-submit's arguments, and of spark-defaults.conf unless they name another file.
+
+    ``spark.master`` is always there. ``home`` is Spark's folder.
+
+    Raises:
+        ConfigurationError: an argument has no value.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--master")
+    parser.add_argument("--properties-file", type=Path)
+    parser.add_argument("--load-spark-defaults", action="store_true")
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    try:
+        given, _ = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise ConfigurationError(f"$DEDUP_SPARK_ARGS: {error}; give e.g. --master yarn") from None
+    settings = {MASTER: os.environ.get("MASTER", "local[*]")}
+    if given.properties_file is None or given.load_spark_defaults:
+        folder = os.environ.get("SPARK_CONF_DIR") or (home or Path()) / "conf"
+        settings |= _in_file(Path(folder) / "spark-defaults.conf")
+    if given.properties_file is not None:
+        settings |= _in_file(given.properties_file)
+    settings |= dict(text.split("=", 1) for text in given.conf if "=" in text)
+    return settings if given.master is None else settings | {MASTER: given.master}
+
+
+def _in_file(path: Path) -> dict[str, str]:
+    """Return the settings of a file of Java's properties; none where Spark itself will say what is wrong with it."""
+    try:
+        return dict(_LINE.findall(path.read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return {}
