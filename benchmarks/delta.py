@@ -4,9 +4,9 @@
     python benchmarks/delta.py --records 5000000 --rounds 3 --json
 
 Each round commits nine tenths of every partition for a group, makes its snapshot, commits the rest, and then has three
-runs: ``--add`` (a layer for the last tenth), ``--base`` (a new snapshot on top of the first), and a full one. Seconds are
-without Spark's start, which is given apart. The merged marks of all three must be equal. The result goes to stdout,
-progress to stderr. Exit status 1: a run failed, or the marks differ; 2: wrong usage.
+runs: ``--add`` (a layer for the last tenth), ``--base`` (a new snapshot on top of the first), and a full one. Their
+seconds are without Spark's start, which is given apart. The merged marks of all three must be equal. The result goes to
+stdout, progress to stderr. Exit status 1: a run failed, or the marks differ; 2: wrong usage.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Console:
 
     def end(self, ended: EndedError) -> None:
         """Say that the run was ended, to the launcher also where the JVM does not answer any more."""
-        if self._told_by_launcher:
+        if self.launched:
             with suppress(OSError):
                 (Path(os.environ[LAUNCHED]) / OUTCOME_NAME).write_text(ended.outcome, encoding="ascii")
         self.say(str(ended))
