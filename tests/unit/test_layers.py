@@ -111,7 +111,8 @@ LAYERS = {
          "dedup_sdk._kafka.client_config", "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text",
          "dedup_sdk._kafka.properties_file", "dedup_sdk._kafka.rewind", "dedup_sdk._kafka.window_check",
          "dedup_sdk.producer._required_window", "dedup_sdk.shared", "dedup_sdk._store", "spark_backfill.ending",
-         "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report_page",
+         "spark_backfill.launch", "spark_backfill.option_list", "spark_backfill.progress", "spark_backfill.report",
+         "spark_backfill.report_page",
          # A shared store is loaded through its own adapter.
          "dedup_adapters.redis", "dedup_adapters.sql", "confluent_kafka", "numpy", "rich", "typer"),
     ),
