@@ -664,6 +664,7 @@ class PageReader:
 
     @property
     def last(self) -> bytes:
+        """The last digest that is buffered."""
         return self.buffered.digests[-DIGEST_BYTES:]
 
     def take(self, last: bytes | None = None) -> Marks:
@@ -681,6 +682,7 @@ class PageReader:
         return taken
 
     def close(self) -> None:
+        """Close the pages, as far as they can be."""
         close = getattr(self._pages, "close", None)
         if close is not None:
             close()

@@ -106,6 +106,6 @@ def test_a_misspelt_option_of_the_dag_is_found(monkeypatch: pytest.MonkeyPatch) 
     [source] = re.findall(r"^```python\n(# dags/.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     with pytest.raises(AssertionError):
         operators(source.replace("executor_memory=", "executor_memroy="), monkeypatch)
-    [operator] = operators(source.replace('"--overwrite"', '"--overwirte"'), monkeypatch)
+    [operator] = operators(source.replace('"--add"', '"--adad"'), monkeypatch)
     with pytest.raises(pytest.fail.Exception):
-        check_spark_submit(["spark_backfill/job.py", *operator.words()[-7:]])
+        check_spark_submit(["spark_backfill/job.py", *operator.words()[-11:]])

@@ -27,11 +27,11 @@ def test_a_restart_on_the_same_disk_goes_on(world: World) -> None:
 
 def test_the_commits_say_where_the_history_begins(world: World) -> None:
     """A plain client of the same group sees the offset, and our text beside it."""
-    world.send("a", "b", "a")
+    world.send("a", "b")
     assert world.committed().offset == OFFSET_INVALID
     world.handle(2)
 
-    assert world.committed().offset == 3
+    assert world.committed().offset == 2
     text = world.committed().metadata or ""
     assert re.fullmatch(
         r"dedup/2 at=\d+/[0-9a-f]{8} fingerprint=[0-9a-f]{16}\.[0-9a-f]{16} low=0 complete=1 era= epoch=0",
