@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._cli.snapshot_load import Place, load_files
 from dedup_sdk._marks import join_marks
 from dedup_sdk._store.manifest import Manifest, read_manifest, write_manifest
 from dedup_sdk._store.pages import newest_per_digest
@@ -15,10 +16,12 @@ from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk._store.snapshot_copy import copy_snapshot
 from dedup_sdk._store.snapshot_source import Source
 from dedup_sdk.errors import SnapshotError
+from dedup_sdk.shared import MemoryClaimStore
 from tests.support.marks import progress, random_marks, rows, write_snapshot
 from tests.support.stored import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from dedup_sdk._marks import Marks
@@ -93,6 +96,24 @@ def test_a_store_installs_each_layer_as_a_generation(tmp_path: Path, root: Path)
     store.flush(progress(10 * EACH), later)
     assert store.find(again.digests, again.count).offsets == later.offsets.tolist()
     store.close()
+
+
+def test_a_shared_store_is_told_each_id_once(tmp_path: Path) -> None:
+    """With the time of its last layer, whatever file is read first."""
+    manifest, expected = layered(tmp_path / "a")
+    told: list[int] = []
+
+    class Told(MemoryClaimStore):
+        """Notes the times."""
+
+        def load(self, ids: Sequence[bytes], *, timestamps_ms: Sequence[int], window_ms: int) -> None:
+            """Load."""
+            told.extend(timestamps_ms)
+            super().load(ids, timestamps_ms=timestamps_ms, window_ms=window_ms)
+
+    source = Source(place=str(tmp_path / "a"), manifest=manifest)
+    assert load_files(source, Told(), Place("topic", "g", None, "", None)) == len(expected)
+    assert sorted(told) == sorted(timestamp_ms for _, timestamp_ms in expected.values())
 
 
 def test_ranges_may_overlap_between_layers_alone(tmp_path: Path) -> None:
