@@ -26,7 +26,7 @@ from spark_backfill.layers import on_layers
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
-from spark_backfill.publication import Made, describe, isolation_of, owner
+from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
 from spark_backfill.publish import Output, check_workers
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
@@ -75,6 +75,11 @@ def backfill(
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
+        for entry in kept_entries(history, options, base):
+            say(
+                f"warning: partition {entry.partition} is skipped ({history.skipped[entry.partition]}): what the "
+                f"snapshot knows of it, up to offset {entry.high}, stays"
+            )
         if options.add and base is not None and options.window.count is None:
             history = replace(history, offset_ranges=on_layers(history.offset_ranges, base.manifest))
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()

@@ -217,6 +217,7 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             help="Add to the snapshot that is at --output what has come since, in files of its own: the files that are "
             "there stay. Where there is none, make it.",
             beside={
+                "overwrite": "with --add the snapshot is added to, and not replaced",
                 "base": "with --add the base is the snapshot at --output: leave out --base",
                 "compact": "compact in a run of its own, without --add",
                 "expire-before": "files that are there stay as they are; expire in a run with --base and --overwrite",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from spark_backfill.base import Base
 from spark_backfill.findings.findings import total
 from spark_backfill.history import History
@@ -58,6 +58,7 @@ def describe(
         isolation=isolation_of(options, base),
         created_ms=created_ms,
         reshard=options.reshard,
+        kept=kept_entries(history, options, base),
     )
     report = make_report(
         manifest,
@@ -74,11 +75,20 @@ def describe(
         malformed=sum(outcome.malformed for outcome in outcomes),
         spark_start_seconds=spark_start_seconds,
         seconds=seconds,
-        one_mark_each=options.ordered is None and options.reshard is None,
+        one_mark_each=options.ordered is None
+        and options.reshard is None
+        and not (options.add and base is not None),
     )
     found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
     document = make_document(manifest, report, found, producer_header=options.producer_header)
     return Made(manifest, report, document)
+
+
+def kept_entries(history: History, options: Options, base: Base | None) -> list[PartitionManifest]:
+    """Return what a snapshot that is added to knows of partitions that the history skips."""
+    if base is None or not options.add:
+        return []
+    return [entry for entry in base.manifest.partitions if entry.partition in history.skipped and entry.files]
 
 
 def owner(options: Options, base: Base | None) -> str | None:

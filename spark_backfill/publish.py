@@ -193,6 +193,7 @@ class Output:
         found = self._folder.manifest()
         if found not in (None, self._before):
             raise self._surpassed()
+        self._check_carried(found)
         self.outcome = MAYBE_WRITTEN
         try:
             if found is None:
@@ -231,6 +232,17 @@ class Output:
         if foreign:
             raise BackfillError(
                 f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
+            )
+
+    def _check_carried(self, found: bytes | None) -> None:
+        """See to it that files of the older snapshot which the new one lists as well are there."""
+        carried = (_listed_in(self._before) or frozenset()) & (_listed_in(self._manifest) or frozenset())
+        lacking = carried - set(self._folder.names()) if carried else carried
+        if lacking or (carried and found is None):
+            gone = min(lacking or {MANIFEST_NAME})
+            raise BackfillError(
+                f"output {self._folder.place!r} lacks {gone} of the snapshot that this run adds to: it was removed "
+                "meanwhile; make a new one without --add"
             )
 
     def _surpassed(self) -> BackfillError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final
 
 from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
@@ -30,11 +31,13 @@ def make_manifest(
     isolation: str,
     created_ms: int,
     reshard: Reshard | None = None,
+    kept: Sequence[PartitionManifest] = (),
 ) -> Manifest:
     """Return the manifest of the files that the outcomes name; ``group`` None: the user vouches for the history.
 
     ``isolation`` is the level that all of the history was read with. With ``reshard`` every partition may have
-    marks of any other, so that all know as much as the one that knows least.
+    marks of any other, so that all know as much as the one that knows least. ``kept``: entries of partitions that the
+    history lacks.
     """
     by_partition: dict[int, list[SlotOutcome]] = {
         offset_range.partition: [] for offset_range in history.offset_ranges
@@ -61,23 +64,31 @@ def make_manifest(
         vouched=group is None,
         created_ms=created_ms,
         partitions=tuple(
-            partition_manifest(
-                offset_range,
-                by_partition[offset_range.partition],
-                counted=window.count is not None,
-                # Where nothing is committed, the cut of a partition that takes marks of others is 0.
-                committed=(
-                    (offset_range.high or None)
-                    if reshard
-                    else history.committed.get(offset_range.partition, offset_range.high)
-                )
-                if group is not None
-                else None,
-                era=history.eras.get(offset_range.partition, "") if group is not None else "",
-                epoch=history.epochs.get(offset_range.partition),
-                weakest_ms=weakest_ms,
+            sorted(
+                (
+                    *kept,
+                    *(
+                        partition_manifest(
+                            offset_range,
+                            by_partition[offset_range.partition],
+                            counted=window.count is not None,
+                            # Where nothing is committed, the cut of a partition that takes marks of others is 0.
+                            committed=(
+                                (offset_range.high or None)
+                                if reshard
+                                else history.committed.get(offset_range.partition, offset_range.high)
+                            )
+                            if group is not None
+                            else None,
+                            era=history.eras.get(offset_range.partition, "") if group is not None else "",
+                            epoch=history.epochs.get(offset_range.partition),
+                            weakest_ms=weakest_ms,
+                        )
+                        for offset_range in history.offset_ranges
+                    ),
+                ),
+                key=attrgetter("partition"),
             )
-            for offset_range in history.offset_ranges
         ),
         resharded_from=()
         if reshard is None

@@ -52,6 +52,8 @@ MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 5
 RANK_DIGITS: Final = 8
 MAX_MANIFEST_BYTES: Final = 64 * 2**20
+MAX_LAYERS: Final = 64
+"""More than anybody writes: each is a generation of the store that installs it, with its open files."""
 _FRAME_BYTES: Final = 2**20
 """More than RocksDB adds to a sorted file as a whole."""
 _MARK_BYTES: Final = 256
@@ -425,7 +427,7 @@ def _file(fields: Fields) -> SortedFile:
         filter_bytes=fields.integer("filter_bytes", least=least_filter, most=most_filter),
         filter_sha256=fields.hexadecimal("filter_sha256", digits=64),
         payloads=payloads,
-        layer=fields.integer("layer", least=0) if fields.has("layer") else 0,
+        layer=fields.integer("layer", least=0, most=MAX_LAYERS - 1) if fields.has("layer") else 0,
     )
     if file.largest < smallest:
         raise fields.invalid("largest", f"it is below smallest={smallest!r}; make the snapshot again")

@@ -390,7 +390,11 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
 
     ``place`` names it in messages. Raises `SnapshotError` when RocksDB cannot read it.
     """
-    database = Rdict(str(folder / "db"), database_options(None))
+    try:
+        database = Rdict(str(folder / "db"), database_options(None))
+    except Exception as error:
+        message = f"{place} cannot be read ({error}); free disk space, or let the process open more files"
+        raise SnapshotError(message) from error
     try:
         options = IngestExternalFileOptions()
         options.set_move_files(True)

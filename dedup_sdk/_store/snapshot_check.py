@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import ne
+from operator import attrgetter, ne
 from pathlib import Path
 
 import numpy as np
@@ -59,25 +59,35 @@ def _rows(marks: Marks) -> Iterator[tuple[str, int, int, bytes]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedFile:
-    """The result for one sorted file; ``problems`` has one line per difference from the manifest."""
+    """The result for one sorted file; ``problems`` has one line per difference from the manifest.
+
+    ``last_offset``: the highest offset of its marks, -1 without any.
+    """
 
     path: str
     marks: int
     problems: tuple[str, ...]
+    last_offset: int = -1
 
 
 def check_snapshot(source: Source, temp_dir: Path | None = None) -> Iterator[CheckedFile]:
-    """Read every file of a snapshot completely, and yield the result of each, in the order of the manifest.
+    """Read every file of a snapshot completely, and yield the result of each, layer by layer.
 
     Checked are: size and SHA-256 of sorted file and filter words; order and number of digests; the smallest
     and the largest; timestamps; acceptance numbers; the number of payloads; that all offsets lie inside
-    ``[low, high)`` (marks of other partitions: their cut at most ``high``); the fingerprint; and that the
+    ``[low, high)``, and above those of all layers before (marks of other partitions: their cut at most ``high``); the
+    fingerprint; and that the
     filter words are those of the digests. ``temp_dir``: a folder for temporary copies [the temporary folder].
     """
     for entry in source.manifest.partitions:
-        for file in entry.files:
+        low, last, layer = entry.low, -1, 0
+        for file in sorted(entry.files, key=attrgetter("layer")):
+            if file.layer != layer:
+                low, layer = max(low, last + 1), file.layer
             with tempfile.TemporaryDirectory(prefix="dedup-verify-", dir=temp_dir) as scratch:
-                yield _check_file(source, entry.partition, entry.low, entry.high, file, Path(scratch))
+                checked = _check_file(source, entry.partition, low, entry.high, file, Path(scratch))
+            last = max(last, checked.last_offset)
+            yield checked
 
 
 @dataclass(slots=True)
@@ -157,7 +167,7 @@ def _check_file(
         problems.append(f"{path}: marks of other partitions have a cut of {seen.last_cut}, beyond {high}")
     if wrong := _wrong_words(scratch / f"{file.name}{FILTER_SUFFIX}", merge_words(seen.words)):
         problems.append(f"{name}{FILTER_SUFFIX}: {wrong}")
-    return CheckedFile(path=path, marks=seen.marks, problems=tuple(problems))
+    return CheckedFile(path=path, marks=seen.marks, problems=tuple(problems), last_offset=seen.last_offset)
 
 
 def _wrong_words(path: Path, expected: FilterWords) -> str | None:

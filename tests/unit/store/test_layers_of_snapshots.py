@@ -116,6 +116,28 @@ def test_a_shared_store_is_told_each_id_once(tmp_path: Path) -> None:
     assert sorted(told) == sorted(timestamp_ms for _, timestamp_ms in expected.values())
 
 
+def test_verify_finds_layers_in_another_order(tmp_path: Path) -> None:
+    """Readers would merge them by the offsets, and a store would look into the wrong one first."""
+    manifest, _ = layered(tmp_path / "a")
+    entry = manifest.partitions[0]
+    turned = tuple(replace(file, layer=2 - file.layer) for file in entry.files)
+    write_manifest(tmp_path / "a", replace(manifest, partitions=(replace(entry, files=turned),)))
+    source = Source(place=str(tmp_path / "a"), manifest=read_manifest(tmp_path / "a"))
+    problems = [line for checked in check_snapshot(source) for line in checked.problems]
+    assert len(problems) == 4
+    assert "are not inside" in problems[0]
+
+
+def test_a_layers_number_has_a_bound(tmp_path: Path) -> None:
+    """Nobody writes so many, and each is a generation of a store."""
+    manifest, _ = layered(tmp_path / "a")
+    entry = manifest.partitions[0]
+    files = tuple(replace(file, layer=2**40 + file.layer) for file in entry.files)
+    write_manifest(tmp_path / "a", replace(manifest, partitions=(replace(entry, files=files),)))
+    with pytest.raises(SnapshotError, match="layer"):
+        read_manifest(tmp_path / "a")
+
+
 def test_ranges_may_overlap_between_layers_alone(tmp_path: Path) -> None:
     """Within a layer they may not: a look-up reads one page."""
     manifest, _ = layered(tmp_path / "a")
