@@ -75,13 +75,8 @@ def backfill(
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
-        for entry in kept_entries(history, options, base):
-            say(
-                f"warning: partition {entry.partition} is skipped ({history.skipped[entry.partition]}): what the "
-                f"snapshot knows of it, up to offset {entry.high}, stays"
-            )
-        if options.add and base is not None and options.window.count is None:
-            history = replace(history, offset_ranges=on_layers(history.offset_ranges, base.manifest))
+        if options.add and base is not None:
+            history = _added_to(base, history, options, say)
         plan, outcomes = SlotPlan(()), list[SlotOutcome]()
         rows = history.rows
         if rows:
@@ -155,6 +150,18 @@ def _step(topic: str, history: History) -> str:
         *([f"take {history.base_marks:,} marks of the base"] if history.base_marks else []),
     ]
     return f"{', '.join(sources)}; fold and write marks"
+
+
+def _added_to(base: Base, history: History, options: Options, say: Callable[[str], None]) -> History:
+    """Return a history so that files of the base stay where they can; say which partitions stay as they were."""
+    for entry in kept_entries(history, options, base):
+        say(
+            f"warning: partition {entry.partition} is skipped ({history.skipped[entry.partition]}): what the "
+            f"snapshot knows of it, up to offset {entry.high}, stays"
+        )
+    if options.window.count is not None:
+        return history
+    return replace(history, offset_ranges=on_layers(history.offset_ranges, base.manifest))
 
 
 def _lacked(options: Options, made: Made) -> str | None:

@@ -106,16 +106,22 @@ def load_files(source: Source, store: ClaimStore, place: Place) -> int:
         # A record from the future counts as one of the time when the snapshot was made.
         newest_ms = min(entry.newest_ms, manifest.created_ms)
         name, copy = place.name(manifest, entry.partition), partial(source.copy, entry.partition)
-        if file is None:
-            pages = read_source(source, entry)
-        else:
-            pages = read_files([file], copy, place=f"{source.place}/{entry.partition}", temp_dir=None)
-        for page in pages:
-            if stop.is_set():
-                return
-            loaded.append(
-                load_marks(store, page, name, newest_ms=newest_ms, window_ms=window_ms, patience_s=PATIENCE_S)
-            )
+        place_of = f"{source.place}/{entry.partition}"
+        read = (
+            read_source(source, entry)
+            if file is None
+            else read_files([file], copy, place=place_of, temp_dir=None)
+        )
+        # An error that somebody keeps must not keep the temporary folder.
+        with closing(read) as pages:
+            for page in pages:
+                if stop.is_set():
+                    return
+                loaded.append(
+                    load_marks(
+                        store, page, name, newest_ms=newest_ms, window_ms=window_ms, patience_s=PATIENCE_S
+                    )
+                )
 
     tasks = [
         task

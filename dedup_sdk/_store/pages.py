@@ -50,7 +50,7 @@ holds the interpreter's lock; one put per mark would block all threads.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby, pairwise, starmap
 from operator import sub
@@ -688,7 +688,7 @@ class PageReader:
             close()
 
 
-def merge_pages(layers: Sequence[Iterator[Marks]]) -> Iterator[Marks]:
+def merge_pages(layers: Sequence[Iterator[Marks]]) -> Generator[Marks, None, None]:
     """Merge pages that ascend by digest in each layer, each ID once: its mark with the highest offset.
 
     The layers are closed at the end, and after an error.

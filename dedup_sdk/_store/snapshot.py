@@ -339,7 +339,9 @@ def read_snapshot(folder: str | Path, entry: PartitionManifest) -> Iterator[Mark
     )
 
 
-def read_source(source: Source, entry: PartitionManifest, *, temp_dir: Path | None = None) -> Iterator[Marks]:
+def read_source(
+    source: Source, entry: PartitionManifest, *, temp_dir: Path | None = None
+) -> Generator[Marks, None, None]:
     """Like `read_snapshot`, for a folder or URL; ``temp_dir``: a folder for copies [the temporary folder]."""
     return _read_layers(
         entry,
@@ -351,13 +353,13 @@ def read_source(source: Source, entry: PartitionManifest, *, temp_dir: Path | No
 
 def _read_layers(
     entry: PartitionManifest, copy: Copy, *, place: str, temp_dir: Path | None
-) -> Iterator[Marks]:
+) -> Generator[Marks, None, None]:
     return merge_pages([read_files(files, copy, place=place, temp_dir=temp_dir) for files in entry.layers])
 
 
 def read_files(
     files: Iterable[SortedFile], copy: Copy, *, place: str, temp_dir: Path | None
-) -> Iterator[Marks]:
+) -> Generator[Marks, None, None]:
     """Yield the marks of files of one layer in pages, ascending over all files.
 
     ``copy`` puts each file into a folder created in ``temp_dir``. ``place`` names the partition in messages.
