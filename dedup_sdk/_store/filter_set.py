@@ -64,7 +64,7 @@ from dedup_sdk._store.identity import Fields
 from dedup_sdk._store.pages import Uint64s
 from dedup_sdk.errors import StoreCorruptError
 
-BITS_PER_ID: Final = 16
+BITS_PER_ID: Final = 12
 BITS_PER_ID_AND_EXTENT: Final = 8
 PATTERN_BITS: Final = 5
 
