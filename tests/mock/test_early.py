@@ -274,6 +274,18 @@ def test_poll_survives_a_damaged_store(make: Make, send: Send, monkeypatch: pyte
     assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
 
 
+def tear_a_waiting_call(consumer: DedupConsumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll, and be interrupted while the client waits for a message."""
+
+    def torn(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "listen", torn)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1)
+
+
 def test_a_refused_message_leaves_nothing_behind(
     make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -284,15 +296,7 @@ def test_a_refused_message_leaves_nothing_behind(
     send("a")
     while not consumer.counters.verdicts["duplicate"]:
         consumer.poll(0.1)
-    listen = Fetcher.listen
-
-    def torn(*_: object) -> None:
-        monkeypatch.setattr(Fetcher, "listen", listen)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Fetcher, "listen", torn)
-    with pytest.raises(KeyboardInterrupt):
-        consumer.poll(1)
+    tear_a_waiting_call(consumer, monkeypatch)
     send("b")
 
     assert values(poll_some(consumer, 1)) == ["b"]
@@ -345,15 +349,7 @@ def test_an_interruption_of_the_waiting_call_repeats_nothing(
 ) -> None:
     """The call for more has begun, so that the messages before it are handled."""
     consumer = with_early_messages(make, send, "orders")
-    listen = Fetcher.listen
-
-    def torn(*_: object) -> None:
-        monkeypatch.setattr(Fetcher, "listen", listen)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Fetcher, "listen", torn)
-    with pytest.raises(KeyboardInterrupt):
-        consumer.poll(1)
+    tear_a_waiting_call(consumer, monkeypatch)
     send("d")
 
     assert values(poll_some(consumer, 1)) == ["d"]
