@@ -141,13 +141,15 @@ def backfill(
 
 def _step(topic: str, history: History) -> str:
     """Return what the job does that makes the files, for people who look at the cluster."""
+    # Not those in files that stay.
+    taken = history.rows - history.offsets
     sources = [
         *(
             [f"read {topic}[{spans(each.partition for each in history.offset_ranges)}]"]
             if history.offsets
             else []
         ),
-        *([f"take {history.base_marks:,} marks of the base"] if history.base_marks else []),
+        *([f"take {taken:,} marks of the base"] if taken else []),
     ]
     return f"{', '.join(sources)}; fold and write marks"
 
