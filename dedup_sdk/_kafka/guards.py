@@ -215,7 +215,7 @@ def is_called_by_pool() -> bool:
 
 
 class CallbackErrors:
-    """Runs callbacks and keeps their first exception (``kept``) until it can be raised."""
+    """Runs callbacks and keeps their first exception (``kept``), or one like it, until it can be raised."""
 
     def __init__(self) -> None:
         self.kept: BaseException | None = None
@@ -240,9 +240,7 @@ class CallbackErrors:
         if self.kept is None:
             self.kept = error
         else:
-            logger.warning(
-                "another callback failed before the first error was raised; only logged: %r", error
-            )
+            logger.warning("another error came before the first one was raised; only logged: %r", error)
 
     def around(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the client's configuration with its callbacks wrapped in `run`."""

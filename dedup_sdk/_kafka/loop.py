@@ -98,14 +98,15 @@ class Collector:
     def pause(self) -> None:
         """Pause garbage collection until `resume`."""
         if gc.isenabled():
-            gc.disable()
+            # In this order, here and below: an interruption between the two must not leave it disabled for good.
             self.paused = True
+            gc.disable()
 
     def resume(self) -> None:
         """Enable garbage collection again, if it was before."""
         if self.paused:
-            self.paused = False
             gc.enable()
+            self.paused = False
 
 
 class FetchLoop:
@@ -193,6 +194,8 @@ class FetchLoop:
                     self._collector.resume()
         except BaseException:
             self._interruption.note()
+            # The ``finally`` itself may have been interrupted.
+            self._collector.resume()
             raise
         if not got and self._callback_errors.kept is not None:
             # A callback's error is no interruption: no partition is half changed.
@@ -356,8 +359,8 @@ class FetchLoop:
     def _judge_early(self) -> None:
         """Judge the early messages, with the lock; complete them if the call for more has begun.
 
-        An error is an interruption, and is not raised: the next call for messages reopens the partitions, and meets the
-        error again where it is handled.
+        An error is an interruption, and is not raised here: the next call for messages reopens the partitions. It meets
+        an error of a store again where that is handled, and raises any other.
         """
         early = self._early
         if not early.messages:
@@ -369,9 +372,9 @@ class FetchLoop:
                 self._unwritten.update(self._delivery.finish())
         except StoreError:
             self._interruption.note()
-        except Exception:
+        except Exception as error:  # noqa: BLE001 (it is raised where messages are asked for)
             self._interruption.note()
-            logger.exception("delivered messages could not be judged, and come again")
+            self._callback_errors.keep(error)
         except BaseException:
             self._interruption.note()
             raise

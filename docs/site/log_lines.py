@@ -100,10 +100,6 @@ LINES: Final[dict[str, list[Line]]] = {
             "The program asks for messages before it chose a topic. Call `subscribe()` or `assign()` first.",
         ),
         Line(
-            "_kafka/loop.py", "delivered messages could not be judged",
-            "An error of this package, or of a store of your own. Expect repeats; report it with its traceback.",
-        ),
-        Line(
             "_kafka/missing_ids.py", "%s: %d of %d records have no ID",
             "The ID spec does not fit the topic, so its duplicates are handled. The end of the line has what is known "
             "of these records, e.g. their headers: correct the spec, or the producer "
@@ -168,7 +164,7 @@ LINES: Final[dict[str, list[Line]]] = {
             "A callback tried to change the assignment while the consumer closed. Remove that call from the callback.",
         ),
         Line(
-            "_kafka/guards.py", "another callback failed",
+            "_kafka/guards.py", "another error came",
             "A second callback of yours raised before the first error reached your program. Correct both callbacks.",
         ),
         Line(

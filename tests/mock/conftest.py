@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -78,7 +79,11 @@ def memory() -> MemoryStore:
 
 @pytest.fixture
 def make(kafka: MockKafka, memory: MemoryStore) -> Iterator[Make]:
-    """Makes consumers over one store; closed at the end, should the test not have."""
+    """Makes consumers over one store; closed at the end, should the test not have.
+
+    They leave garbage collection as it was, whatever the test interrupted.
+    """
+    collects = gc.isenabled()
     made: list[DedupConsumer] = []
 
     def make(*topics: str, config: dict[str, Any] | None = None, **options: Any) -> DedupConsumer:
@@ -95,6 +100,7 @@ def make(kafka: MockKafka, memory: MemoryStore) -> Iterator[Make]:
     with ThreadPoolExecutor(max(1, len(made))) as pool:
         for closed in [pool.submit(consumer.close) for consumer in made]:
             closed.result()
+    assert gc.isenabled() == collects
 
 
 @pytest.fixture

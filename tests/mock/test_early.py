@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import LastId, Lookup, Window, orders
 from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka import loop as fetch_loop
 from dedup_sdk._kafka.delivery import Fetcher
 from dedup_sdk._store.memory import MemoryPartition
@@ -272,6 +273,25 @@ def test_poll_survives_a_damaged_store(make: Make, send: Send, monkeypatch: pyte
     monkeypatch.setattr(LookupMemory, "is_unknown", damaged)
     send("d")
     assert values(poll_some(consumer, 4)) == ["a", "b", "c", "d"]
+
+
+def test_an_error_of_judging_is_raised_by_the_next_call(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that no store raised, so a bug, is not swallowed, whoever had the messages judged; and they come again."""
+    consumer = with_early_messages(make, send, "orders")
+    admit = Partition.admit
+
+    def failing(*_: object, **__: object) -> None:
+        monkeypatch.setattr(Partition, "admit", admit)
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(Partition, "admit", failing)
+    assert consumer.counters.verdicts["fresh"] == 0
+    with pytest.raises(ValueError, match="a bug"):
+        consumer.poll(0.1)
+    # The last one may not have been received.
+    assert values(poll_some(consumer, 3)) == ["a", "b", "c"]
 
 
 def tear_a_waiting_call(consumer: DedupConsumer, monkeypatch: pytest.MonkeyPatch) -> None:

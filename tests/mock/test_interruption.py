@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from contextlib import suppress
@@ -199,10 +200,29 @@ def test_an_interruption_of_the_last_step_costs_no_message(
         # Messages of `consume` are judged first, with a pause.
         with suppress(Interrupted):
             got += consumer.consume(20, 1.0)
+    assert torn == ["once"]
     got += wait_for_value(consumer, sent[-1])
 
-    assert torn == ["once"]
     assert set(values(got)) == {*sent}
+
+
+@pytest.mark.parametrize("name", ["disable", "enable"])
+def test_an_interruption_leaves_garbage_collection_on(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Just after it was paused, or resumed, for a batch."""
+    consumer = make("orders")
+    poll_quiet(consumer)
+    raised = once_after(monkeypatch, gc, name, Interrupted())
+    sent = list[str]()
+    while not raised:
+        more = [f"{len(sent) + number}" for number in range(20)]
+        sent += more
+        send(*more)
+        with suppress(Interrupted):
+            consumer.consume(20, 1.0)
+    assert gc.isenabled()
+    assert values(poll_quiet(consumer))[-1:] == sent[-1:]
 
 
 @pytest.mark.parametrize("name", ["append", "find"])
