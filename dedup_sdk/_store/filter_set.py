@@ -243,25 +243,40 @@ class _GrowingArray:
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._room, self._count = values, len(values)
+        self._larger, self._copied = values[:0], 0
+        """A larger array that has the first ``_copied`` values."""
 
     @property
     def values(self) -> NDArray[Any]:
         """What it has now: a view, valid until the next `extend` or `keep`."""
         return self._room[: self._count]
 
+    def make_room(self, more: int) -> Iterator[None]:
+        """Prepare `extend` by so many values; each step copies a few of those that are there."""
+        end = self._count + more
+        if end > len(self._room):
+            if end > len(self._larger):
+                self._larger, self._copied = np.empty(max(end, self._count * 3 // 2), self._room.dtype), 0
+            while self._copied < self._count:
+                yield
+                some = slice(self._copied, min(self._count, self._copied + _MOVED_AT_ONCE))
+                self._larger[some] = self._room[some]
+                self._copied = some.stop
+
     def extend(self, more: NDArray[Any]) -> None:
         """Add values at the end."""
         end = self._count + len(more)
         if end > len(self._room):
-            room = np.empty(max(end, len(self._room) * 3 // 2), self._room.dtype)
-            room[: self._count] = self.values
-            self._room = room
+            for _ in self.make_room(len(more)):
+                pass
+            self._room = self._larger
+            self._larger, self._copied = self._larger[:0].copy(), 0
         self._room[self._count : end] = more
         self._count = end
 
     def keep(self, parts: Iterable[slice]) -> None:
         """Remove all other values; ``parts`` ascend."""
-        to = 0
+        self._copied = to = 0
         for part in parts:
             start = part.start
             # A move that overlaps itself would make a copy.
@@ -307,6 +322,12 @@ class ExtentFilters:
         ranks = self._keys.view(_RANKS)[1::2].astype(np.uint64)
         parts = self._parts({*extents}.__contains__, _pages)
         return np.concatenate([ranks[part] for part in parts]) if parts else ranks[:0]
+
+    def make_room(self, words: ExtentWords) -> Iterator[None]:
+        """Prepare `add`; each step takes a few milliseconds."""
+        yield from self._tables.make_room(extent_blocks(words.count))
+        yield from self._indexes.make_room(words.pages)
+        yield from self._page_keys.make_room(words.pages)
 
     def add(self, extent: Extent, words: ExtentWords) -> None:
         """Add the filter of an extent."""
@@ -537,8 +558,8 @@ def _corrupt_image(path: Path, why: str) -> StoreCorruptError:
 
 MAX_PER_FILTER: Final = 2**26
 MIN_PER_FILTER: Final = 2**16
-_ADDED_AT_ONCE: Final = 2**17
-"""Digests that are added to a larger filter in one step."""
+_ADDED_AT_ONCE: Final = 2**16
+"""Digests that are added to a filter in one step."""
 
 
 @dataclass(slots=True)
@@ -574,6 +595,8 @@ class FilterSet:
         self._expected = expected
         self._segments: list[_Segment] = []
         self._extents = ExtentFilters()
+        self._prepared: tuple[ExtentWords, Filter] | None = None
+        """Words that are in a filter already, and are about to be added."""
         self._has_image = False
 
     @property
@@ -622,11 +645,7 @@ class FilterSet:
     def fold(self, old: int, new: int, words: ExtentWords) -> None:
         """Replace generation ``old`` by ``new``: the same digests in one extent, with its words already written."""
         self._delete_image()
-        holders = [
-            segment
-            for segment in self._segments
-            if any(extent.generation == old for extent in segment.extents)
-        ]
+        holders = self._holders(old)
         self._retain(lambda known: known.generation != old)
         extent = Extent(new, 0, self.path(new).stat().st_size, words.count, 0, words.pages)
         if len(holders) == 1:
@@ -636,6 +655,20 @@ class FilterSet:
         else:
             self._add(extent, words)
         self.path(old).unlink(missing_ok=True)
+
+    def prepare_fold(self, old: int, words: ExtentWords) -> Iterator[None]:
+        """Do the long part of `fold`; each step takes a few milliseconds."""
+        if len(self._holders(old)) == 1:
+            yield from self._extents.make_room(words)
+        else:
+            yield from self.prepare(words)
+
+    def _holders(self, generation: int) -> list[_Segment]:
+        return [
+            segment
+            for segment in self._segments
+            if any(extent.generation == generation for extent in segment.extents)
+        ]
 
     def write(self, generation: int, start: int, blocks: Sequence[bytes]) -> int:
         """Write encoded words at byte ``start`` of the generation's file, truncate the rest, return the new end."""
@@ -744,20 +777,32 @@ class FilterSet:
         self._extents.retain(wanted)
 
     def _add(self, extent: Extent, words: ExtentWords) -> None:
-        for _ in self.make_room(extent.marks):
-            pass
-        last = self._segments[-1]
-        for block in words.blocks:
-            last.filter.add(block)
+        prepared = self._prepared
+        last = self._segments[-1] if self._segments else None
+        if prepared is None or last is None or prepared[0] is not words or prepared[1] is not last.filter:
+            for _ in self.prepare(words):
+                pass
+        self._prepared = None
         self._extents.add(extent, words)
         # At the end: an extent that is listed is in the filter, whatever interrupts this.
-        last.extents.append(extent)
+        self._segments[-1].extents.append(extent)
 
-    def make_room(self, more: int) -> Iterator[None]:
-        """Make room for ``more`` digests: enlarge the last filter, or begin another one.
+    def prepare(self, words: ExtentWords) -> Iterator[None]:
+        """Do the long part of `add`; each step takes a few milliseconds.
 
-        Each step takes a few milliseconds.
+        Bits of words that are not added after all cost a few false positives.
         """
+        yield from self._make_room(words.count)
+        yield from self._extents.make_room(words)
+        held = self._segments[-1].filter
+        for block in words.blocks:
+            for start in range(0, block.count, _ADDED_AT_ONCE):
+                yield
+                held.add(block.cut(start, start + _ADDED_AT_ONCE))
+        self._prepared = words, held
+
+    def _make_room(self, more: int) -> Iterator[None]:
+        """Make room for ``more`` digests: enlarge the last filter, or begin another one."""
         last = self._segments[-1] if self._segments else None
         if last is None or last.marks + more > MAX_PER_FILTER:
             self._segments.append(_Segment(Filter(_capacity(max(more, self._expected)))))
@@ -766,7 +811,7 @@ class FilterSet:
             larger = Filter(_capacity(last.marks + more))
             try:
                 for known in last.extents:
-                    for block in iter_words(self.read(known.generation, known.start, known.size)):
+                    for block in self._words(known):
                         for start in range(0, block.count, _ADDED_AT_ONCE):
                             yield
                             larger.add(block.cut(start, start + _ADDED_AT_ONCE))
@@ -776,6 +821,11 @@ class FilterSet:
                 self._segments.append(_Segment(Filter(_capacity(more))))
             else:
                 last.filter = larger
+
+    def _words(self, extent: Extent) -> Iterator[FilterWords]:
+        with self.path(extent.generation).open("rb") as file:
+            file.seek(extent.start)
+            yield from iter_words(file, extent.size)
 
 
 def _capacity(marks: int) -> int:

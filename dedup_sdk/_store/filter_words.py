@@ -23,7 +23,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from io import BytesIO
+from typing import BinaryIO, Final
 from zlib import compress, crc32, decompressobj
 from zlib import error as ZlibError  # noqa: N812 (a class)
 
@@ -109,25 +110,26 @@ def encode_words(words: FilterWords) -> bytes:
 
 def decode_words(data: bytes) -> list[FilterWords]:
     """Return one entry per block; raises the error of `iter_words`."""
-    return list(iter_words(data))
+    return list(iter_words(BytesIO(data), len(data)))
 
 
-def iter_words(data: bytes) -> Iterator[FilterWords]:
-    """Yield one entry per block.
+def iter_words(source: BinaryIO, size: int) -> Iterator[FilterWords]:
+    """Read ``size`` bytes of a file from where it stands; yield one entry per block, each read when it is due.
 
-    Raises `StoreCorruptError` when the bytes are foreign, truncated or changed, or a block is not sorted.
+    Raises `StoreCorruptError` when the bytes are foreign, truncated or changed, or a block is not sorted; OSError.
     """
-    at, view = 0, memoryview(data)
-    while at < len(data):
-        if len(data) - at < _HEADER.size or data[at : at + len(MAGIC)] != MAGIC:
+    at = 0
+    while at < size:
+        header = source.read(min(_HEADER.size, size - at))
+        if len(header) < _HEADER.size or not header.startswith(MAGIC):
             raise _corrupt(at, "there is no block header")
-        _, *counts, checksum = _HEADER.unpack_from(data, at)
+        _, *counts, checksum = _HEADER.unpack(header)
         count, page_count, step_bytes = counts
         at += _HEADER.size
         steps_at = WORD_BYTES * count + PAGE_WORD_BYTES * page_count
-        size = steps_at + step_bytes
-        columns = view[at : at + size]
-        if len(columns) != size or _checksum(counts, columns) != checksum:
+        block_bytes = steps_at + step_bytes
+        columns = memoryview(source.read(min(block_bytes, size - at)))
+        if len(columns) != block_bytes or _checksum(counts, columns) != checksum:
             raise _corrupt(at, "the block is truncated or its checksum differs")
         lower = np.frombuffer(columns, dtype=_HALF_TYPE, count=count)
         ranks = (np.cumsum(_steps(columns[steps_at:], count, at), dtype=np.uint32) << _HALF_BITS) | lower
@@ -136,7 +138,7 @@ def iter_words(data: bytes) -> Iterator[FilterWords]:
             raise _corrupt(at, "the block is not sorted")
         patterns = np.frombuffer(columns, dtype=_HALF_TYPE, count=count, offset=_HALF_TYPE.itemsize * count)
         yield FilterWords(ranks, patterns, pages)
-        at += size
+        at += block_bytes
 
 
 def merge_words(blocks: Iterable[FilterWords]) -> FilterWords:

@@ -29,7 +29,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
-from itertools import count
+from itertools import chain, count
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, Self
@@ -372,7 +372,6 @@ class RocksGenerations:
         number, is_one_part = len(generation.extents), marks.count <= ADDED_AT_ONCE
         path = self.incoming / f"{generation.name}{SORTED_SUFFIX}"
         path.unlink(missing_ok=True)
-        yield from self.filters.make_room(marks.count)
         writer: ExtentWriter | None = None
         words = ExtentWords()
         for part in sorted_parts(marks, ADDED_AT_ONCE):
@@ -384,7 +383,7 @@ class RocksGenerations:
                 writer = writer or ExtentWriter(path, number, compressed=marks.bear_payloads)
                 words.add(writer.add(kept))
         if writer is not None:
-            for _ in words.filter_steps():
+            for _ in chain(words.filter_steps(), self.filters.prepare(words)):
                 if not is_one_part:
                     yield
             writer.finish()
@@ -435,7 +434,7 @@ class RocksGenerations:
             write_words(path_of_words, before, words.encoded)
             words.forget_encoded()
             yield part.count
-        for _ in words.filter_steps():
+        for _ in chain(words.filter_steps(), self.filters.prepare_fold(old.number, words)):
             yield 0
         self.filters.adopt(new.number, path_of_words)
         if writer is not None:
