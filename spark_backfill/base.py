@@ -11,7 +11,7 @@ from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import IN_FULL, BackfillError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def open_base(place: str) -> Base:
     found, _ = find_snapshots([place])
     if len(found) > 1:
         raise SnapshotError(
-            f"--base holds {len(found)} snapshots ({found[0].place}, {found[1].place}, ...): name one of them"
+            f"base {place} holds {len(found)} snapshots ({found[0].place}, {found[1].place}, ...): name one of them"
         )
     base = Base(found[0])
     if base.source.remote is None:
@@ -69,12 +69,11 @@ def check_base(
     told = base.manifest
     if told.resharded_from:
         raise BackfillError(
-            f"base {base.source.place} was re-sharded and has marks of other partitions: rebuild in full without --base"
+            f"base {base.source.place} was re-sharded and has marks of other partitions: {IN_FULL}"
         )
     if any(file.payloads for entry in told.partitions for file in entry.files):
         raise BackfillError(
-            f"base {base.source.place} has marks with payloads, which a run cannot add to: rebuild in full "
-            "without --base"
+            f"base {base.source.place} has marks with payloads, which a run cannot add to: {IN_FULL}"
         )
     pairs = {
         "topic": (told.topic, topic),
@@ -91,15 +90,14 @@ def check_base(
             for each in (told.group, group)
         )
         raise BackfillError(
-            f"base {base.source.place} is of {theirs}, not of {ours}: give the base of this one, or rebuild "
-            "in full without --base"
+            f"base {base.source.place} is of {theirs}, not of {ours}: give the base of this one, or {IN_FULL}"
         )
     if base.window == window:
         return
     if window.count is not None or base.window.count is not None:
         raise BackfillError(
             f"base {base.source.place} has the window {told.window}, not {window}: what a window by count "
-            "remembers hangs on its size; rebuild in full without --base"
+            f"remembers hangs on its size; {IN_FULL}"
         )
 
 
@@ -120,14 +118,13 @@ def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Seque
     if partitions and others:
         raise BackfillError(
             f"base {base.source.place} has partition {min(others)}, the topic has {len(partitions)} "
-            "partitions: the base is of another topic; rebuild in full without --base"
+            f"partitions: the base is of another topic; {IN_FULL}"
         )
 
 
 def _another(base: Base, name: str, theirs: str, ours: str) -> BackfillError:
     return BackfillError(
-        f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or "
-        "rebuild in full without --base"
+        f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or {IN_FULL}"
     )
 
 
@@ -141,11 +138,10 @@ def _check_files(base: Base) -> None:
                     found = path.stat().st_size
                 except OSError as error:
                     raise SnapshotError(
-                        f"base: {path} cannot be read: {error.strerror}; copy the snapshot again, or "
-                        "rebuild in full without --base"
+                        f"base: {path} cannot be read: {error.strerror}; copy the snapshot again, or {IN_FULL}"
                     ) from None
                 if found != size:
                     raise SnapshotError(
                         f"base: {path} has {found} bytes, its manifest says {size}; copy the snapshot "
-                        "again, or rebuild in full without --base"
+                        f"again, or {IN_FULL}"
                     )

@@ -9,13 +9,13 @@ The result is that of a run that reads all from ``low`` on, as far back as the b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._window import Window
 from spark_backfill.archived import Archived, Horizons, LogPart, plan_joined
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import IN_FULL, BackfillError
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange, horizon_ms
 
 
@@ -35,18 +35,37 @@ def resumable(
     if entry.high > high:
         raise BackfillError(
             f"{what} reaches offset {entry.high}, and the history ends at {high}: the group was rewound, or "
-            "the log is another one; rebuild in full without --base"
+            f"the log is another one; {IN_FULL}"
         )
     if entry.low > low:
-        raise BackfillError(
-            f"{what} begins at offset {entry.low}, and the history at {low}: rebuild in full without --base"
-        )
+        raise BackfillError(f"{what} begins at offset {entry.low}, and the history at {low}: {IN_FULL}")
     if window.count is None or vouched or entry.low == low:
         return entry
     raise BackfillError(
         f"{what} begins at offset {entry.low}, and the history at {low}: a window by count is counted from "
-        "there; rebuild in full without --base"
+        f"there; {IN_FULL}"
     )
+
+
+def check_base_epoch(
+    entry: PartitionManifest, epoch: int | None, same_until: Callable[[int, int, int], int | None]
+) -> None:
+    """Refuse a base's entry of records that the log no longer has, as far as the broker can tell.
+
+    ``epoch``: the leader epoch at the end of the history; within one epoch no record is ever replaced.
+    ``same_until(partition, offset, epoch)``: as in `KafkaLog`.
+
+    Raises:
+        BackfillError: the log was cut below the base's end since, by an unclean election, and has other records there.
+    """
+    if entry.epoch is None or entry.epoch == epoch or entry.low == entry.high:
+        return
+    end = same_until(entry.partition, entry.high, entry.epoch)
+    if end is not None and end < entry.high:
+        raise BackfillError(
+            f"partition {entry.partition}: the base reaches offset {entry.high} of leader epoch {entry.epoch}, which "
+            f"ends at {end} in the log now: the log was cut since; {IN_FULL}"
+        )
 
 
 def plan_on_base(

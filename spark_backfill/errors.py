@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from dedup_sdk._kafka.error_text import masked_text, masked_urls
 from dedup_sdk.errors import DedupError
@@ -27,6 +28,10 @@ _NO_FIELD = re.compile(
 _NO_TABLE = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.*?) cannot be found")
 _NO_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\.(?: SQLSTATE|$)")
 _SHOWN_CHARS = 60
+
+
+IN_FULL: Final = "rebuild in full: once without --base, or with --overwrite in place of --add"
+"""What to do where a run cannot add to an earlier snapshot."""
 
 
 class BackfillError(DedupError):

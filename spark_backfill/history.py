@@ -21,7 +21,7 @@ from spark_backfill.archived import (
     survey_archive,
 )
 from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_range import alone, entries_of, plan_on_base, resumable
+from spark_backfill.base_range import alone, check_base_epoch, entries_of, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
 from spark_backfill.offset_range import OffsetRange
@@ -132,7 +132,11 @@ def resolve_history(
     if not claims:
         # Before an archive is looked through.
         raise _no_history(log.topic, group, skipped)
+    told = _told(commits or {}, name)
+    epochs = {number: _epoch(log, number, claim, told.get(number)) for number, claim in claims.items()}
     entries = {} if base is None else _resumed(base, claims, window)
+    for number, resumed in entries.items():
+        check_base_epoch(resumed, epochs[number], log.same_until)
     # Read from the archive alone, a log begins where nothing is asked of it any more.
     starts = {number: bounds[number].start if reads_log else claim.high for number, claim in claims.items()}
     last_ms = {
@@ -172,13 +176,20 @@ def resolve_history(
         topic_id=topic_id,
         offset_ranges=tuple(offset_ranges),
         skipped=skipped,
-        eras={number: each.era for number, each in _told(commits or {}, name).items() if each.era},
-        epochs={
-            number: each.epoch
-            for number, each in _told(commits or {}, name).items()
-            if each.epoch is not None
-        },
+        eras={number: each.era for number, each in told.items() if each.era},
+        epochs={number: epoch for number, epoch in epochs.items() if epoch is not None},
     )
+
+
+def _epoch(log: KafkaLog, number: int, claim: _Claim, metadata: CommitMetadata | None) -> int | None:
+    """The leader epoch of the last record of a history, None where nobody knows it.
+
+    A commit says it. Otherwise the record directly before the cut does; where that is a transaction's marker, or the
+    log has lost it, an earlier one might be of an earlier epoch.
+    """
+    if metadata is not None and metadata.epoch is not None:
+        return metadata.epoch
+    return log.epoch_at(number, claim.high - 1) if claim.vouched and claim.low < claim.high else None
 
 
 def _resumed(base: Base, claims: Mapping[int, _Claim], window: Window) -> dict[int, PartitionManifest]:

@@ -17,6 +17,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
+    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -25,10 +26,13 @@ from confluent_kafka.admin import AdminClient
 from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import topic_id_of
 from dedup_sdk._kafka.commit_text import unsealed
-from dedup_sdk.errors import ConfigurationError
+from dedup_sdk._kafka.reader import Readers, TailReader
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk.errors import ConfigurationError, RecoveryError
 from spark_backfill.errors import BackfillError
 
 _TIMEOUT_S: Final = 15.0
+_GROUP: Final = "dedup-backfill"
 _FIRST_STEP, _STEP_FACTOR = 1, 32
 _Answer = TypeVar("_Answer")
 
@@ -69,7 +73,7 @@ class KafkaLog:
         common: dict[str, Any] = {"bootstrap.servers": bootstrap, **settings}
         self._settings = common
         own = {
-            "group.id": "dedup-backfill",
+            "group.id": _GROUP,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -164,7 +168,7 @@ class KafkaLog:
         A timestamp is -1 where a record has none.
         """
         with closing(self._between(partition, begin, cut)) as found:
-            return [timestamp_ms for _, timestamp_ms in islice(found, count)]
+            return [message.timestamp()[1] for message in islice(found, count)]
 
     def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
         """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.
@@ -181,14 +185,34 @@ class KafkaLog:
             upper, step = begin, step * _STEP_FACTOR
         return None
 
+    def epoch_at(self, partition: int, offset: int) -> int | None:
+        """Return the leader epoch of the record at an offset; None if none is delivered there, or none is known."""
+        with closing(self._between(partition, offset, offset + 1)) as found:
+            return next((message.leader_epoch() for message in found), None)
+
+    def same_until(self, partition: int, offset: int, epoch: int) -> int | None:
+        """Return up to which offset the log before ``offset`` is still the one of this leader epoch.
+
+        None where the broker does not have that offset any more. ``offset`` must not be above the log's end.
+        """
+        settings = client_settings({**self._settings, "group.id": _GROUP, "log_level": 0})
+        try:
+            with (
+                closing(Readers(settings)) as readers,
+                closing(TailReader(readers, self.topic, partition)) as reader,
+            ):
+                return _result_of(reader.same_until(offset, epoch))
+        except (KafkaException, RecoveryError) as error:
+            raise self._trouble(f"the end of leader epoch {epoch} in partition {partition}", error) from None
+
     def _last_between(self, partition: int, begin: int, end: int) -> int | None:
         last: int | None = None
-        for _, timestamp_ms in self._between(partition, begin, end):
-            last = timestamp_ms
+        for message in self._between(partition, begin, end):
+            last = message.timestamp()[1]
         return last
 
-    def _between(self, partition: int, begin: int, end: int) -> Generator[tuple[int, int]]:
-        """Offset and timestamp (ms) of the delivered records of ``[begin, end)``."""
+    def _between(self, partition: int, begin: int, end: int) -> Generator[Message]:
+        """The delivered records of ``[begin, end)``."""
         if begin >= end:
             return
         self._consumer.assign([TopicPartition(self.topic, partition, begin)])
@@ -207,7 +231,7 @@ class KafkaLog:
                 offset = message.offset()
                 if offset is None or offset >= end:
                     return
-                yield offset, message.timestamp()[1]
+                yield message
                 if offset == end - 1:
                     return
         finally:
@@ -234,6 +258,16 @@ class KafkaLog:
         return BackfillError(
             f"{what}: Kafka at {self._bootstrap} said {_said(error)}; check it and run again"
         )
+
+
+def _result_of(steps: Generator[None, None, int | None]) -> int | None:
+    """Take all steps; return what the last one returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: int | None = end.value
+            return found
 
 
 def _said(error: object) -> str:

@@ -125,14 +125,11 @@ class Fetcher:
         began = self._generation
         message = self._lock.call_client(Consumer.poll, self._consumer, wait_s)
         if message is not None:
-            self.keep([message], began)
-
-    def keep(self, messages: list[Any], began: int) -> None:
-        """Keep the messages of a fetch that began in a generation, except those of void positions."""
-        with self._lock.lock:
-            if self._behind or self._generation != began:
-                messages = self._still_read(messages, began)
-            self.messages = self.messages + messages if self.messages else messages
+            with self._lock.lock:
+                came = [message]
+                if self._behind or self._generation != began:
+                    came = self._still_read(came, began)
+                self.messages = self.messages + came if self.messages else came
 
     def rest(self, messages: list[Any]) -> None:
         """Keep these fetched messages; the others are handled."""

@@ -428,6 +428,7 @@ class RocksGenerations:
         writer: ExtentWriter | None = None
         words = ExtentWords()
         for part in scan_generations([self._stored(old)], old.marks):
+            yield 0
             writer = writer or ExtentWriter(path, 0, compressed=part.bear_payloads)
             before = words.size
             words.add(writer.add(part))

@@ -172,7 +172,7 @@ def test_offsets_that_do_not_fit_are_refused(given: dict[str, Any], says: str) -
     with pytest.raises(BackfillError, match=says) as caught:
         resumable(entry(), **{**usual, **given})
     assert "\n" not in str(caught.value)
-    assert "rebuild in full without --base" in str(caught.value)
+    assert "rebuild in full: once without --base" in str(caught.value)
 
 
 def test_a_vouched_history_begins_with_the_base() -> None:

@@ -76,7 +76,7 @@ def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> Non
     with pytest.raises(BackfillError, match=says) as caught:
         backfill(options(base, *more), no_session)
     assert "\n" not in str(caught.value)
-    assert "rebuild in full without --base" in str(caught.value)
+    assert "rebuild in full: once without --base" in str(caught.value)
     assert [each.name for each in base.parent.iterdir()] == ["base"]
 
 
@@ -97,7 +97,7 @@ def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
         path.with_name(f"{each.name}.sst").unlink()
     write_manifest(base, replace(manifest, partitions=(replace(entry, files=(file,)),)))
     with pytest.raises(
-        BackfillError, match=r"has marks with payloads, .*: rebuild in full without --base"
+        BackfillError, match=r"has marks with payloads, .*: rebuild in full: once without --base"
     ) as caught:
         backfill(options(base, *more), no_session)
     assert "\n" not in str(caught.value)
@@ -246,7 +246,7 @@ def be_two(base: Path) -> None:
         (lose_file, ".sst cannot be read: No such file"),
         (lose_filter, ".filter cannot be read: No such file"),
         (cut_file, "its manifest says"),
-        (be_two, "--base holds 2 snapshots"),
+        (be_two, "holds 2 snapshots"),
         (shutil.rmtree, "does not exist"),
     ],
 )
