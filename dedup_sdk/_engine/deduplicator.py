@@ -35,6 +35,8 @@ from dedup_sdk.ids._spec import GroupKeys
 logger = logging.getLogger("dedup_sdk")
 
 _MOST_OFFSET: Final = 2**63 - 1
+_FAR_BEHIND: Final = 2
+"""With so many times the marks in memory at which a flush begins, it is done to its end."""
 _disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
 
 
@@ -458,14 +460,16 @@ class Deduplicator:
 
         One partition at a time, and of many marks one step a call, so that it takes a few milliseconds.
         """
-        begun_with = -1
+        begun_with, steps = -1, 0
         while (partition := self._to_flush()) is not None:
             if partition.writer.flushing is None:
                 begun_with = partition.writer.recent
             partition.flush_step()
+            steps += 1
             if partition.writer.flushing is not None:
-                # The rest later, unless marks come more quickly than they go.
-                if sum(map(_recent, self.partitions.values())) <= 2 * self._recent_marks:
+                # The rest later, but two steps a call, or all, where marks come more quickly than they go.
+                behind = sum(map(_recent, self.partitions.values())) // self._recent_marks
+                if behind < min(steps, _FAR_BEHIND):
                     break
             elif partition.writer.recent >= begun_with >= 0:
                 # It keeps what it has, e.g. sources with records in flight.

@@ -43,6 +43,7 @@ from dedup_sdk._engine.gates import Gate
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._observe import Counters, Observer, VerdictEvent
 from dedup_sdk._record import VerdictKind
+from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.protocol import Loaded, PartitionStore
 from dedup_sdk._strategy import Terms
 from dedup_sdk._window import Window, length_text
@@ -147,14 +148,17 @@ class Partition:
             self.store.reset(plan.progress)
             self._begin(plan.progress)
 
-    def install_steps(self, snapshot: str, plan: StartPlan, *, move: bool = False) -> Iterator[None]:
+    def install_steps(
+        self, snapshot: str, plan: StartPlan, *, move: bool = False, manifest: Manifest | None = None
+    ) -> Iterator[None]:
         """Start with the marks of a snapshot folder instead; each step takes a few milliseconds.
 
-        ``move``: move its files instead of copying them; they were checked. Raises `SnapshotError` for a damaged one.
+        ``move``: move its files instead of copying them; they were checked. ``manifest``: as in
+        `PartitionStore.install_steps`. Raises `SnapshotError` for a damaged snapshot.
         """
         # A flush of what the store has now must not go on between the steps.
         self.writer.drop_flush()
-        yield from self.store.install_steps(snapshot, plan.progress, move=move)
+        yield from self.store.install_steps(snapshot, plan.progress, move=move, manifest=manifest)
         self.loaded = self._stored = None
         self._begin(plan.progress)
         # The snapshot's maker left out marks for their age.

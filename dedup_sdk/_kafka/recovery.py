@@ -653,7 +653,10 @@ def start_from_snapshot(
             with scratch(beside) as folder:
                 here = yield from fetched(candidate.source, (candidate.part,), folder)
                 yield from partition.install_steps(
-                    here, candidate.plan, move=candidate.source.remote is not None
+                    here,
+                    candidate.plan,
+                    move=candidate.source.remote is not None,
+                    manifest=candidate.source.manifest,
                 )
         except SnapshotError as error:
             damage = error

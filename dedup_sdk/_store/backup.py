@@ -306,5 +306,7 @@ def _install(
         newest_ms=entry.newest_ms,
         floor_number=max(0, entry.accepted - window.count) if window.count else 0,
     )
-    for _ in store.open(identity, window).install_steps(str(snapshot), progress, move=move):
+    for _ in store.open(identity, window).install_steps(
+        str(snapshot), progress, move=move, manifest=manifest
+    ):
         pass

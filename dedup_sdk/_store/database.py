@@ -269,6 +269,8 @@ def database_options(memory: SharedMemory | None, open_files: int = MIN_OPEN_FIL
     # There are few files: opening them needs no threads.
     options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
+    # A dropped generation has files of hundreds of megabytes: a background thread deletes them.
+    options.set_avoid_unnecessary_blocking_io(True)
     options.set_max_total_wal_size(WAL_BYTES)
     # An incomplete record at the end of the log loses that whole step: never a part of it, never an earlier one.
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())

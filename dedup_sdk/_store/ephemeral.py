@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._marks import NO_MARKS, Find, Found, Marks, Progress
+from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, Loaded, PartitionStore, StoreStats
 from dedup_sdk._window import Window
@@ -66,6 +67,7 @@ class EphemeralStore:
         progress: Progress,  # noqa: ARG002
         *,
         move: bool = False,  # noqa: ARG002
+        manifest: Manifest | None = None,  # noqa: ARG002
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`; always raises `StoreError`: snapshots need durable marks."""
         raise StoreError(

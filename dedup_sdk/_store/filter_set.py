@@ -812,9 +812,8 @@ class FilterSet:
             try:
                 for known in last.extents:
                     for block in self._words(known):
-                        for start in range(0, block.count, _ADDED_AT_ONCE):
-                            yield
-                            larger.add(block.cut(start, start + _ADDED_AT_ONCE))
+                        yield
+                        larger.add(block)
             except (StoreCorruptError, OSError):
                 # The filter in memory came from an image. Its words are rebuilt from the keys at the next open
                 # that needs them.

@@ -24,7 +24,7 @@ from dedup_sdk._marks import (
     latest,
 )
 from dedup_sdk._store.identity import check_identity, check_numbered
-from dedup_sdk._store.manifest import fitting_partition, read_manifest
+from dedup_sdk._store.manifest import Manifest, fitting_partition, read_manifest
 from dedup_sdk._store.pages import check_payloads, newest_per_digest
 from dedup_sdk._store.protocol import RECENT_MARKS, Identity, Loaded, StoreStats, checked_recent_marks
 from dedup_sdk._window import Window
@@ -163,6 +163,7 @@ class MemoryPartition:
         progress: Progress,
         *,
         move: bool = False,  # noqa: ARG002 (reading into memory moves no file)
+        manifest: Manifest | None = None,
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`; the replacement itself is one step."""
         # Imported here: only this method needs RocksDB, to read sorted files.
@@ -170,7 +171,11 @@ class MemoryPartition:
 
         memory = self._memory()
         entry = fitting_partition(
-            snapshot, read_manifest(snapshot), memory.identity, progress, numbered=memory.numbered
+            snapshot,
+            manifest or read_manifest(snapshot),
+            memory.identity,
+            progress,
+            numbered=memory.numbered,
         )
         pages: list[Marks] = []
         for page in read_snapshot(snapshot, entry):

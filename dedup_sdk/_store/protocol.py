@@ -24,11 +24,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from dedup_sdk._checks import whole
 from dedup_sdk._marks import Find, Found, Marks, Progress
 from dedup_sdk._window import Window
+
+if TYPE_CHECKING:
+    from dedup_sdk._store.manifest import Manifest
 
 DIGEST_NAME: Final = "sha256-16"
 """The hash of IDs."""
@@ -124,13 +127,17 @@ class PartitionStore(Protocol):
         was dropped, None when nothing was. Never drops a mark that a window reaches; may keep others.
         """
 
-    def install_steps(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
+    def install_steps(
+        self, snapshot: str, progress: Progress, *, move: bool = False, manifest: Manifest | None = None
+    ) -> Iterator[None]:
         """Replace the content by the sorted files of this partition in a verified snapshot folder.
 
         It works while you iterate, in steps of a few milliseconds. Until the last step, or if it is never reached, the
         store stays as it was. You must not write to the store between the steps.
 
         ``move``: the folder is the caller's own and its files were checked; they may be moved instead of copied.
+        ``manifest``: the one that ``progress`` was planned from, None: it is read from the folder. Another run may
+        publish a newer one there meanwhile, which may know less than the progress claims.
 
         Raises `SnapshotError`, and leaves the store as it was, when the snapshot does not fit or a check fails.
         """

@@ -74,7 +74,13 @@ from dedup_sdk._store.database import (
 from dedup_sdk._store.filter_words import FilterWords, decode_words, merge_words
 from dedup_sdk._store.generations import Generation, RocksGenerations, State
 from dedup_sdk._store.identity import check_identity, check_numbered, decode_identity, encode_identity
-from dedup_sdk._store.manifest import PartitionManifest, SortedFile, fitting_partition, read_manifest
+from dedup_sdk._store.manifest import (
+    Manifest,
+    PartitionManifest,
+    SortedFile,
+    fitting_partition,
+    read_manifest,
+)
 from dedup_sdk._store.pages import FoundMark, decode_step, digest_words, encode_step, newest_per_digest
 from dedup_sdk._store.paths import (
     checked_store_path,
@@ -617,10 +623,11 @@ class RocksPartition:
         progress: Progress,
         *,
         move: bool = False,
+        manifest: Manifest | None = None,
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`."""
         generations = self._open_generations()
-        manifest = read_manifest(snapshot)
+        manifest = manifest or read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
         with self._translating():
             self._is_installing = True

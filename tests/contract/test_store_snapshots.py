@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dedup_sdk._marks import NO_MARKS
+from dedup_sdk._store.manifest import write_manifest
 from dedup_sdk._store.protocol import KeyStore, PartitionStore
 from dedup_sdk._store.rocks import RocksPartition
 from dedup_sdk._window import Window
@@ -41,6 +42,19 @@ def test_an_installed_snapshot_replaces_everything(
     assert (loaded.progress.high, loaded.recent.count) == (2001, 0)
     assert again.find(held.digests, 1000).offsets == held.offsets.tolist()
     assert len(rows(again.scan())) == 1001
+
+
+def test_the_manifest_that_was_planned_with_counts(store: PartitionStore, tmp_path: Path) -> None:
+    """Another run publishes into the same folder meanwhile: what it left out is not what the progress claims."""
+    held = random_marks(1000, 7)
+    planned = write_snapshot(tmp_path / "snapshot", held, cuts=(300,))
+    (entry,) = planned.partitions
+    later = dataclasses.replace(
+        planned, partitions=(dataclasses.replace(entry, marks=300, files=entry.files[:1]),)
+    )
+    write_manifest(tmp_path / "snapshot", later)
+    finish(store.install_steps(str(tmp_path / "snapshot"), progress(1000), manifest=planned))
+    assert len(rows(store.scan())) == 1000
 
 
 def test_an_install_is_many_small_steps(store: PartitionStore, tmp_path: Path) -> None:

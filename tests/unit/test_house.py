@@ -200,7 +200,7 @@ _AS_THEY_ARE: Final = Counter([
     "ClientLock._lock_when",
     "DedupConsumer._make_current", "DedupConsumer.release", "DedupConsumer._close", "DedupConsumer._close_client",
     "AssignmentApi.subscribe", "AssignmentApi._resume_manual", "AssignmentApi.subscribe.lost",
-    "Fetcher.fetch", "Fetcher.keep", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
+    "Fetcher.fetch", "Fetcher.listen", "FetchLoop.messages", "FetchLoop._fetch_and_judge", "FetchLoop._take_early",
     "FetchLoop.end_explicit", "FetchLoop.deliver_again", "FetchLoop.fetch_again",
 ])  # fmt: skip
 """Functions that take the consumer's lock and leave early messages as they are, one for each block.

@@ -72,8 +72,8 @@ LAYERS = {
     "store": Layer(("dedup_sdk/_store",), (*CORE, "dedup_sdk._store", "fsspec", "numpy", "rocksdict")),
     "engine": Layer(
         ("dedup_sdk/_engine",),
-        (*CORE, "dedup_sdk._engine", "dedup_sdk._store.ephemeral", "dedup_sdk._store.memory",
-         "dedup_sdk._store.protocol", "numpy")
+        (*CORE, "dedup_sdk._engine", "dedup_sdk._store.ephemeral", "dedup_sdk._store.manifest",
+         "dedup_sdk._store.memory", "dedup_sdk._store.protocol", "numpy")
     ),
     "kafka": Layer(
         ("dedup_sdk/_kafka",),

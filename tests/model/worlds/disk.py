@@ -7,6 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from dedup_sdk._marks import NONE_FOUND, Find, Found, Marks, Progress
+from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity, KeyStore, Loaded, PartitionStore, StoreStats
 from dedup_sdk._window import Window
@@ -153,10 +154,14 @@ class DiskPartition:
         dropped: int | None = self._disk.write(self._inner.expire, before_ms, up_to_number, takes_room=False)
         return dropped
 
-    def install_steps(self, snapshot: str, progress: Progress, *, move: bool = False) -> Iterator[None]:
+    def install_steps(
+        self, snapshot: str, progress: Progress, *, move: bool = False, manifest: Manifest | None = None
+    ) -> Iterator[None]:
         """See `PartitionStore.install_steps`."""
         yield
-        self._disk.write(lambda: finish(self._inner.install_steps(snapshot, progress, move=move)))
+        self._disk.write(
+            lambda: finish(self._inner.install_steps(snapshot, progress, move=move, manifest=manifest))
+        )
 
     def reset(self, progress: Progress) -> None:
         """See `PartitionStore.reset`."""
