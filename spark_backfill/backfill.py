@@ -8,24 +8,25 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
-from spark_backfill.ending import EndedError
+from spark_backfill.ending import EndedError, ended_by
 from spark_backfill.errors import one_line
 from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
-from spark_backfill.fold import Packing, Task, write_slots
+from spark_backfill.fold import Task
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history
-from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
-from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.layers import on_layers
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
+from spark_backfill.part_writer import PartWriter
+from spark_backfill.parts import Written, cut_parts, joined, rule_of, still_right, with_written
 from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
 from spark_backfill.publish import Output, check_workers
 from spark_backfill.report import Report
@@ -34,14 +35,15 @@ from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession, describe_jobs, spans
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.slot_shuffle import SlotShuffle
-from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import DIGEST_NAME
-from spark_backfill.source import read_all_blocks, read_shuffled_rows
 from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
+
+_MOST_IN_A_ROW: Final = 2
+"""When so many parts fail one after the other, what they lack is likely to be lacked by all."""
 
 
 def backfill(
@@ -77,43 +79,19 @@ def backfill(
         )
         if options.add and base is not None:
             history = _added_to(base, history, options, say)
-        plan, outcomes = SlotPlan(()), list[SlotOutcome]()
-        rows = history.rows
-        if rows:
-            spark = session.get()
-            describe_jobs(spark, options.topic, _step(options.topic, history))
-            check_workers(spark, output.target)
-            offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
-            if options.ordered is not None:
-                plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
-                shuffle = SlotShuffle(spec=options.ordered, plan=plan, group=options.group)
-                shuffled = read_shuffled_rows(spark, options, offset_ranges, shuffle, archive)
-                with watch(spark, rows):
-                    outcomes = write_ordered(
-                        shuffled,
-                        plan,
-                        offset_ranges,
-                        options.ordered,
-                        output.target,
-                        now_ms=now_ms,
-                        around=around,
-                    )
-            else:
-                packing = _packing(options, history, parallelism)
-                plan = packing.plan
-                blocks = read_all_blocks(spark, options, offset_ranges, packing, archive, base)
-                with watch(spark, rows):
-                    outcomes = write_slots(
-                        blocks,
-                        plan,
-                        offset_ranges,
-                        options.window,
-                        output.target,
-                        now_ms=now_ms,
-                        with_producers=options.producer_header is not None,
-                        resharded=packing.reshard is not None,
-                        around=around,
-                    )
+        finished = _finished(output, options, history, base, say)
+        history = with_written(history, finished)
+        writer = PartWriter(
+            options=options,
+            archive=archive,
+            base=base,
+            target=output.target,
+            findings=_findings(options, history),
+            now_ms=now_ms,
+            around=around,
+        )
+        rule = rule_of(options, history, base)
+        plan, outcomes = joined(_written(writer, session, output, history, finished, rule, say, watch))
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
         made = describe(
@@ -139,19 +117,76 @@ def backfill(
     return made.report
 
 
-def _step(topic: str, history: History) -> str:
-    """Return what the job does that makes the files, for people who look at the cluster."""
-    # Not those in files that stay.
-    taken = history.rows - history.offsets
-    sources = [
-        *(
-            [f"read {topic}[{spans(each.partition for each in history.offset_ranges)}]"]
-            if history.offsets
-            else []
-        ),
-        *([f"take {taken:,} marks of the base"] if taken else []),
-    ]
-    return f"{', '.join(sources)}; fold and write marks"
+def _finished(
+    output: Output, options: Options, history: History, base: Base | None, say: Callable[[str], None]
+) -> list[Written]:
+    """Return the parts that an earlier run has finished, as far as they are still right, with ``--resume``."""
+    if not options.resume:
+        return []
+    rule, texts = rule_of(options, history, base), output.kept()
+    parts = [part for text in texts if (part := Written.from_json(text, rule)) is not None]
+    found = [still_right(history, part, vouched=options.vouched) for part in parts]
+    finished = [part for part in found if part.offset_ranges]
+    if not finished:
+        why = "that asked for the same" if texts else "there"
+        say(f"nothing is taken over: no unfinished run {why} has left a partition that can be")
+        return []
+    numbers = sorted(each.partition for part in finished for each in part.offset_ranges)
+    say(f"partitions {spans(numbers)} are taken over from a run that was not finished")
+    # In this order: whatever fails before the last line, that run keeps what is its own.
+    for part in finished:
+        output.keep(part.to_json(rule))
+    output.take_over(
+        outcome.file for part in finished for outcome in part.outcomes if outcome.file is not None
+    )
+    return finished
+
+
+def _written(
+    writer: PartWriter,
+    session: LazySession,
+    output: Output,
+    history: History,
+    finished: Sequence[Written],
+    rule: str,
+    say: Callable[[str], None],
+    watch: Watch,
+) -> list[Written]:
+    """Write what is not finished, part by part; return all parts.
+
+    One that fails costs its own partitions: the others are written nevertheless, unless two in a row fail.
+    """
+    done = {each.partition for part in finished for each in part.offset_ranges}
+    ranges = [each for each in history.offset_ranges if each.partition not in done]
+    # Marks of one partition may go to all; and an archive is looked through as a whole.
+    at_once = writer.archive is not None or writer.options.reshard is not None
+    parts = [tuple(ranges)] if at_once and any(each.rows for each in ranges) else cut_parts(ranges)
+    written, failed, in_a_row = list(finished), list[Exception](), 0
+    if parts:
+        check_workers(session.get(), writer.target)
+    for number, part in enumerate(parts, 1):
+        told = f"part {number} of {len(parts)} (partitions {spans(each.partition for each in part)})"
+        eras = {
+            each.partition: history.eras[each.partition] for each in part if each.partition in history.eras
+        }
+        try:
+            with watch(session.get(), sum(each.rows for each in part)):
+                made = writer.write(session.get(), part, eras)
+        except Exception as error:
+            in_a_row += 1
+            if ended_by(error) is not None or in_a_row == _MOST_IN_A_ROW or len(parts) == 1:
+                raise
+            failed.append(error)
+            say(f"warning: {told} failed, others go on: {one_line(error)}")
+            continue
+        in_a_row = 0
+        written.append(made)
+        if len(parts) > 1:
+            output.keep(made.to_json(rule))
+            say(f"{told} is written")
+    if failed:
+        raise failed[0]
+    return written
 
 
 def _added_to(base: Base, history: History, options: Options, say: Callable[[str], None]) -> History:
@@ -193,40 +228,11 @@ def _what(options: Options) -> str:
     return f"an ID by {options.id} and a source by {options.last_id.source}: are --id and --source-id"
 
 
-def _packing(options: Options, history: History, parallelism: int) -> Packing:
-    """Return the slots, and how rows are packed for them."""
-    ordered = options.window.count is not None
-    reshard = None if options.reshard is None else options.reshard.with_cuts(history.offset_ranges)
-    plan = plan_slots(
-        history.offset_ranges,
-        split=not ordered,
-        parallelism=parallelism,
-        arriving=0 if reshard is None else 1 + history.offsets // reshard.partitions,
-    )
-    return Packing(
-        plan,
-        ordered,
-        group=options.group,
-        findings=_findings(options, history),
-        producer_header=options.producer_header,
-        reshard=reshard,
-    )
-
-
 def _findings(options: Options, history: History) -> int:
     """Return of one ID in how many there are findings; 0: there is no report."""
     if options.report is None:
         return 0
     return SAMPLING if history.offsets > SAMPLED_ABOVE else 1
-
-
-def _splits(spec: OrderedSpec) -> bool:
-    """Whether a partition that is folded in offset order may have several slots.
-
-    Not where the partition is one source without a second opinion, which leaves one mark; nor where there are
-    units, which are judged in the order of their ends.
-    """
-    return isinstance(spec, LastIdSpec) and (spec.source, spec.otherwise) != (None, None)
 
 
 def _doubt(

@@ -13,6 +13,7 @@ _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STATUS_OF_SIGNAL: Final = 128
 
 NOT_WRITTEN: Final = "no snapshot was written"
+KEPT: Final = "no snapshot was written; the partitions that are finished are kept: run again with --resume"
 MAYBE_WRITTEN: Final = "the snapshot may be there: look before you start again"
 WRITTEN: Final = "the snapshot is there"
 

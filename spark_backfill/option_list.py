@@ -212,6 +212,12 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             place="file",
         ),
         Option(
+            name="resume",
+            kind="flag",
+            help="Go on where a run to this --output failed or was killed: partitions that it has finished are not "
+            "read again. Whatever is asked for must be the same; say it only when that run is over.",
+        ),
+        Option(
             name="add",
             kind="flag",
             help="Add to the snapshot that is at --output what has come since, in files of its own: the files that are "

@@ -58,7 +58,8 @@ class Options:
     - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
       coordinates of packages that Spark needs for it.
     - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it;
-      ``add``: it is the one at the output, and its files stay.
+      ``add``: it is the one at the output, and its files stay. ``resume``: what an earlier run has finished is taken
+      over.
       ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
       none do.
@@ -74,6 +75,7 @@ class Options:
     assume_processed: bool
     overwrite: bool
     add: bool
+    resume: bool
     report: Path | None
     producer_header: str | None
     client_config: dict[str, str]
@@ -277,6 +279,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         assume_processed=given.assume_processed,
         overwrite=given.overwrite or given.add,
         add=given.add,
+        resume=given.resume,
         report=None if given.report is None else Path(given.report),
         producer_header=given.producer_header,
         client_config=client,

@@ -16,7 +16,8 @@ as far as others see: its files go two weeks after it began, or when somebody re
 that file does not publish, however it lost it.
 
 A run whose request for the manifest was interrupted, or failed on the way to a server, does as one that was killed: the
-request may yet arrive.
+request may yet arrive. So does a run that failed when some of its parts were written (`spark_backfill.parts`): what it
+has put stays, with a text ``.run-<run>.part-<n>`` for each part, and a later run may list these files as its own.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
 from dedup_sdk.errors import SnapshotError
-from spark_backfill.ending import MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
+from spark_backfill.ending import KEPT, MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
 from spark_backfill.errors import BackfillError
 
 _ABANDONED_S: Final = 14 * 24 * 60 * 60
 """Files of runs that began so long ago are removed."""
 _OURS: Final = re.compile(
-    r"(?:\.run-|\d+/\d+-)(?P<run>[0-9a-f]{16})(?:\.manifest|(?:-[0-9a-f]{8})?\.(?:sst|filter))?"
+    r"(?:\.run-|\d+/\d+-)(?P<run>[0-9a-f]{16})(?:\.manifest|\.part-\d+|(?:-[0-9a-f]{8})?\.(?:sst|filter))?"
 )
+_PART: Final = re.compile(r"\.run-(?P<run>[0-9a-f]{16})\.part-\d+")
 """Markers and files of runs, also of those that copy a snapshot."""
 _LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
 
@@ -125,7 +127,8 @@ class Output:
     A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
     the first one publishes, and others find that the snapshot is not the one that they were to replace. ``say`` gets a
     line where others are at work. ``outcome`` says in words whether the snapshot is there. Where it may be, because the
-    request for the manifest may yet arrive, nothing is removed, as if the run had been killed.
+    request for the manifest may yet arrive, nothing is removed, as if the run had been killed; nor where a part is
+    written (`keep`) and the snapshot is not.
 
     Raises:
         BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
@@ -137,6 +140,11 @@ class Output:
         self._folder, self._say = OutputFolder(url), say
         self.outcome = NOT_WRITTEN
         self._manifest = b""
+        self._parts = 0
+        self._last = ""
+        """The last run that has left parts."""
+        self._taken_over = frozenset[str]()
+        """Runs that were killed or failed, whose files this one lists."""
         self._before = self._folder.manifest()
         self._check(overwrite=overwrite)
         self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
@@ -163,17 +171,51 @@ class Output:
         finally:
             if (asked := ended_by(error)) is not None:
                 asked.tell(self.outcome)
+            elif self.outcome == KEPT:
+                self._say(f"warning: {KEPT}")
 
     def _clean(self) -> None:
         with suppress(SnapshotError):
             if self.outcome == MAYBE_WRITTEN and self._folder.is_local:
                 self.outcome = WRITTEN if self._folder.manifest() == self._manifest else NOT_WRITTEN
-            if self.outcome == MAYBE_WRITTEN:
+            if self.outcome == NOT_WRITTEN and self._parts:
+                self.outcome = KEPT
+            if self.outcome in {MAYBE_WRITTEN, KEPT}:
                 return
-            self._folder.unmark(self.target.run)
+            for run in (self.target.run, *self._taken_over):
+                self._folder.unmark(run)
             # What cannot be looked at now is listed by no manifest, or by one that may be ours.
             self._sweep_own()
         self._folder.remove_empty()
+
+    def keep(self, part: str) -> None:
+        """Keep the text of a part that is written, and from now on all files of the run, until the snapshot is there.
+
+        Raises:
+            SnapshotError: it cannot be written.
+        """
+        self._folder.write(f"{MARKER}{self.target.run}.part-{self._parts}", part.encode(), self.target.run)
+        self._parts += 1
+
+    def kept(self) -> list[str]:
+        """Return the texts of the parts that the last run left that kept any; an empty list: none did.
+
+        Raises:
+            SnapshotError: they cannot be read.
+        """
+        found = [each for each in map(_PART.fullmatch, self._folder.names()) if each is not None]
+        self._last = max((each["run"] for each in found), default="")
+        return [
+            self._folder.read(each[0]).decode(errors="replace") for each in found if each["run"] == self._last
+        ]
+
+    def take_over(self, files: Iterable[SortedFile]) -> None:
+        """Take over files that the run of the `kept` texts has put, or had taken over itself.
+
+        The markers of such runs go when the snapshot is there.
+        """
+        names = (_OURS.fullmatch(f"0/{file.name}{SORTED_SUFFIX}") for file in files)
+        self._taken_over = frozenset({self._last, *(each["run"] for each in names if each is not None)})
 
     def publish(self, manifest: Manifest, reports: Mapping[str, str]) -> None:
         """Write the manifest, which makes it a snapshot, and then the reports, texts by file name.
@@ -235,17 +277,20 @@ class Output:
             )
 
     def _check_carried(self, found: bytes | None) -> None:
-        """See to it that files of the older snapshot which the new one lists as well are there."""
-        carried = (_listed_in(self._before) or frozenset()) & (_listed_in(self._manifest) or frozenset())
+        """See to it that the files which the manifest lists, and this run has not put, are there."""
+        listed = _listed_in(self._manifest) or frozenset()
+        carried = {name for name in listed if self.target.run not in name}
         lacking = carried - set(self._folder.names()) if carried else carried
-        if lacking or (carried and found is None):
+        if lacking or (found is None and carried & (_listed_in(self._before) or frozenset())):
             gone = min(lacking or {MANIFEST_NAME})
             raise BackfillError(
-                f"output {self._folder.place!r} lacks {gone} of the snapshot that this run adds to: it was removed "
-                "meanwhile; make a new one without --add"
+                f"output {self._folder.place!r} lacks {gone}, which this run has not written itself: it was removed "
+                "meanwhile; run again without --add and --resume"
             )
 
     def _surpassed(self) -> BackfillError:
+        # Nothing that was written is of use any more.
+        self._parts = 0
         return BackfillError(
             f"output {self._folder.place!r} holds a snapshot that was published since this run began: it stays"
         )
@@ -278,21 +323,25 @@ class Output:
             )
         for run in sorted(at_work - {self.target.run}):
             began = datetime.fromtimestamp(_began_s(run), UTC).isoformat(" ", "minutes")
+            takes_over = any((part := _PART.fullmatch(name)) and part["run"] == run for name in names)
+            remedy = ", or --resume takes over what it has finished" if takes_over else ""
             self._say(
                 f"another run that began at {began} is at work at {self._folder.place}, or was killed: if it was, "
-                f"remove {MARKER}{run} there, and the next run removes its files; else the first to end publishes"
+                f"remove {MARKER}{run} there, and the next run removes its files{remedy}; else the first to end "
+                "publishes"
             )
 
     def _sweep_own(self) -> None:
         """Remove what this run has put and no manifest lists; of the snapshot it replaced, files that bear no run."""
         names, found = self._folder.names(), self._folder.manifest()
         kept, replaced = _listed_in(found), _listed_in(self._before) if found == self._manifest else None
+        own = {self.target.run, *self._taken_over}
         if kept is None:
             return
 
         def is_over(name: str) -> bool:
             ours = _OURS.fullmatch(name)
-            return name in (replaced or ()) if ours is None else ours["run"] == self.target.run
+            return name in (replaced or ()) if ours is None else ours["run"] in own
 
         self._folder.remove([name for name in names if name not in kept and is_over(name)])
 

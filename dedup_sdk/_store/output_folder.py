@@ -96,6 +96,12 @@ class OutputFolder:
                 return None
             return found
 
+    def read(self, name: str) -> bytes:
+        """Return what a small file has."""
+        with self._told("read", name):
+            found: bytes = self._filesystem.cat_file(self._at(name))
+            return found
+
     def has(self, name: str) -> bool:
         """Whether a file of this name is there now."""
         with self._told("read", name):

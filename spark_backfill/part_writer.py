@@ -1,0 +1,120 @@
+"""One part of a run in Spark: its history is read, packed, shuffled once, folded, and written to the output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from spark_backfill.archive import Archive
+from spark_backfill.base import Base
+from spark_backfill.fold import Packing, Task, write_slots
+from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
+from spark_backfill.last_id_writer import write_ordered
+from spark_backfill.offset_range import OffsetRange
+from spark_backfill.options import Options
+from spark_backfill.parts import Written
+from spark_backfill.publish import Target
+from spark_backfill.session import describe_jobs, spans
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slot_shuffle import SlotShuffle
+from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.source import read_all_blocks, read_shuffled_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartWriter:
+    """Writes parts of one run.
+
+    ``findings``: as in `spark_backfill.fold.Packing`; ``around``: as in `spark_backfill.fold.write_slots`; ``now_ms``:
+    when the run began.
+    """
+
+    options: Options
+    archive: Archive | None
+    base: Base | None
+    target: Target
+    findings: int
+    now_ms: int
+    around: Callable[[Task], Task]
+
+    def write(self, spark: SparkSession, part: Sequence[OffsetRange], eras: dict[int, str]) -> Written:
+        """Read, fold and write the offset ranges of a part, whose partitions have these eras; raises Spark's errors."""
+        describe_jobs(spark, self.options.topic, _step(self.options.topic, part))
+        spec = self.options.ordered
+        plan, outcomes = (
+            self._looked_up(spark, part) if spec is None else self._in_offset_order(spark, part, spec)
+        )
+        return Written(tuple(part), eras, plan.slots, tuple(outcomes))
+
+    def _looked_up(
+        self, spark: SparkSession, part: Sequence[OffsetRange]
+    ) -> tuple[SlotPlan, list[SlotOutcome]]:
+        options, packing = self.options, self._packing(spark, part)
+        blocks = read_all_blocks(spark, options, part, packing, self.archive, self.base)
+        outcomes = write_slots(
+            blocks,
+            packing.plan,
+            part,
+            options.window,
+            self.target,
+            now_ms=self.now_ms,
+            with_producers=options.producer_header is not None,
+            resharded=packing.reshard is not None,
+            around=self.around,
+        )
+        return packing.plan, outcomes
+
+    def _in_offset_order(
+        self, spark: SparkSession, part: Sequence[OffsetRange], spec: OrderedSpec
+    ) -> tuple[SlotPlan, list[SlotOutcome]]:
+        options = self.options
+        plan = plan_slots(part, split=_splits(spec), parallelism=spark.sparkContext.defaultParallelism)
+        shuffle = SlotShuffle(spec=spec, plan=plan, group=options.group)
+        shuffled = read_shuffled_rows(spark, options, part, shuffle, self.archive)
+        outcomes = write_ordered(
+            shuffled, plan, part, spec, self.target, now_ms=self.now_ms, around=self.around
+        )
+        return plan, outcomes
+
+    def _packing(self, spark: SparkSession, part: Sequence[OffsetRange]) -> Packing:
+        """Return the slots, and how rows are packed for them."""
+        options = self.options
+        ordered = options.window.count is not None
+        reshard = None if options.reshard is None else options.reshard.with_cuts(part)
+        plan = plan_slots(
+            part,
+            split=not ordered,
+            parallelism=spark.sparkContext.defaultParallelism,
+            arriving=0 if reshard is None else 1 + sum(each.offsets for each in part) // reshard.partitions,
+        )
+        return Packing(
+            plan,
+            ordered,
+            group=options.group,
+            findings=self.findings,
+            producer_header=options.producer_header,
+            reshard=reshard,
+        )
+
+
+def _splits(spec: OrderedSpec) -> bool:
+    """Whether a partition that is folded in offset order may have several slots.
+
+    Not where the partition is one source without a second opinion, which leaves one mark; nor where there are
+    units, which are judged in the order of their ends.
+    """
+    return isinstance(spec, LastIdSpec) and (spec.source, spec.otherwise) != (None, None)
+
+
+def _step(topic: str, part: Sequence[OffsetRange]) -> str:
+    """Return what the job does that makes the files, for people who look at the cluster."""
+    offsets = sum(each.offsets for each in part)
+    # Not those in files that stay.
+    taken = sum(each.rows for each in part) - offsets
+    sources = [
+        *([f"read {topic}[{spans(each.partition for each in part)}]"] if offsets else []),
+        *([f"take {taken:,} marks of the base"] if taken else []),
+    ]
+    return f"{', '.join(sources)}; fold and write marks"

@@ -1,0 +1,167 @@
+"""A run in parts: a few partitions each, read, folded and written one part after the other, so that little is lost.
+
+What a part has written is kept at the output as a text of its own until the snapshot is there. A run that failed, or
+whose driver was killed, leaves these texts and files, and one with ``--resume`` takes them over: of the partitions that
+they are about nothing is read again, and their history ends where it ended then.
+
+A part is taken over where the run asks for the same thing (`rule_of`), and only for partitions whose history still
+begins there, and reaches as far: a group that was rewound since reads them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+
+from dedup_sdk._store.manifest import FORMAT, SortedFile, manifest_bytes
+from spark_backfill.base import Base
+from spark_backfill.history import History
+from spark_backfill.offset_range import BasePart, OffsetRange
+from spark_backfill.options import Options
+from spark_backfill.slot_outcome import SlotOutcome
+from spark_backfill.slots import Slot, SlotPlan
+
+LEAST_ROWS: Final = 200_000_000
+"""A smaller part would not be worth the time in which tasks wait for its last one."""
+_MOST_PARTS: Final = 32
+_NO_RULE: Final = frozenset(
+    {"id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume"}
+)
+"""Options that change nothing about what is folded, or are named in other words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A part whose files are written: what was folded, its slots, and their outcomes.
+
+    Outcomes have the numbers of these slots. ``eras``: those of its partitions that are not empty
+    (`spark_backfill.history.History`).
+    """
+
+    offset_ranges: tuple[OffsetRange, ...]
+    eras: Mapping[int, str]
+    slots: tuple[Slot, ...]
+    outcomes: tuple[SlotOutcome, ...]
+
+    def to_json(self, rule: str) -> str:
+        """Return the text that `from_json` reads; ``rule`` as of `rule_of`."""
+        return json.dumps(
+            {
+                "rule": rule,
+                "offset_ranges": list(map(asdict, self.offset_ranges)),
+                "eras": list(self.eras.items()),
+                "slots": self.slots,
+                "outcomes": [each.to_json() for each in self.outcomes],
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str, rule: str) -> Written | None:
+        """Read the output of `to_json`; None where it is of another rule, or cannot be read."""
+        try:
+            content = json.loads(text)
+            if content["rule"] != rule:
+                return None
+            return cls(
+                tuple(map(_offset_range, content["offset_ranges"])),
+                {int(partition): str(era) for partition, era in content["eras"]},
+                tuple(Slot(*each) for each in content["slots"]),
+                tuple(map(SlotOutcome.from_json, content["outcomes"])),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
+
+    def of(self, partitions: set[int]) -> Written:
+        """Return what is about these partitions."""
+        numbers = [number for number, slot in enumerate(self.slots) if slot.partition in partitions]
+        renumbered = {number: index for index, number in enumerate(numbers)}
+        return Written(
+            tuple(each for each in self.offset_ranges if each.partition in partitions),
+            {partition: era for partition, era in self.eras.items() if partition in partitions},
+            tuple(self.slots[number] for number in numbers),
+            tuple(
+                replace(each, slot=renumbered[each.slot]) for each in self.outcomes if each.slot in renumbered
+            ),
+        )
+
+
+def _offset_range(content: dict[str, Any]) -> OffsetRange:
+    base = content.pop("base")
+    read = OffsetRange(**{name: _tuples(value) for name, value in content.items()})
+    if base is None:
+        return read
+    named = dict(zip(BasePart._fields, base, strict=True))
+    files = tuple(SortedFile(**each) for each in named.pop("files"))
+    return replace(
+        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, files=files)
+    )
+
+
+def _tuples(value: Any) -> Any:
+    """The value, whose lists are tuples, as before it was JSON."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def rule_of(options: Options, history: History, base: Base | None) -> str:
+    """Return a text that is another one for each thing that a run can ask for, but for how and where it is done."""
+    shown = [
+        f"{name}={getattr(options, name)!r}" for name in sorted(Options.__slots__) if name not in _NO_RULE
+    ]
+    shown += [str(options.id), str(options.report is None), history.cluster, history.topic_id, str(FORMAT)]
+    data = "\n".join(shown).encode() + (b"" if base is None else manifest_bytes(base.manifest))
+    return sha256(data).hexdigest()
+
+
+def cut_parts(offset_ranges: Iterable[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+    """Return the offset ranges that have rows, in parts of about as many rows; few rows are one part."""
+    busy = [each for each in offset_ranges if each.rows]
+    most = max(LEAST_ROWS, -(-sum(each.rows for each in busy) // _MOST_PARTS))
+    parts: list[list[OffsetRange]] = []
+    room = 0
+    for each in busy:
+        if each.rows > room:
+            parts.append([])
+            room = most
+        parts[-1].append(each)
+        room -= each.rows
+    return list(map(tuple, parts))
+
+
+def still_right(history: History, written: Written, *, vouched: bool) -> Written:
+    """Return what is left of a written part: the partitions whose history a run could have planned like that.
+
+    ``vouched``: the user vouches for all that the log has, which may have lost its beginning since.
+    """
+    known = {each.partition: each for each in history.offset_ranges}
+
+    def is_right(then: OffsetRange) -> bool:
+        now = known.get(then.partition)
+        return (
+            now is not None
+            and (then.low == now.low or (vouched and then.low < now.low))
+            and then.high <= now.high
+            and written.eras.get(then.partition, "") == history.eras.get(then.partition, "")
+        )
+
+    return written.of({each.partition for each in written.offset_ranges if is_right(each)})
+
+
+def with_written(history: History, written: Sequence[Written]) -> History:
+    """Return the history whose partitions end where written parts say."""
+    known = {each.partition: each for part in written for each in part.offset_ranges}
+    return replace(
+        history, offset_ranges=tuple(known.get(each.partition, each) for each in history.offset_ranges)
+    )
+
+
+def joined(written: Sequence[Written]) -> tuple[SlotPlan, list[SlotOutcome]]:
+    """Return the slots of all parts, and their outcomes."""
+    slots: list[Slot] = []
+    outcomes: list[SlotOutcome] = []
+    for part in written:
+        outcomes += [replace(each, slot=len(slots) + each.slot) for each in part.outcomes]
+        slots += part.slots
+    return SlotPlan(tuple(slots)), outcomes
