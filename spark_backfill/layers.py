@@ -1,8 +1,8 @@
 """Which files of a base stay where they are, so that a run writes only what has come since, as one more layer: pure.
 
 A layer costs what it brings: the files that stay are neither read nor written. The marks of a base stay in no window by
-count, whose numbers hang on all of them, and not where the history begins behind the base's. After `MOST_LAYERS` a
-partition is written anew, as one layer.
+count, whose numbers hang on all of them, and not where the history begins behind the base's. A partition with as many
+layers as `most_layers` is written anew, as one layer.
 
 What expires is left out by the file, when all of its marks are older than the window, from the oldest layer on: in a
 later one it may hide an older mark of an ID, whose timestamp is newer. For the same reason a new layer has all marks.
@@ -28,9 +28,19 @@ def on_layers(offset_ranges: Sequence[OffsetRange], base: Manifest) -> tuple[Off
     return tuple(_on_layer(each, entries.get(each.partition)) for each in offset_ranges)
 
 
+def most_layers(partition: int) -> int:
+    """Return after how many layers a partition is written anew: not all of them in the same night."""
+    return MOST_LAYERS - partition % (MOST_LAYERS // 2)
+
+
 def _on_layer(offset_range: OffsetRange, entry: PartitionManifest | None) -> OffsetRange:
     part, keep_from_ms = offset_range.base, offset_range.keep_from_ms
-    if entry is None or part is None or part.floor > entry.low or len(entry.layers) >= MOST_LAYERS:
+    if (
+        entry is None
+        or part is None
+        or part.floor > entry.low
+        or len(entry.layers) >= most_layers(entry.partition)
+    ):
         return offset_range
     layers = [list(files) for files in entry.layers]
     gone: list[SortedFile] = []

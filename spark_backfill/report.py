@@ -17,8 +17,9 @@ class Report:
     """The figures of a snapshot that a run made.
 
     - ``records``: committed records that were read; ``offsets``: the offsets that this took; ``unkeyed``:
-      records without an ID; ``marks``: IDs remembered at the cut;
-      ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks, equal where two snapshots remember the same.
+      records without an ID; ``marks``: IDs remembered at the cut, an ID once for each layer that has it;
+      ``layers``: the most that a partition has; ``files`` and ``bytes``: sorted files; ``fingerprint``: of all marks,
+      equal where two snapshots of one layer remember the same.
     - ``keyless``, ``moved``: where the topic is re-sharded, records without a key, and those whose key goes to
       another partition now.
     - ``malformed``: where IDs are compared, records whose ID the order cannot read.
@@ -61,6 +62,7 @@ class Report:
     moved: int = 0
     malformed: int = 0
     duplicates_or_expired: int | None = None
+    layers: int = 1
 
     def __str__(self) -> str:
         """One line of JSON."""
@@ -120,6 +122,7 @@ def make_report(
         keyless=keyless,
         moved=moved,
         malformed=malformed,
+        layers=max((len(entry.layers) for entry in manifest.partitions), default=0),
         duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
     )
 
@@ -134,7 +137,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
         "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
         "left out": "; ".join(f"partition {number}: {why}" for number, why in report["skipped"].items()),
         "records": f"{report['records']:,} from {sources}, {report['unkeyed']:,} without an ID",
-        "IDs": f"{report['marks']:,}",
+        "IDs": f"{report['marks']:,}" + (", some in several layers" if report["layers"] > 1 else ""),
         "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
         "size": f"{size_text(report['bytes'])}, {report['files']} files",
         "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "

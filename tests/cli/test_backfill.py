@@ -84,7 +84,7 @@ REPORT = {
     "id_spec": "key",
     "window": "7d", "partitions": 4, "sources": ["kafka"], "base": None, "base_marks": 0, "known_since_ms": None,
     "skipped": {"3": "without a commit"}, "offsets": 345_600, "records": 345_510, "unkeyed": 3, "marks": 336_776,
-    "files": 8,
+    "layers": 1, "files": 8,
     "bytes": 11_796_480, "fingerprint": "f", "spark_start_seconds": 5.21, "seconds": 200.4,
     "records_per_second": 1724.1,
     "keyless": 0, "moved": 0, "malformed": 0, "duplicates_or_expired": 8_731,
@@ -130,6 +130,12 @@ def test_a_program_gets_the_report(dedup: Dedup, given: list[str]) -> None:
     (line,) = done.stdout.splitlines()
     assert json.loads(line) == REPORT
     assert given == ["--topic", "a b"]
+
+
+def test_an_id_of_several_layers_is_counted_in_each() -> None:
+    """The summary says so."""
+    (line,) = (line for line in summary({**REPORT, "layers": 2}) if line.startswith("IDs"))
+    assert line.endswith("336,776, some in several layers")
 
 
 def test_a_missing_figure_has_no_line() -> None:

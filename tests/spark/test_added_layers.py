@@ -48,6 +48,7 @@ def test_layers_are_as_a_full_rebuild(jobs: Jobs, tmp_path: Path) -> None:
     jobs.produce(topic, records(range(COUNT, COUNT + 30), 0) + records(range(COUNT, COUNT + 5), 2))
     second, report, _ = jobs.run("snap", *asked, "--add")
     assert (report.records, report.offsets, report.base_marks) == (35, 35, first.marks)
+    assert (report.layers, report.duplicates_or_expired) == (2, None)
     assert names(first) < names(second)
     assert [len(entry.layers) for entry in second.partitions] == [2, 1, 1]
     third, report, _ = jobs.run("snap", "--whole-topic", "--add")

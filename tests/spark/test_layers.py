@@ -10,7 +10,7 @@ import pytest
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, read_manifest, write_manifest
 from spark_backfill.errors import BackfillError
-from spark_backfill.layers import MOST_LAYERS, on_layers
+from spark_backfill.layers import MOST_LAYERS, most_layers, on_layers
 from spark_backfill.offset_range import BasePart, OffsetRange
 from spark_backfill.publication import kept_entries
 from spark_backfill.publish import Output
@@ -49,6 +49,13 @@ def stays(found: OffsetRange) -> list[tuple[str, int]]:
     """Names and layers of the files that stay."""
     assert found.base is not None
     return [(file.name, file.layer) for file in found.base.files]
+
+
+def test_partitions_are_not_all_written_anew_in_one_night() -> None:
+    """Each has a number of its own, and none more than the most."""
+    numbers = [most_layers(partition) for partition in range(8)]
+    assert numbers == [8, 7, 6, 5] * 2
+    assert max(numbers) == MOST_LAYERS
 
 
 def test_what_has_expired_is_left_out_from_the_oldest_layer_on(tmp_path: Path) -> None:
