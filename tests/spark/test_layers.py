@@ -95,10 +95,10 @@ def test_nothing_is_published_that_lists_files_which_are_gone(tmp_path: Path) ->
     manifest = write_snapshot(folder, random_marks(30, 1), high=100)
     published(folder, lambda: None)
     assert read_manifest(folder).created_ms == 1
-    with pytest.raises(BackfillError, match=r"lacks manifest\.json of the snapshot"):
+    with pytest.raises(BackfillError, match=r"lacks manifest\.json, which this run"):
         published(folder, (folder / "manifest.json").unlink)
     write_manifest(folder, manifest)
-    with pytest.raises(BackfillError, match=r"lacks 3/0000\.sst of the snapshot"):
+    with pytest.raises(BackfillError, match=r"lacks 3/0000\.sst, which this run"):
         published(folder, (folder / "3" / "0000.sst").unlink)
     assert read_manifest(folder) == manifest
 
