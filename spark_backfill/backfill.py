@@ -68,7 +68,9 @@ def backfill(
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
     if options.report is not None:
         check_place(options.report)
-    with Output(options.destination, overwrite=options.overwrite, say=say) as output:
+    with Output(options.destination, overwrite=options.overwrite, adds=options.add, say=say) as output:
+        if options.add and options.base is None:
+            say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)

@@ -126,17 +126,26 @@ class Output:
 
     A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
     the first one publishes, and others find that the snapshot is not the one that they were to replace. ``say`` gets a
-    line where others are at work. ``outcome`` says in words whether the snapshot is there. Where it may be, because the
-    request for the manifest may yet arrive, nothing is removed, as if the run had been killed; nor where a part is
-    written (`keep`) and the snapshot is not.
+    line where others are at work. ``adds``: the run adds to the snapshot that is there.
+
+    ``outcome`` says in words whether the snapshot is there. Where it may be, because the request for the manifest may
+    yet arrive, nothing is removed, as if the run had been killed; nor where a part is written (`keep`) and the snapshot
+    is not.
 
     Raises:
         BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
-            are no snapshot.
+            are no snapshot, or, with ``adds``, those of one whose manifest is gone.
         SnapshotError: the place cannot be read or written.
     """
 
-    def __init__(self, url: str, *, overwrite: bool, say: Callable[[str], None] = lambda _line: None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        overwrite: bool,
+        adds: bool = False,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
         self._folder, self._say = OutputFolder(url), say
         self.outcome = NOT_WRITTEN
         self._manifest = b""
@@ -151,7 +160,7 @@ class Output:
         try:
             # To learn early whether files can be written there.
             self._folder.mark(self.target.run)
-            self._sweep_others()
+            self._sweep_others(adds=adds)
         except BaseException:
             self._folder.unmark(self.target.run)
             self._folder.remove_empty()
@@ -304,7 +313,7 @@ class Output:
                 return False
         raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
 
-    def _sweep_others(self) -> None:
+    def _sweep_others(self, *, adds: bool) -> None:
         """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
         # In this order: a run makes its marker before its files, and removes it after its manifest is written.
         names, at_work = self._folder.names(), self._folder.marked()
@@ -314,13 +323,17 @@ class Output:
             self._folder.unmark(run)
         kept = _listed_in(self._folder.manifest())
         if kept is not None:
-            self._folder.remove(
-                [
-                    name
-                    for name in names
-                    if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in at_work
-                ]
-            )
+            over = [
+                name
+                for name in names
+                if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in at_work
+            ]
+            if adds and over and self._before is None:
+                raise BackfillError(
+                    f"output {self._folder.place!r} holds {over[0]} and other files, but no manifest.json that lists "
+                    "them: put it back to add to that snapshot, or run without --add to make a new one"
+                )
+            self._folder.remove(over)
         for run in sorted(at_work - {self.target.run}):
             began = datetime.fromtimestamp(_began_s(run), UTC).isoformat(" ", "minutes")
             takes_over = any((part := _PART.fullmatch(name)) and part["run"] == run for name in names)

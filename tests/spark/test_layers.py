@@ -103,6 +103,19 @@ def test_nothing_is_published_that_lists_files_which_are_gone(tmp_path: Path) ->
     assert read_manifest(folder) == manifest
 
 
+def test_files_whose_manifest_is_gone_are_not_swept_by_a_run_that_adds(tmp_path: Path) -> None:
+    """They may be the snapshot that it was to add to; a run that makes a new one removes them."""
+    with Output(str(tmp_path), overwrite=False) as output:
+        file = f"3/00000-{output.target.run}-01234567.sst"
+    (tmp_path / "3").mkdir(parents=True)
+    (tmp_path / file).touch()
+    with pytest.raises(BackfillError, match=rf"holds {file} and other files, but no manifest\.json"):
+        Output(str(tmp_path), overwrite=True, adds=True)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [file[2:]]
+    with Output(str(tmp_path), overwrite=True):
+        assert not (tmp_path / file).exists()
+
+
 def test_a_partition_that_the_run_skips_stays_as_it_was(tmp_path: Path) -> None:
     """With ``--add`` alone: a new snapshot has what its own history says."""
     manifest = base(tmp_path / "base", (9,))
