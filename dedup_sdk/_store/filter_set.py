@@ -252,16 +252,19 @@ class _GrowingArray:
         return self._room[: self._count]
 
     def make_room(self, more: int) -> Iterator[None]:
-        """Prepare `extend` by so many values; each step copies a few of those that are there."""
-        end = self._count + more
-        if end > len(self._room):
+        """Prepare `extend` by so many values; each step copies a few of those that are there.
+
+        Between the steps anything may be called here.
+        """
+        while (end := self._count + more) > len(self._room):
             if end > len(self._larger):
                 self._larger, self._copied = np.empty(max(end, self._count * 3 // 2), self._room.dtype), 0
-            while self._copied < self._count:
-                yield
-                some = slice(self._copied, min(self._count, self._copied + _MOVED_AT_ONCE))
-                self._larger[some] = self._room[some]
-                self._copied = some.stop
+            if self._copied == self._count:
+                break
+            some = slice(self._copied, min(self._count, self._copied + _MOVED_AT_ONCE))
+            self._larger[some] = self._room[some]
+            self._copied = some.stop
+            yield
 
     def extend(self, more: NDArray[Any]) -> None:
         """Add values at the end."""
@@ -790,10 +793,14 @@ class FilterSet:
     def prepare(self, words: ExtentWords) -> Iterator[None]:
         """Do the long part of `add`; each step takes a few milliseconds.
 
-        Bits of words that are not added after all cost a few false positives.
+        Between the steps anything may be called here: a fold goes on from one flush to the next. Bits of words that are
+        not added after all cost a few false positives.
         """
         yield from self._make_room(words.count)
         yield from self._extents.make_room(words)
+        if not self._segments:
+            # All that there was has been dropped.
+            self._segments.append(_Segment(Filter(_capacity(words.count))))
         held = self._segments[-1].filter
         for block in words.blocks:
             for start in range(0, block.count, _ADDED_AT_ONCE):
@@ -808,12 +815,14 @@ class FilterSet:
             self._segments.append(_Segment(Filter(_capacity(max(more, self._expected)))))
             self._expected = 0
         elif last.filter.count + more > last.filter.capacity:
-            larger = Filter(_capacity(last.marks + more))
+            larger, read = Filter(_capacity(last.marks + more)), list[Extent]()
             try:
-                for known in last.extents:
+                # Extents may come between the steps, also one that is equal to another one that went.
+                while (known := _first_other(last.extents, read)) is not None:
                     for block in self._words(known):
                         yield
                         larger.add(block)
+                    read.append(known)
             except (StoreCorruptError, OSError):
                 # The filter in memory came from an image. Its words are rebuilt from the keys at the next open
                 # that needs them.
@@ -825,6 +834,10 @@ class FilterSet:
         with self.path(extent.generation).open("rb") as file:
             file.seek(extent.start)
             yield from iter_words(file, extent.size)
+
+
+def _first_other(extents: Sequence[Extent], known: Sequence[Extent]) -> Extent | None:
+    return next((each for each in extents if not any(each is other for other in known)), None)
 
 
 def _capacity(marks: int) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dedup_sdk._store import filter_set
 from dedup_sdk._store.database import get_values
 from dedup_sdk._store.filter_set import (
     BITS_PER_ID_AND_EXTENT,
@@ -121,6 +124,74 @@ def test_extents_that_went_are_not_named_and_the_others_are(tmp_path: Path) -> N
             assert found[generation] == list(range(len(digests) // 16))
             assert set(found) <= set(held)
     assert filters.marks == sum(len(part) // 16 for parts in held.values() for part in parts)
+
+
+Held = dict[int, list[tuple[bytes, FilterWords]]]
+
+
+def equal_attempts() -> list[tuple[bytes, FilterWords]]:
+    """Different words of the same sizes, as of a flush that is repeated: their extents are equal."""
+    found = [words(900, seed) for seed in range(50, 90)]
+    sizes = [ExtentWords([added]).size for _, added in found]
+    (size, _) = Counter(sizes).most_common(1)[0]
+    return [each for each, its_size in zip(found, sizes, strict=True) if its_size == size][:2]
+
+
+EQUAL = equal_attempts()
+
+
+def change(filters: FilterSet, held: Held, how: str, fold: Iterator[None]) -> None:
+    """Change the filters while a fold waits; the fold takes a step after each attempt of a flush."""
+    if how.startswith("drop"):
+        gone = [2] if how == "drop" else [0, 1, 2]
+        filters.drop(gone)
+        for each in gone:
+            del held[each]
+        return
+    end = filters.path(2).stat().st_size
+    attempts = EQUAL if how == "equal flush" else EQUAL[1:]
+    for _, added in attempts:
+        filters.append(2, end, ExtentWords([added]), 2)
+        next(fold, None)
+    held[2].append(attempts[-1])
+
+
+@pytest.mark.parametrize("between", ["flush", "equal flush", "drop", "drop all"])
+@pytest.mark.parametrize("holders", [1, 2])
+def test_a_fold_that_waits_for_the_next_flush_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str, holders: int
+) -> None:
+    """Whatever comes between two of its steps, every ID is found where it is; twice, so that filters grow again."""
+    monkeypatch.setattr(filter_set, "MIN_PER_FILTER", 100)
+    # The second extent of generation 1 does not fit into the first filter, or does.
+    monkeypatch.setattr(filter_set, "MAX_PER_FILTER", 20_000 if holders == 1 else 3_000)
+    stop, is_over = 0, False
+    while not is_over:
+        stop += 1
+        filters = FilterSet(tmp_path / str(stop))
+        (tmp_path / str(stop)).mkdir()
+        held: Held = {0: [words(2_500, 1)], 1: [words(300, 2), words(300, 3)], 2: [words(100, 4)]}
+        for generation, parts in held.items():
+            end = 0
+            for number, (_, added) in enumerate(parts):
+                end = filters.append(generation, end, ExtentWords([added]), number)
+        folded = merge_words(added for _, added in held[1])
+        folded = dataclasses.replace(folded, pages=folded.ranks[:1])
+        new = ExtentWords([folded])
+        filters.write(3, 0, new.encoded)
+        fold = filters.prepare_fold(1, new)
+        for _ in range(stop):
+            is_over = next(fold, 0) == 0
+        change(filters, held, between, fold)
+        for _ in fold:
+            pass
+        if 1 in held:
+            filters.fold(1, 3, new)
+            held[3] = held.pop(1)
+        for generation, parts in held.items():
+            digests = b"".join(part for part, _ in parts)
+            assert generations(filters.by_generation(digests))[generation] == list(range(len(digests) // 16))
+    assert stop > 1
 
 
 def test_a_look_up_asks_only_generations_that_may_have_the_digest(
