@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -20,13 +20,23 @@ from spark_backfill.errors import one_line
 from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
 from spark_backfill.fold import Task
 from spark_backfill.history import History
-from spark_backfill.history_plan import plan_history
+from spark_backfill.history_plan import plan_history, tell_gaps
+from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.layers import on_layers
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
-from spark_backfill.parts import Written, cut_parts, joined, rule_of, still_right, with_written
+from spark_backfill.parts import (
+    SameUntil,
+    Written,
+    cut_parts,
+    joined,
+    request_digest,
+    still_right,
+    with_written,
+)
 from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
 from spark_backfill.publish import Output, check_workers
 from spark_backfill.report import Report
@@ -74,25 +84,28 @@ def backfill(
         session = LazySession(make_session)
         base = _base(options, say)
         archive = _archive(options, session, say)
-        history = plan_history(options, archive, base, now_ms=now_ms, say=say)
+        history = plan_history(options, archive, base, now_ms=now_ms)
         added = f", {history.base_marks:,} marks of the base" if options.base is not None else ""
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
         if options.add and base is not None:
             history = _added_to(base, history, options, say)
-        finished = _finished(output, options, history, base, say)
+        findings = _findings(options, history)
+        rule = request_digest(options, history, base, findings=findings)
+        finished = _finished(output, options, history, rule, say)
         history = with_written(history, finished)
+        # Not before: what is taken over is not read again.
+        tell_gaps(history, options, say)
         writer = PartWriter(
             options=options,
             archive=archive,
             base=base,
             target=output.target,
-            findings=_findings(options, history),
+            findings=findings,
             now_ms=now_ms,
             around=around,
         )
-        rule = rule_of(options, history, base)
         plan, outcomes = joined(_written(writer, session, output, history, finished, rule, say, watch))
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
@@ -120,28 +133,40 @@ def backfill(
 
 
 def _finished(
-    output: Output, options: Options, history: History, base: Base | None, say: Callable[[str], None]
+    output: Output, options: Options, history: History, rule: str, say: Callable[[str], None]
 ) -> list[Written]:
     """Return the parts that an earlier run has finished, as far as they are still right, with ``--resume``."""
     if not options.resume:
         return []
-    rule, texts = rule_of(options, history, base), output.kept()
-    parts = [part for text in texts if (part := Written.from_json(text, rule)) is not None]
-    found = [still_right(history, part, vouched=options.vouched) for part in parts]
-    finished = [part for part in found if part.offset_ranges]
+    found = [(name, Written.from_json(text, rule)) for name, text in output.left()]
+    there, known = output.names(), set[int]()
+    finished: dict[str, Written] = {}
+    with ExitStack() as stack:
+        same_until: SameUntil = _nobody_knows
+        if found and options.bootstrap:
+            log = KafkaLog(options.bootstrap, options.topic, options.client_config)
+            same_until = stack.enter_context(log).same_until
+        for name, part in found:
+            if part is None:
+                continue
+            # Of two runs the last one counts.
+            new = part.of({each.partition for each in part.offset_ranges} - part.lacking(there) - known)
+            right = still_right(history, new, vouched=options.vouched, same_until=same_until)
+            if right.offset_ranges:
+                finished[name] = right
+                known |= {each.partition for each in right.offset_ranges}
     if not finished:
-        why = "that asked for the same" if texts else "there"
-        say(f"nothing is taken over: no unfinished run {why} has left a partition that can be")
+        why = "that asked for the same" if found else "there"
+        say(f"warning: nothing is taken over: no unfinished run {why} has left a partition that can be")
         return []
-    numbers = sorted(each.partition for part in finished for each in part.offset_ranges)
-    say(f"partitions {spans(numbers)} are taken over from a run that was not finished")
-    # In this order: whatever fails before the last line, that run keeps what is its own.
-    for part in finished:
-        output.keep(part.to_json(rule))
-    output.take_over(
-        outcome.file for part in finished for outcome in part.outcomes if outcome.file is not None
-    )
-    return finished
+    say(f"partitions {spans(sorted(known))} are taken over, and not read again")
+    output.take_over(finished)
+    return list(finished.values())
+
+
+def _nobody_knows(_partition: int, _offset: int, _epoch: int) -> int | None:
+    """For a run that asks no broker."""
+    return None
 
 
 def _written(
@@ -162,18 +187,16 @@ def _written(
     ranges = [each for each in history.offset_ranges if each.partition not in done]
     # Marks of one partition may go to all; and an archive is looked through as a whole.
     at_once = writer.archive is not None or writer.options.reshard is not None
-    parts = [tuple(ranges)] if at_once and any(each.rows for each in ranges) else cut_parts(ranges)
     written, failed, in_a_row = list(finished), list[Exception](), 0
-    if parts:
+    parts = list[tuple[OffsetRange, ...]]()
+    if any(each.rows for each in ranges):
         check_workers(session.get(), writer.target)
+        parts = [tuple(ranges)] if at_once else cut_parts(ranges, writer.together(session.get()))
     for number, part in enumerate(parts, 1):
         told = f"part {number} of {len(parts)} (partitions {spans(each.partition for each in part)})"
-        eras = {
-            each.partition: history.eras[each.partition] for each in part if each.partition in history.eras
-        }
         try:
             with watch(session.get(), sum(each.rows for each in part)):
-                made = writer.write(session.get(), part, eras)
+                made = writer.write(session.get(), part, history)
         except Exception as error:
             in_a_row += 1
             if ended_by(error) is not None or in_a_row == _MOST_IN_A_ROW or len(parts) == 1:
@@ -183,7 +206,7 @@ def _written(
             continue
         in_a_row = 0
         written.append(made)
-        if len(parts) > 1:
+        if len(parts) > 1 or finished:
             output.keep(made.to_json(rule))
             say(f"{told} is written")
     if failed:

@@ -23,20 +23,23 @@ def plan_history(
     base: Base | None,
     *,
     now_ms: int,
-    say: Callable[[str], None],
 ) -> History:
-    """Ask Kafka, and look through the archive: return the history to read and fold.
-
-    Raises:
-        BackfillError: as `resolve_history`, or a gap that was not allowed.
-    """
+    """Ask Kafka, and look through the archive: return the history to read and fold; raises as `resolve_history`."""
     history = _found(options, archive, base, now_ms=now_ms)
     history = replace(history, partitions=len(history.offset_ranges) + len(history.skipped))
     if options.reshard is not None:
         history = options.reshard.widened(history)
+    return replace(history, offset_ranges=expire(history.offset_ranges, options.expire_before_ms))
+
+
+def tell_gaps(history: History, options: Options, say: Callable[[str], None]) -> None:
+    """Say which offsets a history lacks.
+
+    Raises:
+        BackfillError: it lacks some, and that was not allowed.
+    """
     for line in check_gaps(options.topic, history.offset_ranges, allowed=options.allow_gap):
         say(f"{line}: coverage begins behind them")
-    return replace(history, offset_ranges=expire(history.offset_ranges, options.expire_before_ms))
 
 
 def rule_of(options: Options) -> str:

@@ -60,7 +60,8 @@ class Options:
     - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it;
       ``add``: it is the one at the output, and its files stay. ``resume``: what an earlier run has finished is taken
       over.
-      ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that.
+      ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that;
+      ``expire_before`` is its text.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
       none do.
     """
@@ -87,6 +88,7 @@ class Options:
     topic_id: str
     base: str | None
     compact: bool
+    expire_before: str | None
     expire_before_ms: int | None
     reshard: Reshard | None
     last_id: LastIdSpec | None
@@ -291,6 +293,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         topic_id=given.topic_id or "",
         base=given.base,
         compact=given.compact,
+        expire_before=given.expire_before,
         expire_before_ms=expire_before_ms,
         reshard=_reshard(given, window, archive),
         last_id=last_id,

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base
 from spark_backfill.fold import Packing, Task, write_slots
+from spark_backfill.history import History
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.offset_range import OffsetRange
@@ -39,14 +40,23 @@ class PartWriter:
     now_ms: int
     around: Callable[[Task], Task]
 
-    def write(self, spark: SparkSession, part: Sequence[OffsetRange], eras: dict[int, str]) -> Written:
-        """Read, fold and write the offset ranges of a part, whose partitions have these eras; raises Spark's errors."""
+    def together(self, spark: SparkSession) -> int:
+        """Return how many partitions a part should have: where each is one slot, as many as tasks run at a time."""
+        ordered, counts = self.options.ordered, self.options.window.count is not None
+        splits = not counts if ordered is None else _splits(ordered)
+        return 1 if splits else spark.sparkContext.defaultParallelism
+
+    def write(self, spark: SparkSession, part: Sequence[OffsetRange], history: History) -> Written:
+        """Read, fold and write the offset ranges of a part of a history; raises Spark's errors."""
         describe_jobs(spark, self.options.topic, _step(self.options.topic, part))
         spec = self.options.ordered
         plan, outcomes = (
             self._looked_up(spark, part) if spec is None else self._in_offset_order(spark, part, spec)
         )
-        return Written(tuple(part), eras, plan.slots, tuple(outcomes))
+        numbers = {each.partition for each in part}
+        eras = {number: era for number, era in history.eras.items() if number in numbers}
+        epochs = {number: epoch for number, epoch in history.epochs.items() if number in numbers}
+        return Written(tuple(part), eras, epochs, plan.slots, tuple(outcomes))
 
     def _looked_up(
         self, spark: SparkSession, part: Sequence[OffsetRange]

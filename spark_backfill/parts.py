@@ -4,14 +4,14 @@ What a part has written is kept at the output as a text of its own until the sna
 whose driver was killed, leaves these texts and files, and one with ``--resume`` takes them over: of the partitions that
 they are about nothing is read again, and their history ends where it ended then.
 
-A part is taken over where the run asks for the same thing (`rule_of`), and only for partitions whose history still
-begins there, and reaches as far: a group that was rewound since reads them again.
+A part is taken over where the run asks for the same thing (`request_digest`), and only for partitions whose history
+still begins there, and reaches as far, in the same log: others are read again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -21,6 +21,7 @@ from spark_backfill.base import Base
 from spark_backfill.history import History
 from spark_backfill.offset_range import BasePart, OffsetRange
 from spark_backfill.options import Options
+from spark_backfill.publish import paths_of
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot, SlotPlan
 
@@ -28,31 +29,43 @@ LEAST_ROWS: Final = 200_000_000
 """A smaller part would not be worth the time in which tasks wait for its last one."""
 _MOST_PARTS: Final = 32
 _NO_RULE: Final = frozenset(
-    {"id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume"}
-)
+    {
+        "id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume",
+        # Gaps are looked for in all of the history, what is taken over included.
+        "allow_gap",
+        # Its text counts: an age is another time in each run.
+        "expire_before_ms",
+    }
+)  # fmt: skip
 """Options that change nothing about what is folded, or are named in other words."""
+
+
+SameUntil = Callable[[int, int, int], int | None]
+"""A function of partition, offset and leader epoch: `spark_backfill.kafka_log.KafkaLog.same_until`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
     """A part whose files are written: what was folded, its slots, and their outcomes.
 
-    Outcomes have the numbers of these slots. ``eras``: those of its partitions that are not empty
-    (`spark_backfill.history.History`).
+    Outcomes have the numbers of these slots. ``eras``, ``epochs``: those of its partitions, as in
+    `spark_backfill.history.History`.
     """
 
     offset_ranges: tuple[OffsetRange, ...]
     eras: Mapping[int, str]
+    epochs: Mapping[int, int]
     slots: tuple[Slot, ...]
     outcomes: tuple[SlotOutcome, ...]
 
     def to_json(self, rule: str) -> str:
-        """Return the text that `from_json` reads; ``rule`` as of `rule_of`."""
+        """Return the text that `from_json` reads; ``rule`` as of `request_digest`."""
         return json.dumps(
             {
                 "rule": rule,
                 "offset_ranges": list(map(asdict, self.offset_ranges)),
                 "eras": list(self.eras.items()),
+                "epochs": list(self.epochs.items()),
                 "slots": self.slots,
                 "outcomes": [each.to_json() for each in self.outcomes],
             }
@@ -68,11 +81,21 @@ class Written:
             return cls(
                 tuple(map(_offset_range, content["offset_ranges"])),
                 {int(partition): str(era) for partition, era in content["eras"]},
+                {int(partition): int(epoch) for partition, epoch in content["epochs"]},
                 tuple(Slot(*each) for each in content["slots"]),
                 tuple(map(SlotOutcome.from_json, content["outcomes"])),
             )
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None
+
+    def lacking(self, names: Collection[str]) -> set[int]:
+        """Return the partitions of which not all files are among those at the output, by their paths there."""
+        return {
+            self.slots[each.slot].partition
+            for each in self.outcomes
+            if each.file is not None
+            and not {*paths_of(self.slots[each.slot].partition, each.file)}.issubset(names)
+        }
 
     def of(self, partitions: set[int]) -> Written:
         """Return what is about these partitions."""
@@ -81,6 +104,7 @@ class Written:
         return Written(
             tuple(each for each in self.offset_ranges if each.partition in partitions),
             {partition: era for partition, era in self.eras.items() if partition in partitions},
+            {partition: epoch for partition, epoch in self.epochs.items() if partition in partitions},
             tuple(self.slots[number] for number in numbers),
             tuple(
                 replace(each, slot=renumbered[each.slot]) for each in self.outcomes if each.slot in renumbered
@@ -105,24 +129,30 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def rule_of(options: Options, history: History, base: Base | None) -> str:
-    """Return a text that is another one for each thing that a run can ask for, but for how and where it is done."""
+def request_digest(options: Options, history: History, base: Base | None, *, findings: int) -> str:
+    """Return a text that is another one for each thing that a run can ask for, but for how and where it is done.
+
+    ``findings``: of one ID in how many there are findings, as in `spark_backfill.fold.Packing`.
+    """
     shown = [
         f"{name}={getattr(options, name)!r}" for name in sorted(Options.__slots__) if name not in _NO_RULE
     ]
-    shown += [str(options.id), str(options.report is None), history.cluster, history.topic_id, str(FORMAT)]
+    shown += [str(options.id), str(findings), history.cluster, history.topic_id, str(FORMAT)]
     data = "\n".join(shown).encode() + (b"" if base is None else manifest_bytes(base.manifest))
     return sha256(data).hexdigest()
 
 
-def cut_parts(offset_ranges: Iterable[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-    """Return the offset ranges that have rows, in parts of about as many rows; few rows are one part."""
+def cut_parts(offset_ranges: Iterable[OffsetRange], together: int = 1) -> list[tuple[OffsetRange, ...]]:
+    """Return the offset ranges that have rows, in parts of about as many rows; few rows are one part.
+
+    ``together``: at least so many are in each but the last, where a task folds a whole partition.
+    """
     busy = [each for each in offset_ranges if each.rows]
     most = max(LEAST_ROWS, -(-sum(each.rows for each in busy) // _MOST_PARTS))
     parts: list[list[OffsetRange]] = []
     room = 0
     for each in busy:
-        if each.rows > room:
+        if not parts or (each.rows > room and len(parts[-1]) >= together):
             parts.append([])
             room = most
         parts[-1].append(each)
@@ -130,30 +160,40 @@ def cut_parts(offset_ranges: Iterable[OffsetRange]) -> list[tuple[OffsetRange, .
     return list(map(tuple, parts))
 
 
-def still_right(history: History, written: Written, *, vouched: bool) -> Written:
+def still_right(history: History, written: Written, *, vouched: bool, same_until: SameUntil) -> Written:
     """Return what is left of a written part: the partitions whose history a run could have planned like that.
 
     ``vouched``: the user vouches for all that the log has, which may have lost its beginning since.
+    ``same_until`` says up to where the log is still that of an epoch.
     """
     known = {each.partition: each for each in history.offset_ranges}
 
     def is_right(then: OffsetRange) -> bool:
         now = known.get(then.partition)
+        epoch = written.epochs.get(then.partition)
         return (
             now is not None
             and (then.low == now.low or (vouched and then.low < now.low))
             and then.high <= now.high
             and written.eras.get(then.partition, "") == history.eras.get(then.partition, "")
+            and (epoch is None or epoch == history.epochs.get(then.partition) or is_there(then, epoch))
         )
+
+    def is_there(then: OffsetRange, epoch: int) -> bool:
+        end = same_until(then.partition, then.high, epoch)
+        return end is None or end >= then.high
 
     return written.of({each.partition for each in written.offset_ranges if is_right(each)})
 
 
 def with_written(history: History, written: Sequence[Written]) -> History:
-    """Return the history whose partitions end where written parts say."""
+    """Return the history whose partitions end where written parts say, in the leader epochs that were known then."""
     known = {each.partition: each for part in written for each in part.offset_ranges}
+    epochs = {partition: epoch for partition, epoch in history.epochs.items() if partition not in known}
     return replace(
-        history, offset_ranges=tuple(known.get(each.partition, each) for each in history.offset_ranges)
+        history,
+        offset_ranges=tuple(known.get(each.partition, each) for each in history.offset_ranges),
+        epochs=epochs | {partition: epoch for part in written for partition, epoch in part.epochs.items()},
     )
 
 

@@ -16,8 +16,11 @@ as far as others see: its files go two weeks after it began, or when somebody re
 that file does not publish, however it lost it.
 
 A run whose request for the manifest was interrupted, or failed on the way to a server, does as one that was killed: the
-request may yet arrive. So does a run that failed when some of its parts were written (`spark_backfill.parts`): what it
-has put stays, with a text ``.run-<run>.part-<n>`` for each part, and a later run may list these files as its own.
+request may yet arrive.
+
+What a run has put stays where it failed, or was killed, when some of its parts were finished (`spark_backfill.parts`):
+there is a text ``.run-<run>.part-<n>`` for each, and a later run may list these files. They go when a snapshot is
+published that began later, or after two weeks.
 """
 
 from __future__ import annotations
@@ -47,13 +50,15 @@ from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import KEPT, MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
 from spark_backfill.errors import BackfillError
 
+_SECOND_MS: Final = 1_000
 _ABANDONED_S: Final = 14 * 24 * 60 * 60
 """Files of runs that began so long ago are removed."""
 _OURS: Final = re.compile(
     r"(?:\.run-|\d+/\d+-)(?P<run>[0-9a-f]{16})(?:\.manifest|\.part-\d+|(?:-[0-9a-f]{8})?\.(?:sst|filter))?"
 )
-_PART: Final = re.compile(r"\.run-(?P<run>[0-9a-f]{16})\.part-\d+")
 """Markers and files of runs, also of those that copy a snapshot."""
+_PART: Final = re.compile(r"\.run-(?P<run>[0-9a-f]{16})\.part-\d+")
+"""Texts of parts that a run has finished."""
 _LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
 
 
@@ -150,10 +155,8 @@ class Output:
         self.outcome = NOT_WRITTEN
         self._manifest = b""
         self._parts = 0
-        self._last = ""
-        """The last run that has left parts."""
-        self._taken_over = frozenset[str]()
-        """Runs that were killed or failed, whose files this one lists."""
+        self._taken_over: dict[str, str] = {}
+        """Runs that were killed or failed, whose files this one lists, each with the text of a part."""
         self._before = self._folder.manifest()
         self._check(overwrite=overwrite)
         self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
@@ -187,11 +190,14 @@ class Output:
         with suppress(SnapshotError):
             if self.outcome == MAYBE_WRITTEN and self._folder.is_local:
                 self.outcome = WRITTEN if self._folder.manifest() == self._manifest else NOT_WRITTEN
-            if self.outcome == NOT_WRITTEN and self._parts:
+            if self.outcome == NOT_WRITTEN and (self._parts or self._taken_over):
                 self.outcome = KEPT
-            if self.outcome in {MAYBE_WRITTEN, KEPT}:
+            if self.outcome == MAYBE_WRITTEN:
                 return
-            for run in (self.target.run, *self._taken_over):
+            self._folder.unmark(self.target.run)
+            if self.outcome == KEPT:
+                return
+            for run in self._taken_over:
                 self._folder.unmark(run)
             # What cannot be looked at now is listed by no manifest, or by one that may be ours.
             self._sweep_own()
@@ -206,25 +212,26 @@ class Output:
         self._folder.write(f"{MARKER}{self.target.run}.part-{self._parts}", part.encode(), self.target.run)
         self._parts += 1
 
-    def kept(self) -> list[str]:
-        """Return the texts of the parts that the last run left that kept any; an empty list: none did.
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Yield the names and the texts of finished parts that other runs have left, those of the last run first.
+
+        Runs that are older than the snapshot that is there have nothing to add to it.
 
         Raises:
             SnapshotError: they cannot be read.
         """
         found = [each for each in map(_PART.fullmatch, self._folder.names()) if each is not None]
-        self._last = max((each["run"] for each in found), default="")
-        return [
-            self._folder.read(each[0]).decode(errors="replace") for each in found if each["run"] == self._last
-        ]
+        for each in sorted(found, key=lambda match: match["run"], reverse=True):
+            if each["run"] != self.target.run and _is_younger(each["run"], self._before):
+                yield each[0], self._folder.read(each[0]).decode(errors="replace")
 
-    def take_over(self, files: Iterable[SortedFile]) -> None:
-        """Take over files that the run of the `kept` texts has put, or had taken over itself.
+    def names(self) -> frozenset[str]:
+        """Return the files that are there, by their paths in the folder."""
+        return frozenset(self._folder.names())
 
-        The markers of such runs go when the snapshot is there.
-        """
-        names = (_OURS.fullmatch(f"0/{file.name}{SORTED_SUFFIX}") for file in files)
-        self._taken_over = frozenset({self._last, *(each["run"] for each in names if each is not None)})
+    def take_over(self, names: Iterable[str]) -> None:
+        """Take over the files of parts whose texts have these names; the texts go when the snapshot is there."""
+        self._taken_over |= {match["run"]: name for name in names if (match := _PART.fullmatch(name))}
 
     def publish(self, manifest: Manifest, reports: Mapping[str, str]) -> None:
         """Write the manifest, which makes it a snapshot, and then the reports, texts by file name.
@@ -236,11 +243,13 @@ class Output:
             SnapshotError: the manifest cannot be written; the error says whether the snapshot may be there.
         """
         self._manifest = manifest_bytes(manifest)
-        if not self._folder.has_mark(self.target.run):
-            raise BackfillError(
-                f"{self._folder.place}/{MARKER}{self.target.run} is gone, so that others may have removed the files of "
-                "this run: it was removed by hand, or by a run two weeks after this one began; run again"
-            )
+        own = f"{MARKER}{self.target.run}"
+        for name in (own, *self._taken_over.values()):
+            if not self._folder.has(name):
+                raise self._of_no_use(
+                    f"{self._folder.place}/{name} is gone, so that others may have removed files of this run: it was "
+                    "removed by hand, or by a run two weeks later; run again"
+                )
         found = self._folder.manifest()
         if found not in (None, self._before):
             raise self._surpassed()
@@ -292,17 +301,20 @@ class Output:
         lacking = carried - set(self._folder.names()) if carried else carried
         if lacking or (found is None and carried & (_listed_in(self._before) or frozenset())):
             gone = min(lacking or {MANIFEST_NAME})
-            raise BackfillError(
+            raise self._of_no_use(
                 f"output {self._folder.place!r} lacks {gone}, which this run has not written itself: it was removed "
                 "meanwhile; run again without --add and --resume"
             )
 
     def _surpassed(self) -> BackfillError:
-        # Nothing that was written is of use any more.
-        self._parts = 0
-        return BackfillError(
+        return self._of_no_use(
             f"output {self._folder.place!r} holds a snapshot that was published since this run began: it stays"
         )
+
+    def _of_no_use(self, message: str) -> BackfillError:
+        """Return the error of a run of whose parts none is of use to another one."""
+        self._parts, self._taken_over = 0, {}
+        return BackfillError(message)
 
     def _arrived(self, failed: SnapshotError) -> bool:
         """Whether the manifest is there though writing it failed; False: it is not, and cannot come any more."""
@@ -317,16 +329,18 @@ class Output:
         """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
         # In this order: a run makes its marker before its files, and removes it after its manifest is written.
         names, at_work = self._folder.names(), self._folder.marked()
-        for run in [each for each in at_work if time.time() - _began_s(each) > _ABANDONED_S]:
+        for run in filter(_is_abandoned, list(at_work)):
             at_work.remove(run)
             # First, so that it does not publish any more.
             self._folder.unmark(run)
+        unfinished = {each["run"] for each in map(_PART.fullmatch, names) if each is not None}
+        spared = at_work | {run for run in unfinished if not _is_abandoned(run)}
         kept = _listed_in(self._folder.manifest())
         if kept is not None:
             over = [
                 name
                 for name in names
-                if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in at_work
+                if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in spared
             ]
             if adds and over and self._before is None:
                 raise BackfillError(
@@ -334,33 +348,61 @@ class Output:
                     "them: put it back to add to that snapshot, or run without --add to make a new one"
                 )
             self._folder.remove(over)
-        for run in sorted(at_work - {self.target.run}):
+        for run in sorted(spared - {self.target.run}):
             began = datetime.fromtimestamp(_began_s(run), UTC).isoformat(" ", "minutes")
-            takes_over = any((part := _PART.fullmatch(name)) and part["run"] == run for name in names)
-            remedy = ", or --resume takes over what it has finished" if takes_over else ""
+            place, remedy = self._folder.place, "--resume takes over the partitions that it has finished"
+            if run not in at_work:
+                self._say(f"a run that began at {began} has failed at {place}: {remedy}")
+                continue
             self._say(
-                f"another run that began at {began} is at work at {self._folder.place}, or was killed: if it was, "
-                f"remove {MARKER}{run} there, and the next run removes its files{remedy}; else the first to end "
-                "publishes"
+                f"another run that began at {began} is at work at {place}, or was killed: if it was, remove "
+                f"{MARKER}{run} there, and the next run removes its files"
+                f"{f', or {remedy}' if run in unfinished else ''}; else the first to end publishes"
             )
 
     def _sweep_own(self) -> None:
         """Remove what this run has put and no manifest lists; of the snapshot it replaced, files that bear no run."""
         names, found = self._folder.names(), self._folder.manifest()
         kept, replaced = _listed_in(found), _listed_in(self._before) if found == self._manifest else None
-        own = {self.target.run, *self._taken_over}
         if kept is None:
             return
 
+        at_work = self._folder.marked() if found == self._manifest else None
+
         def is_over(name: str) -> bool:
             ours = _OURS.fullmatch(name)
-            return name in (replaced or ()) if ours is None else ours["run"] in own
+            if ours is None:
+                return name in (replaced or ())
+            # Other files of a run whose parts were taken over may be those of a manifest that is yet to arrive.
+            is_text = at_work is not None and ours["run"] not in at_work and _PART.fullmatch(name) is not None
+            return is_text or ours["run"] == self.target.run
 
         self._folder.remove([name for name in names if name not in kept and is_over(name)])
 
 
+def _is_abandoned(run: str) -> bool:
+    return time.time() - _began_s(run) > _ABANDONED_S
+
+
 def _began_s(run: str) -> int:
     return int(run[:8], 16)
+
+
+def _is_younger(run: str, manifest: bytes | None) -> bool:
+    """Whether a run began behind the one that made a snapshot, and did not make it itself."""
+    if manifest is None:
+        return True
+    listed = _listed_in(manifest)
+    if listed is None or any((ours := _OURS.fullmatch(name)) and ours["run"] == run for name in listed):
+        return False
+    with suppress(ValueError, TypeError, KeyError):
+        return _began_s(run) * _SECOND_MS > int(json.loads(manifest)["created_ms"])
+    return False
+
+
+def paths_of(partition: int, file: SortedFile) -> tuple[str, str]:
+    """Return where a sorted file and its filter words are in the folder of a snapshot."""
+    return f"{partition}/{file.name}{SORTED_SUFFIX}", f"{partition}/{file.name}{FILTER_SUFFIX}"
 
 
 def _listed_in(manifest: bytes | None) -> frozenset[str] | None:

@@ -36,7 +36,7 @@ logger = logging.getLogger("dedup_sdk")
 
 _MOST_OFFSET: Final = 2**63 - 1
 _FAR_BEHIND: Final = 2
-"""With so many times the marks in memory at which a flush begins, it is done to its end."""
+"""Marks in memory, in multiples of `recent_marks`, from which on a flush is done to its end in one call."""
 _disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
 
 
@@ -458,7 +458,8 @@ class Deduplicator:
     def trim(self) -> None:
         """Flush partitions to sorted files if too many marks are in memory, or a journal is too long.
 
-        One partition at a time, and of many marks one step a call, so that it takes a few milliseconds.
+        One partition at a time, and of many marks one step a call, so that it takes a few milliseconds; two where more
+        marks have come meanwhile than begin a flush, and all where they are twice as many.
         """
         begun_with, steps = -1, 0
         while (partition := self._to_flush()) is not None:
@@ -467,9 +468,8 @@ class Deduplicator:
             partition.flush_step()
             steps += 1
             if partition.writer.flushing is not None:
-                # The rest later, but two steps a call, or all, where marks come more quickly than they go.
                 behind = sum(map(_recent, self.partitions.values())) // self._recent_marks
-                if behind < min(steps, _FAR_BEHIND):
+                if behind < steps and behind < _FAR_BEHIND:
                     break
             elif partition.writer.recent >= begun_with >= 0:
                 # It keeps what it has, e.g. sources with records in flight.

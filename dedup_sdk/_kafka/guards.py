@@ -9,7 +9,7 @@ thread therefore does not wait, but defers its request until the callback has re
 
 **Errors of callbacks** (`CallbackErrors`). If a rebalance callback raises into the client's ``poll``, the client
 loses the message that it has fetched. So exceptions are kept, and raised in the application's call after the fetched
-messages are stored.
+messages are stored. So are those of judging messages that were delivered before, whoever had them judged.
 
 **Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
 half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first
@@ -215,7 +215,7 @@ def is_called_by_pool() -> bool:
 
 
 class CallbackErrors:
-    """Runs callbacks and keeps their first exception (``kept``), or one like it, until it can be raised."""
+    """Keeps the first exception (``kept``) of a callback, or of judging delivered messages, until it can be raised."""
 
     def __init__(self) -> None:
         self.kept: BaseException | None = None
@@ -240,7 +240,9 @@ class CallbackErrors:
         if self.kept is None:
             self.kept = error
         else:
-            logger.warning("another error came before the first one was raised; only logged: %r", error)
+            logger.warning(
+                "another error came before the first one was raised; only logged: %r", error, exc_info=error
+            )
 
     def around(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the client's configuration with its callbacks wrapped in `run`."""

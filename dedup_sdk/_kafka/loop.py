@@ -198,7 +198,7 @@ class FetchLoop:
             self._collector.resume()
             raise
         if not got and self._callback_errors.kept is not None:
-            # A callback's error is no interruption: no partition is half changed.
+            # No interruption by itself: whoever kept it has noted one if a partition is half changed.
             self._callback_errors.raise_kept()
         return got
 

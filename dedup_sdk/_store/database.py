@@ -21,7 +21,7 @@ import resource
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from threading import Lock, RLock
 from traceback import clear_frames
@@ -562,11 +562,12 @@ def last_key(family: Rdict) -> bytes | None:
 
 def families_with_bloom(folder: Path) -> set[str]:
     """Return the column families with a Bloom filter, by the options file of the last open."""
-    written = max(folder.glob("OPTIONS-*"), key=lambda path: path.name, default=None)
-    if written is None:
-        return set()
-    sections = _TABLE_SECTION.findall(written.read_text(errors="replace"))
-    return {name for name, body in sections if "filter_policy=bloomfilter" in body}
+    for written in sorted(folder.glob("OPTIONS-*"), reverse=True):
+        # RocksDB deletes older ones in the background.
+        with suppress(FileNotFoundError):
+            sections = _TABLE_SECTION.findall(written.read_text(errors="replace"))
+            return {name for name, body in sections if "filter_policy=bloomfilter" in body}
+    return set()
 
 
 def _families(names: list[str], memory: SharedMemory | None, own: Options) -> dict[str, Options]:

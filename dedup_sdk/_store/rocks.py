@@ -202,7 +202,7 @@ def is_writable(folder: Path) -> bool:
     """
     probe = folder / _PROBE
     try:
-        logged = sum(path.stat().st_size for path in folder.glob("*.log"))
+        logged = sum(map(_size_if_there, folder.glob("*.log")))
         if disk_usage(folder).free < _MIN_ROOM_BYTES + 2 * logged:
             return False
         with probe.open("wb", buffering=0) as file:
@@ -217,6 +217,13 @@ def is_writable(folder: Path) -> bool:
             probe.unlink()
         return False
     return whole
+
+
+def _size_if_there(path: Path) -> int:
+    """The size in bytes; RocksDB deletes files in the background."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def stats_of(folder: Path, generations: RocksGenerations, recent: int) -> StoreStats:

@@ -165,7 +165,8 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/guards.py", "another error came",
-            "A second callback of yours raised before the first error reached your program. Correct both callbacks.",
+            "A second error came before the first one reached your program. Correct your callbacks; report an error of "
+            "this package.",
         ),
         Line(
             "_kafka/closing.py", "the member could not leave",

@@ -97,10 +97,10 @@ def test_a_group_without_a_history_ends_the_run_before_the_archive_is_looked_thr
     with pytest.raises(
         BackfillError, match=r"^group 'b' has no history in topic 'orders' to fold \(nothing committed\)"
     ):
-        history_plan.plan_history(options, archive, None, now_ms=NOW_MS, say=print)
+        history_plan.plan_history(options, archive, None, now_ms=NOW_MS)
     monkeypatch.setattr(_OneLog, "commits", {"b": 101})
     with pytest.raises(BackfillError, match=r"^partition 0: committed offset 101 lies beyond"):
-        history_plan.plan_history(options, archive, None, now_ms=NOW_MS, say=print)
+        history_plan.plan_history(options, archive, None, now_ms=NOW_MS)
     assert archive.looked == 0
 
 
@@ -121,11 +121,12 @@ def test_the_longer_window_says_what_is_kept_and_what_may_be_gone(
     compared = ["--order", "integer", "--window", window, "--otherwise", "key", "--otherwise-window", second]
     asked = parse_options([*usual, *compared], print)
     monkeypatch.setattr(_OneLog, "rule", history_plan.rule_of(asked))
+    found = history_plan.plan_history(asked, None, None, now_ms=NOW_MS)
     if reach_hours is None:
         with pytest.raises(BackfillError, match=r"orders\[0\] lacks offsets 0 to 9"):
-            history_plan.plan_history(asked, None, None, now_ms=NOW_MS, say=print)
+            history_plan.tell_gaps(found, asked, print)
         return
-    found = history_plan.plan_history(asked, None, None, now_ms=NOW_MS, say=print)
+    history_plan.tell_gaps(found, asked, print)
     # With a sixteenth more, as the consumer keeps them.
     keep_from_ms = NOW_MS - reach_hours * HOUR_MS * 17 // 16
     assert [(each.begin, each.high, each.keep_from_ms) for each in found.offset_ranges] == [

@@ -20,7 +20,7 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.history import History
 from spark_backfill.offset_range import BasePart, OffsetRange
 from spark_backfill.options import parse_options
-from spark_backfill.parts import Written, cut_parts, joined, still_right, with_written
+from spark_backfill.parts import Written, cut_parts, joined, request_digest, still_right, with_written
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
 from tests.support.producing import with_ids
@@ -68,6 +68,7 @@ def test_a_part_is_read_as_it_was_written() -> None:
     part = Written(
         (offset_range(0, archived=(0, 3), gaps=((4, 5), (6, 7)), base=base), offset_range(1)),
         {1: "abc"},
+        {0: 7},
         (Slot(0, 0, 2), Slot(0, 1, 2), Slot(1, 0, 1)),
         (outcome(0, file=FILE), outcome(2, cut=3)),
     )
@@ -76,6 +77,8 @@ def test_a_part_is_read_as_it_was_written() -> None:
     assert Written.from_json(text, "another") is None
     for end in range(0, len(text), 7):
         assert Written.from_json(text[:end], "rule") is None
+    assert part.lacking({f"0/{FILE.name}.sst"}) == {0}
+    assert part.lacking({f"0/{FILE.name}.sst", f"0/{FILE.name}.filter"}) == set()
     for foreign in ("null", "[]", "{}", '{"rule": "rule"}', '{"rule": "rule", "offset_ranges": [3]}'):
         assert Written.from_json(foreign, "rule") is None
 
@@ -87,6 +90,8 @@ def test_parts_have_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "LEAST_ROWS", 8)
     numbers = [[each.partition for each in part] for part in cut_parts(ranges)]
     assert numbers == [[0, 1], [3], [4, 5], [6]]
+    together = [[each.partition for each in part] for part in cut_parts(ranges, 4)]
+    assert together == [[0, 1, 3, 4], [5, 6]]
     assert len(cut_parts([offset_range(number, 100) for number in range(1_000)])) == 33
     assert cut_parts([]) == []
 
@@ -94,20 +99,77 @@ def test_parts_have_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_what_could_have_been_planned_is_taken_over() -> None:
     """Not behind a rewind, nor of a partition that is gone; where the user vouches, the log may begin later now."""
     part = Written(
-        tuple(map(offset_range, range(4))), {1: "a"}, tuple(Slot(each, 0, 1) for each in range(4)),
+        tuple(map(offset_range, range(4))), {1: "a"}, {}, tuple(Slot(each, 0, 1) for each in range(4)),
         tuple(map(outcome, range(4))),
     )  # fmt: skip
     now = history(offset_range(0, 20), offset_range(1, 20), offset_range(2, 8), eras={1: "b"})
-    left = still_right(now, part, vouched=False)
-    assert left == Written((offset_range(0),), {}, (Slot(0, 0, 1),), (outcome(0),))
+    left = still_right(now, part, vouched=False, same_until=unasked)
+    assert left == Written((offset_range(0),), {}, {}, (Slot(0, 0, 1),), (outcome(0),))
     assert with_written(now, [left]).offset_ranges == (offset_range(0), *now.offset_ranges[1:])
 
     later = history(replace(offset_range(3, 20), low=5, begin=5))
-    assert still_right(later, part, vouched=False).offset_ranges == ()
-    kept = still_right(later, part, vouched=True)
+    assert still_right(later, part, vouched=False, same_until=unasked).offset_ranges == ()
+    kept = still_right(later, part, vouched=True, same_until=unasked)
     assert (kept.offset_ranges, kept.outcomes) == ((offset_range(3),), (outcome(0),))
     plan, outcomes = joined([left, kept])
     assert [(plan.slots[each.slot].partition, each.slot) for each in outcomes] == [(0, 0), (3, 1)]
+
+
+def unasked(partition: int, offset: int, epoch: int) -> int | None:
+    """For parts of which nobody knows an epoch, or the one of now."""
+    raise AssertionError((partition, offset, epoch))
+
+
+@pytest.mark.parametrize(("end", "is_taken"), [(9, True), (8, False), (None, True)])
+def test_a_part_of_records_that_were_cut_off_is_not_taken_over(end: int | None, *, is_taken: bool) -> None:
+    """The broker is asked, and what is taken over keeps its epoch: consumers, and the next run, ask as well."""
+    part = Written((offset_range(0),), {}, {0: 5}, (Slot(0, 0, 1),), (outcome(0),))
+    now = history(offset_range(0, 20), offset_range(1, 20), epochs={0: 7, 1: 7})
+    asked = list[tuple[int, int, int]]()
+
+    def same_until(partition: int, offset: int, epoch: int) -> int | None:
+        asked.append((partition, offset, epoch))
+        return end
+
+    left = still_right(now, part, vouched=True, same_until=same_until)
+    assert asked == [(0, 9, 5)]
+    assert left == (part if is_taken else Written((), {}, {}, (), ()))
+    assert with_written(now, [left]).epochs == {0: 5 if is_taken else 7, 1: 7}
+    assert still_right(replace(now, epochs={0: 5}), part, vouched=True, same_until=unasked) == part
+
+
+USUAL = {
+    "bootstrap": "h:1", "topic": "orders", "id": "key", "window": "7d", "output": "out", "group": "a",
+    "expire-before": "1d",
+}  # fmt: skip
+
+
+def digest_of(changed: dict[str, str], *, findings: int = 0, cluster: str = "c") -> str:
+    """What a run is known by that asks for the usual things, but for those that are changed."""
+    given = {**USUAL, **changed}
+    options = parse_options(
+        [f"--{name}={value}" if value else f"--{name}" for name, value in given.items()], print
+    )
+    return request_digest(options, replace(history(), cluster=cluster), None, findings=findings)
+
+
+def test_a_run_is_known_by_all_that_it_asks_for() -> None:
+    """Also where it is asked later, and elsewhere."""
+    usual = digest_of({})
+    for same in (
+        {"output": "s3://b/out"},
+        {"overwrite": ""},
+        {"resume": ""},
+        {"client-config": "client.id=x"},
+    ):
+        assert digest_of(same) == usual
+    changes: list[dict[str, str]] = [
+        {"topic": "others"}, {"id": "header:x"}, {"window": "8d"}, {"group": "b"}, {"expire-before": "2d"},
+        {"assume-processed": ""}, {"window": "7d+9n"},
+    ]  # fmt: skip
+    others = [digest_of(each) for each in changes]
+    others += [digest_of({}, findings=1), digest_of({}, findings=64), digest_of({}, cluster="d")]
+    assert len({usual, *others}) == 1 + len(others)
 
 
 @dataclass
@@ -193,14 +255,15 @@ def test_a_partition_that_cannot_be_written_costs_only_itself(
     assert runs.said[-1] == f"warning: {KEPT}"
     assert "manifest.json" not in runs.files
     assert {re.sub("[0-9a-f]{16}", "RUN", name) for name in runs.files} == {
-        ".run-RUN", ".run-RUN.part-0", ".run-RUN.part-1",
+        ".run-RUN.part-0", ".run-RUN.part-1",
     }  # fmt: skip
 
     produce(topic, [each for number in range(3) for each in with_ids("later", partition=number)])
     # It fails once more, and what it took over stays.
     with pytest.raises(Exception, match="a bad offset"):
         runs(topic, "--resume", around=failing(1))
-    assert "partitions 0,2 are taken over from a run that was not finished" in runs.said
+    assert "partitions 0,2 are taken over, and not read again" in runs.said
+    assert runs.said[-1] == f"warning: {KEPT}"
     report = runs(topic, "--resume")
     assert runs.highs == [3, 3, 1]
     assert (report.records, report.marks) == (7, 6)
@@ -216,15 +279,14 @@ def test_a_partition_that_cannot_be_written_costs_only_itself(
 
 @pytest.mark.slow
 def test_a_run_that_asks_for_something_else_takes_nothing_over(runs: Runs, topic: str) -> None:
-    """Nor does one without --resume; what is left there goes when its marker does."""
+    """Its snapshot is younger than what was left there, which goes."""
     with pytest.raises(Exception, match="a bad offset"):
         runs(topic, around=failing(2))
     runs(topic, "--resume", "--expire-before", "1h")
     assert any("no unfinished run that asked for the same" in line for line in runs.said)
-    assert any("--resume takes over what it has finished" in line for line in runs.said)
+    assert any("--resume takes over the partitions that it has finished" in line for line in runs.said)
     assert len(verify_snapshot(runs.output).partitions) == 3
-    (marker,) = (name for name in runs.files if re.fullmatch(r"\.run-[0-9a-f]{16}", name))
-    (runs.output / marker).unlink()
+    assert runs.files == {"manifest.json"}
     runs(topic, "--resume", "--overwrite")
     assert any("no unfinished run there has left" in line for line in runs.said)
     assert [each.high for each in verify_snapshot(runs.output).partitions] == [3, 2, 1]
@@ -253,14 +315,40 @@ def test_who_ends_a_run_is_told_what_is_kept(runs: Runs, topic: str) -> None:
         runs(topic, around=end)
     assert ended.value.outcome == KEPT
     runs(topic, "--resume")
-    assert "partitions 0 are taken over from a run that was not finished" in runs.said
+    assert "partitions 0 are taken over, and not read again" in runs.said
     assert runs.highs == [3, 2, 1]
 
 
+@pytest.mark.slow
+def test_a_partition_whose_files_are_gone_is_read_again(runs: Runs, topic: str) -> None:
+    """And what no other run can use is not kept."""
+    with pytest.raises(Exception, match="a bad offset"):
+        runs(topic, around=failing(1))
+    next((runs.output / "0").glob("*.filter")).unlink()
+
+    def lose(task: Any) -> Any:
+        for path in (runs.output / "2").glob("*.filter"):
+            path.unlink()
+        return task
+
+    with pytest.raises(BackfillError, match=r"lacks 2/.*\.filter, which this run has not written itself"):
+        runs(topic, "--resume", around=lose)
+    assert "partitions 2 are taken over, and not read again" in runs.said
+    assert f"warning: {KEPT}" not in runs.said
+    runs(topic, "--resume")
+    assert any("nothing is taken over" in line for line in runs.said)
+    assert [each.high for each in verify_snapshot(runs.output).partitions] == [3, 2, 1]
+    assert runs.files == {"manifest.json"}
+
+
 JOB = """
-import sys
-from spark_backfill import job, parts
-parts.LEAST_ROWS = 1
+import os, signal, sys
+from spark_backfill import job, parts, publish
+parts.LEAST_ROWS, keep = 1, publish.Output.keep
+def keep_and_die(output, part):
+    keep(output, part)
+    os.kill(os.getpid(), signal.SIGKILL)
+publish.Output.keep = keep_and_die
 sys.exit(job.main())
 """
 
@@ -268,15 +356,11 @@ sys.exit(job.main())
 @pytest.mark.slow
 def test_a_driver_that_is_killed_loses_one_part(runs: Runs, topic: str) -> None:
     """SIGKILL when the first part is there: the next run takes it over."""
-    with subprocess.Popen(
-        [sys.executable, "-c", JOB, *runs.arguments(topic)], stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "part 1 of 3" in line:
-                break
-        process.kill()
-    assert any(name.endswith(".part-0") for name in runs.files)
+    done = subprocess.run(
+        [sys.executable, "-c", JOB, *runs.arguments(topic)], stderr=subprocess.DEVNULL, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert {re.sub("[0-9a-f]{16}", "RUN", name) for name in runs.files} == {".run-RUN", ".run-RUN.part-0"}
     runs(topic, "--resume")
-    assert any(re.fullmatch(r"partitions 0(-1|,1|-2)? are taken over .*", line) for line in runs.said)
+    assert "partitions 0 are taken over, and not read again" in runs.said
     assert runs.highs == [3, 2, 1]
