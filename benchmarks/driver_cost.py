@@ -9,13 +9,16 @@ at that size, which each task unpickles, and get nothing to do. The last line of
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import psutil
 from pyspark.cloudpickle import dumps
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
@@ -31,6 +34,7 @@ from dedup_sdk._store.manifest import (
 )
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.client_reader import ClientRows
+from spark_backfill.errors import one_line
 from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.publish import Target
 from spark_backfill.session import make_session
@@ -42,8 +46,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_FEW: Final = 8
-_MORE: Final = 48
+_FEW: Final = 4
+_MORE: Final = 28
 _TIMES: Final = 2
 
 
@@ -61,19 +65,31 @@ class Idle:
 
 
 def task_seconds(spark: SparkSession, function: object) -> float:
-    """Return the time of a processor that a task takes which has this function, and no rows.
+    """Return the CPU seconds that a task takes which has this function, and no rows.
 
     The difference between many tasks and few, so that Spark's planning of a query does not count.
     """
 
     def seconds(tasks: int) -> float:
-        began = time.perf_counter()
+        began = cpu_seconds_of_spark()
         spark.range(0, tasks, 1, tasks).mapInArrow(Idle(function), "nothing long").collect()
-        return time.perf_counter() - began
+        return cpu_seconds_of_spark() - began
 
     seconds(_FEW)
     few, more = (min(seconds(count) for _ in range(_TIMES)) for count in (_FEW, _MORE))
-    return max(more - few, 0.0) / (_MORE - _FEW) * spark.sparkContext.defaultParallelism
+    return max(more - few, 0.0) / (_MORE - _FEW)
+
+
+def cpu_seconds_of_spark() -> float:
+    """Return user and system time so far of Spark's Java, which started this process, and of all that it started."""
+    java = psutil.Process(os.getppid())
+    total = 0.0
+    for each in (java, *java.children(recursive=True)):
+        # A worker that is over is counted by the process that started it.
+        with suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def functions_of(planned: Planned) -> dict[str, object]:
@@ -141,8 +157,17 @@ def manifest_cost(manifest: Manifest) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Plan, start the tasks, and print the result."""
-    size = Size(**json.loads(sys.argv[1]))
+    """Plan, start the tasks, and print the result; return the exit status."""
+    try:
+        print(json.dumps(measure(Size(**json.loads(sys.argv[1])))))
+    except Exception as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, is one line)
+        print(f"driver_cost: {one_line(error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def measure(size: Size) -> dict[str, Any]:
+    """Plan a run of this size, a night and the one that writes anew; return what they cost the driver."""
     spark = make_session()
     before_mib = peak_rss_mib()
     began = time.perf_counter()
@@ -165,8 +190,7 @@ def main() -> int:
         "driver_python_mib": peak_rss_mib() - before_mib,
     }
     spark.stop()
-    print(json.dumps(result))
-    return 0
+    return result
 
 
 if __name__ == "__main__":

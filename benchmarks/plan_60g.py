@@ -142,8 +142,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--dollars-per-core-hour", type=_positive, help="the price of a core and its memory [none]"
     )
     parser.add_argument(
-        "--sizes", type=at_least(1000), nargs="+", default=[1_000_000, 2_000_000, 4_000_000],
-        help="records of the topics that are measured [1000000 2000000 4000000]",
+        "--sizes", type=at_least(1000), nargs="+", default=[1_000_000, 2_000_000, 4_000_000, 8_000_000],
+        help="records of the topics that are measured [1000000 2000000 4000000 8000000]",
     )  # fmt: skip
     parser.add_argument("--rounds", type=at_least(1), default=1, help="runs of each; medians count [1]")
     parser.add_argument("--measured", type=Path, nargs="+", help="take the runs of these results of --json")

@@ -17,7 +17,8 @@ PLANNED: Final = "planned"
 EXTRAPOLATED: Final = "extrapolated"
 
 ASSUMPTIONS: Final = (
-    "hours: all cores are busy, and as fast as here; the last tasks of a stage leave some of them idle",
+    "hours: a lower bound, of CPU time: cores as fast as here are busy all the time, and wait for nothing",
+    "hours: the start of Spark, and the driver's own work, come on top",
     "network: brokers, storage and the shuffle between machines keep up; here all of it is one machine",
     "disks: workers have room for the shuffle, and the output is as quick as a local disk",
     "object stores: the delays of two requests for each file are not in the hours",
@@ -54,6 +55,8 @@ class Figure(NamedTuple):
             return size_text(round(self.value))
         if not self.unit:
             return f"{self.value:,.0f}"
+        if self.unit == "dollars":
+            return f"{self.value:,.2f} {self.unit}"
         return f"{self.value:,.{1 if self.value >= 1 else 3}f} {self.unit}"
 
 
@@ -95,7 +98,7 @@ def cost_lines(costs: Costs) -> list[str]:
         unit, factor, small = _UNITS.get(name.split()[1], ("B", 1, "B"))
         off_by = "not measured" if line.off_by is None else f"{100 * line.off_by:+.1f} %"
         lines.append(
-            f"{name:<24}{line.fixed:>12,.1f} {unit:<3}{line.each * factor:>10,.2f} {small:<2}{off_by:>18}"
+            f"{name:<24}{round(line.fixed, 1) + 0.0:>12,.1f} {unit:<3}{line.each * factor:>10,.2f} {small:<2}{off_by:>18}"
             f"{line.most:>17,.0f}"
         )
     return lines
@@ -150,7 +153,7 @@ def _of_run(
         part, f"function of a task ({largest})", planned["function_bytes"][largest], "bytes", MEASURED
     )
     for name, seconds in planned["task_seconds"].items():
-        yield Figure(part, f"beginning a task ({name})", seconds, "core-s", MEASURED)
+        yield Figure(part, f"beginning a task ({name})", seconds, "CPU s", MEASURED)
     work, begins = core_seconds(line, planned)
     yield from _work(part, work, cores, dollars)
     yield Figure(part, "of it, beginning tasks", begins / _HOUR_S, "core-h", EXTRAPOLATED)

@@ -63,7 +63,7 @@ def measure(records: int, rounds: int) -> list[dict[str, Any]]:
             with tempfile.TemporaryDirectory(prefix="dedup-plan-") as folder:
                 found += map(asdict, _runs(kafka.bootstrap, Path(folder)))
             _say(f"{records:,} records, round {turn + 1}/{rounds}", found[-len(KINDS) :])
-    return [*found, _install(records, rounds)]
+    return [*found, install(records, rounds)]
 
 
 def driver_cost(size: Size) -> dict[str, Any]:
@@ -122,9 +122,11 @@ def _run(kind: str, bootstrap: str, output: Path, *more: str, before: Run | None
     )
 
 
-def _install(ids: int, rounds: int) -> dict[str, Any]:
+def install(ids: int, rounds: int) -> dict[str, Any]:
+    """Restore a partition of so many IDs, a few times at least; return the medians."""
     files = -(-ids // ROWS_PER_SLOT)
-    arguments = ["--ids", str(ids), "--files", str(files), "--rounds", str(rounds), "--json"]
+    # One takes a second, and times of the disk vary.
+    arguments = ["--ids", str(ids), "--files", str(files), "--rounds", str(max(rounds, 5)), "--json"]
     tree = run_tree([sys.executable, str(_FOLDER / "restore.py"), *arguments])
     found = json.loads(tree.output)
     _say(f"{ids:,} IDs", [run := {"kind": "install", **found, "peak_rss_mib": tree.peak_rss_mib}])
