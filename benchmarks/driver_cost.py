@@ -183,7 +183,7 @@ def measure(size: Size) -> dict[str, Any]:
         "size": asdict(size),
         "full": tasks_of(spark, full) | {"manifest": manifest_cost(first)},
         "night": tasks_of(spark, night) | {"manifest": manifest_cost(found[-2][1])},
-        "anew": tasks_of(spark, anew),
+        "anew": tasks_of(spark, anew) | {"manifest": manifest_cost(found[-1][1])},
         "nights_a_round": len(found) - 1,
         "plan_seconds": plan_seconds,
         "placement_seconds": placement_seconds,

@@ -23,6 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import KafkaException
+
 from benchmarks.arguments import at_least
 from benchmarks.plan_figures import ASSUMPTIONS, Figure, cost_lines, costs_of, figures_of
 from benchmarks.plan_runs import driver_cost, measure
@@ -30,7 +32,6 @@ from benchmarks.planned_size import Size
 from benchmarks.rounds import ContenderError
 from benchmarks.workload import WorkloadError
 from dedup_sdk.errors import DedupError
-from spark_backfill.errors import BackfillError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cores=size.cores,
             dollars=options.dollars_per_core_hour,
         )
-    except KeyError as error:
-        print(f"plan_60g: a run has no {error}: measure again", file=sys.stderr)
+    except (KeyError, TypeError) as error:
+        print(f"plan_60g: a run lacks something ({error}): measure again", file=sys.stderr)
         return 1
-    except (ContenderError, WorkloadError, DedupError, BackfillError, OSError, ValueError) as error:
+    except (ContenderError, WorkloadError, DedupError, KafkaException, OSError, ValueError) as error:
         print(f"plan_60g: {error}", file=sys.stderr)
         return 1
     if options.json:

@@ -97,8 +97,9 @@ def cost_lines(costs: Costs) -> list[str]:
     for name, line in costs.lines.items():
         unit, factor, small = _UNITS.get(name.split()[1], ("B", 1, "B"))
         off_by = "not measured" if line.off_by is None else f"{100 * line.off_by:+.1f} %"
+        fixed = round(line.fixed, 1) + 0.0
         lines.append(
-            f"{name:<24}{round(line.fixed, 1) + 0.0:>12,.1f} {unit:<3}{line.each * factor:>10,.2f} {small:<2}{off_by:>18}"
+            f"{name:<24}{fixed:>12,.1f} {unit:<3}{line.each * factor:>10,.2f} {small:<2}{off_by:>18}"
             f"{line.most:>17,.0f}"
         )
     return lines

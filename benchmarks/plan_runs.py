@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks import event_log
 from benchmarks.delta import commit, run_backfill
 from benchmarks.process_tree import run_tree
+from benchmarks.rounds import ContenderError
 from benchmarks.workload import TOPIC, Workload, ensure_topic
 from dedup_sdk._store.manifest import read_manifest
 from dedup_sdk.testing import LocalKafka
@@ -101,7 +102,12 @@ def _run(kind: str, bootstrap: str, output: Path, *more: str, before: Run | None
     tree, report = run_backfill(
         bootstrap, output, *more, environment={**os.environ, "DEDUP_SPARK_ARGS": arguments}
     )
-    with next(logs.iterdir()).open(encoding="utf-8") as lines:
+    log = next(logs.iterdir(), None)
+    if log is None:
+        raise ContenderError(
+            f"Spark wrote no event log into {logs}: is $DEDUP_SPARK_ARGS for another machine?"
+        )
+    with log.open(encoding="utf-8") as lines:
         tasks = event_log.read_tasks(lines)
     manifest = read_manifest(output)
     files = [file for entry in manifest.partitions for file in entry.files]
