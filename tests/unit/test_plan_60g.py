@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,6 @@ from benchmarks.planned_size import Size, nights, plan_full, shares
 from dedup_sdk._store.manifest import manifest_bytes, parse_manifest
 from spark_backfill.layers import MOST_LAYERS
 from spark_backfill.slots import ROWS_PER_SLOT
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZE = Size(records=80_000_000, partitions=4, cores=8, nightly=400_000)
 
@@ -213,6 +211,25 @@ def test_runs_that_are_too_few_end_it_in_one_line(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith("plan_60g: ")
+
+
+def test_runs_of_several_results_are_taken_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are not measured again; each line of the table says where it comes from, and the assumptions follow."""
+    monkeypatch.setattr("benchmarks.plan_60g.driver_cost", lambda _size: driver())
+    paths = [str(tmp_path / f"{size}.json") for size in (1_000_000, 2_000_000)]
+    for path, size in zip(paths, (1_000_000, 2_000_000), strict=True):
+        Path(path).write_text(json.dumps({"runs": runs(size)}))
+    assert main(["--measured", *paths, "--partitions", "10", "--dollars-per-core-hour", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    figures, assumptions = "\n".join(lines).split("assumed:")
+    marked = [line for line in figures.splitlines() if line.startswith("  ")]
+    assert len(marked) > 30
+    assert {line.split()[-1] for line in marked} == {"measured", "planned", "extrapolated"}
+    assert all(line.startswith("- ") for line in assumptions.strip().splitlines())
+    assert main(["--measured", *paths, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == [*runs(1_000_000), *runs(2_000_000)]
 
 
 @pytest.mark.parametrize(
