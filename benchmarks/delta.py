@@ -19,18 +19,21 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.arguments import at_least
 from benchmarks.marks_of import fingerprint_of_snapshot
-from benchmarks.process_tree import run_tree
+from benchmarks.process_tree import TreeReading, run_tree
 from benchmarks.rounds import ContenderError
 from benchmarks.workload import HEADER, TOPIC, Workload, WorkloadError, ensure_topic
 from dedup_sdk import Window
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing import LocalKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GROUP = "nightly"
 WINDOW = "7d"
@@ -50,17 +53,25 @@ def commit(bootstrap: str, tenths: int) -> None:
         consumer.close()
 
 
-def snapshot(bootstrap: str, output: Path, *more: str) -> dict[str, Any]:
-    """Run the command; return its report."""
+def run_backfill(
+    bootstrap: str, output: Path, *more: str, environment: Mapping[str, str] | None = None
+) -> tuple[TreeReading, dict[str, Any]]:
+    """Run the command; return the cost of all its processes, and its report."""
     tree = run_tree(
         [
             sys.executable, "-m", "dedup_sdk._cli", "backfill", "--bootstrap", bootstrap, "--topic", TOPIC, "--id",
             f"header:{HEADER}", "--window", WINDOW, "--group", GROUP, "--assume-processed", "--output", str(output),
             "--json", *more,
-        ]
+        ],
+        environment=environment,
     )  # fmt: skip
     report: dict[str, Any] = json.loads(tree.output)
-    return report
+    return tree, report
+
+
+def snapshot(bootstrap: str, output: Path, *more: str) -> dict[str, Any]:
+    """Run the command; return its report."""
+    return run_backfill(bootstrap, output, *more)[1]
 
 
 def night(bootstrap: str, folder: Path) -> dict[str, dict[str, Any]]:

@@ -120,12 +120,12 @@ def read_base_blocks(
     ]
     if not files:
         return None
-    tasks = _share_out(files, parallelism=spark.sparkContext.defaultParallelism)
+    tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
     reader = BaseReader(files=base.files, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
 
 
-def _share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[BaseFile, ...], ...]:
+def share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[BaseFile, ...], ...]:
     """Deal files out to tasks of about equal size: as many as run at a time, more where they would be large."""
     count = min(len(files), max(parallelism, -(-sum(each.file.bytes for each in files) // _TASK_BYTES)))
     tasks: list[list[BaseFile]] = [[] for _ in range(count)]

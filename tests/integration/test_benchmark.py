@@ -121,3 +121,26 @@ def test_the_outbox_is_measured_beside_a_plain_producer() -> None:
     assert all(set(each) == figures for each in printed.values())
     assert printed["plain"]["ratio"] == 1
     assert all(each["records_per_second"] > 0 for each in printed.values())
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_large_backfill_is_planned_from_small_runs() -> None:
+    """The job runs at two sizes, and the planner cuts the large one."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT.with_name("plan_60g.py")), "--sizes", "20000", "40000", "--ids", "3000000",
+         "--partitions", "4", "--cores", "2", "--json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert {each["kind"] for each in printed["figures"]} == {"measured", "planned", "extrapolated"}
+    assert [run["kind"] for run in printed["runs"]] == ["full", "night", "anew", "install"] * 2
+    full = [run for run in printed["runs"] if run["kind"] == "full"]
+    assert [run["rows"] for run in full] == [18_000, 36_000]
+    for run in full:
+        assert 20 < run["output_bytes"] / run["ids"] < 60
+        assert 20 < run["shuffle_bytes"] / run["ids"] < 60
+        assert run["write_result_bytes"] > 500
