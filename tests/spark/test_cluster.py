@@ -21,7 +21,7 @@ from spark_backfill.options import parse_options
 from spark_backfill.publish import Output
 from tests.support.held_submission import STEP_S, HeldJob
 from tests.support.known_marks import read_sorted_file
-from tests.support.outputs import written
+from tests.support.outputs import checked, unlisted, written
 from tests.support.producing import Outgoing
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster, kill_tree, wait_for
 from tests.support.spark_environment import make_environment_archive
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 RECORDS, NAMES, PARTITIONS = 40_000, 24_000, 4
+ADDED = 4_000
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +186,44 @@ def test_what_a_killed_driver_left_is_no_snapshot(
         with Output(str(out / "snapshot"), overwrite=False):
             pass
         assert written(str(out / "snapshot")) == left
+
+
+def test_a_killed_executor_changes_nothing(
+    cluster: SparkCluster,
+    archive: Path,
+    broker: Broker,
+    history: str,
+    *,
+    produce: Callable[..., int],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """SIGKILLed while its task has put the files of a layer, with a worker that starts another one.
+
+    The marks of a full local run; no other file, neither then nor after the next run.
+    """
+    place, full = tmp_path / "snapshot", tmp_path / "full"
+    arguments = [*job_arguments(broker, history, place), "--add"]
+    backfill(parse_options(arguments, print), lambda: spark)
+    produce(history, [record(number) for number in range(RECORDS, RECORDS + ADDED)])
+    backfill(parse_options(job_arguments(broker, history, full), print), lambda: spark)
+    with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
+        job.wait_until_writing()
+        (held,) = [name for name in job.told() if name.startswith("2-0-")]
+        executor = cluster.executor_of(int(held.rpartition("-")[2]))
+        executor.kill()
+        assert psutil.wait_procs([executor], timeout=STEP_S)[1] == []
+        job.go_on()
+        assert job.report()["records"] == ADDED
+        assert len([name for name in job.told() if name.startswith("2-")]) > 1, (
+            "the lost task was not tried again"
+        )
+    assert cluster.alive == 2
+    must = checked(full)
+    assert {len(entry.layers) for entry in verify_snapshot(place).partitions} == {2}
+    assert (checked(place), unlisted(place)) == (must, set())
+    assert backfill(parse_options(arguments, print), lambda: spark).records == 0
+    assert (checked(place), unlisted(place)) == (must, set())
 
 
 def test_a_killed_worker_changes_nothing(

@@ -105,7 +105,7 @@ def test_killed_and_failed_tasks_change_nothing(
     The fingerprint of the run is the same, and no file of a lost attempt is listed or left.
     """
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 20)
-    monkeypatch.setattr(slots, "ROWS_PER_SLOT", 100)
+    monkeypatch.setattr(slots, "ROWS_PER_SLOT", 400)
     place, told = tmp_path / "snapshot", tmp_path / "told"
     told.mkdir()
     if kind == "layer":
@@ -113,7 +113,7 @@ def test_killed_and_failed_tasks_change_nothing(
         before = {path: path.read_bytes() for path in place.rglob("*.sst")}
     else:
         before = {}
-    run(spark, odd, place, "--add", around=lambda task: DyingTask(task, told, seed=3))
+    run(spark, odd, place, "--add", around=lambda task: DyingTask(task, told, seed=92))
     assert ends_in(told) == {*ENDS}
     assert checked(place) == odd.must_know()
     assert unlisted(place) == set()
