@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from unittest import mock
 
 from dedup_sdk._store.output_folder import OutputFolder
 
@@ -47,9 +49,8 @@ class DyingTask:
         drawn = Random(f"{self.seed}/{number}/{attempt}").choice([*ENDS, None])
         end = drawn if attempt < ENDURED else None
         told = self.folder / f"{number}-{attempt}-{end}"
-        if end == PUTTING:
-            _kill_between_files(told)
-        outcomes = list(self.task(_killing(batches, told) if end == READING else batches))
+        with _killing_between_files(told) if end == PUTTING else nullcontext():
+            outcomes = list(self.task(_killing(batches, told) if end == READING else batches))
         if end == KILLED:
             _kill(told)
         if end == FAILED:
@@ -69,15 +70,17 @@ def _killing(batches: Iterable[Any], told: Path) -> Iterator[Any]:
         _kill(told)
 
 
-def _kill_between_files(told: Path) -> None:
-    """Have this process killed when it has put one file; it is not needed any more, so that nothing is undone."""
+@contextmanager
+def _killing_between_files(told: Path) -> Iterator[None]:
+    """Have this process killed when it has put one file; if it puts none, the next task in it lives."""
     put = OutputFolder.put
 
     def put_and_die(*arguments: Any) -> NoReturn:
         put(*arguments)
         _kill(told)
 
-    setattr(OutputFolder, "put", put_and_die)  # noqa: B010 (a method cannot be assigned to, for mypy)
+    with mock.patch.object(OutputFolder, "put", put_and_die):
+        yield
 
 
 def _kill(told: Path) -> NoReturn:
