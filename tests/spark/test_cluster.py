@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import psutil
@@ -18,12 +16,12 @@ from dedup_sdk._store.fingerprint import fingerprint
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing._java_home import find_java
-from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
 from spark_backfill.publish import Output
+from tests.support.held_submission import STEP_S, HeldJob
 from tests.support.known_marks import read_sorted_file
-from tests.support.outputs import written
+from tests.support.outputs import checked, unlisted, written
 from tests.support.producing import Outgoing
 from tests.support.spark_cluster import QUICK_JAVA, SparkCluster, kill_tree, wait_for
 from tests.support.spark_environment import make_environment_archive
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 RECORDS, NAMES, PARTITIONS = 40_000, 24_000, 4
-STEP_S = 300.0
+ADDED = 4_000
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +95,7 @@ def fingerprints(folder: Path) -> dict[int, str]:
     return found
 
 
-class Submitted:
+class Submitted(HeldJob):
     """The job on the cluster, in a process of its own.
 
     Writing tasks from number ``first`` on wait for the file ``go``.
@@ -112,67 +110,23 @@ class Submitted:
         *conf: str,
         first: int = 2,
     ) -> None:
-        self.folder = folder
-        self.held = folder / "held"
-        self.held.mkdir(parents=True)
-        line = [
-            "spark-submit", "--master", cluster.url, "--archives", f"{archive}#environment",
-            *("--conf", "spark.executorEnv.PYTHONPATH=environment"),
+        settings = [
+            "spark.executorEnv.PYTHONPATH=environment",
             # Without the packages that are beside this interpreter.
-            *("--conf", f"spark.pyspark.python={Path(sys.executable).resolve()}"),
-            *("--conf", f"spark.pyspark.driver.python={sys.executable}"),
-            *("--conf", "spark.executor.memory=512m"),
-            *("--conf", f"spark.driver.extraJavaOptions={QUICK_JAVA}"),
-            *("--conf", f"spark.executor.extraJavaOptions={QUICK_JAVA}"),
-            *("--conf", f"spark.local.dir={folder / 'local'}"),
+            f"spark.pyspark.python={Path(sys.executable).resolve()}",
+            f"spark.pyspark.driver.python={sys.executable}",
+            "spark.executor.memory=512m",
+            f"spark.driver.extraJavaOptions={QUICK_JAVA}",
+            f"spark.executor.extraJavaOptions={QUICK_JAVA}",
             # The killed one's blocks are asked for in vain: three times, but not five seconds apart.
-            *("--conf", "spark.shuffle.io.retryWait=200ms"),
-            *(text for each in conf for text in ("--conf", each)),
-            str(ROOT / "tests" / "support" / "held_job.py"), str(self.held), str(first), *arguments,
-        ]  # fmt: skip
-        with (folder / "stdout").open("w") as stdout, (folder / "stderr").open("w") as stderr:
-            started = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=folder,
-                env=launch.environment(folder), start_new_session=True,
-            )  # fmt: skip
-        self.process = psutil.Process(started.pid)
-        self._started = started
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.go_on()
-        kill_tree(self.process)
-        shutil.rmtree(self.folder / "local", ignore_errors=True)
-
-    def told(self) -> dict[str, dict[str, str]]:
-        """The facts that each attempt at a writing task told of itself, by ``task-attempt-process``."""
-        return {path.stem: json.loads(path.read_text()) for path in self.held.glob("*.json")}
+            "spark.shuffle.io.retryWait=200ms",
+        ]
+        options = ["--master", cluster.url, "--archives", f"{archive}#environment"]
+        super().__init__(options, [*settings, *conf], arguments, folder, first=first)
 
     def wait_until_writing(self) -> None:
         """Return when two tasks are over, and the next two have written and wait."""
-
-        def waiting() -> bool:
-            assert self._started.poll() is None, self.trouble()
-            return {"0", "1", "2", "3"} <= {name.partition("-")[0] for name in self.told()}
-
-        wait_for(waiting, STEP_S)
-
-    def go_on(self) -> None:
-        """Let the tasks go on."""
-        (self.held / "go").touch()
-
-    def report(self) -> dict[str, Any]:
-        """Return the report when the job is over."""
-        wait_for(lambda: self._started.poll() is not None, STEP_S)
-        assert self._started.returncode == 0, self.trouble()
-        report: dict[str, Any] = json.loads((self.folder / "stdout").read_text().splitlines()[-1])
-        return report
-
-    def trouble(self) -> str:
-        """The last that was said."""
-        return "\n".join((self.folder / name).read_text()[-2_000:] for name in ("stdout", "stderr"))
+        self.wait_until_told({"0", "1", "2", "3"})
 
 
 def test_a_task_that_ran_twice_leaves_nothing(
@@ -232,6 +186,44 @@ def test_what_a_killed_driver_left_is_no_snapshot(
         with Output(str(out / "snapshot"), overwrite=False):
             pass
         assert written(str(out / "snapshot")) == left
+
+
+def test_a_killed_executor_changes_nothing(
+    cluster: SparkCluster,
+    archive: Path,
+    broker: Broker,
+    history: str,
+    *,
+    produce: Callable[..., int],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    """SIGKILLed while its task has put the files of a layer, with a worker that starts another one.
+
+    The marks of a full local run; no other file, neither then nor after the next run.
+    """
+    place, full = tmp_path / "snapshot", tmp_path / "full"
+    arguments = [*job_arguments(broker, history, place), "--add"]
+    backfill(parse_options(arguments, print), lambda: spark)
+    produce(history, [record(number) for number in range(RECORDS, RECORDS + ADDED)])
+    backfill(parse_options(job_arguments(broker, history, full), print), lambda: spark)
+    with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
+        job.wait_until_writing()
+        (held,) = [name for name in job.told() if name.startswith("2-0-")]
+        executor = cluster.executor_of(int(held.rpartition("-")[2]))
+        executor.kill()
+        assert psutil.wait_procs([executor], timeout=STEP_S)[1] == []
+        job.go_on()
+        assert job.report()["records"] == ADDED
+        assert len([name for name in job.told() if name.startswith("2-")]) > 1, (
+            "the lost task was not tried again"
+        )
+    assert cluster.alive == 2
+    must = checked(full)
+    assert {len(entry.layers) for entry in verify_snapshot(place).partitions} == {2}
+    assert (checked(place), unlisted(place)) == (must, set())
+    assert backfill(parse_options(arguments, print), lambda: spark).records == 0
+    assert (checked(place), unlisted(place)) == (must, set())
 
 
 def test_a_killed_worker_changes_nothing(

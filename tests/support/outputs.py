@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from dedup_sdk._marks import Marks, cut_marks
 from dedup_sdk._store.fingerprint import fingerprint
-from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
+from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.pages import newest_per_digest
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, read_source
+from dedup_sdk._store.snapshot_check import check_snapshot
+from dedup_sdk._store.snapshot_source import find_snapshots
 from spark_backfill.slot_writer import write_marks
 from tests.support.marks import random_marks
 
@@ -66,3 +69,30 @@ def manifest_of(files: Sequence[SortedFile]) -> Manifest:
 def written(place: str) -> list[str]:
     """All files that are there, by their paths in the folder or URL."""
     return sorted(OutputFolder(place).names())
+
+
+def checked(place: str | Path) -> dict[int, tuple[int, str]]:
+    """By partition the cut and the fingerprint of the marks of all layers together.
+
+    Of the snapshot that is there, all files of which are as its manifest says.
+    """
+    ((found,), problems) = find_snapshots([str(place)])
+    assert not problems
+    told = [problem for each in check_snapshot(found) for problem in each.problems]
+    assert not told, told
+    return {
+        entry.partition: (entry.high, fingerprint(read_source(found, entry)))
+        for entry in found.manifest.partitions
+    }
+
+
+def unlisted(place: str | Path) -> set[str]:
+    """The files there that the manifest does not list, but for the report."""
+    ((found,), _) = find_snapshots([str(place)])
+    listed = {
+        f"{entry.partition}/{file.name}{suffix}"
+        for entry in found.manifest.partitions
+        for file in entry.files
+        for suffix in (SORTED_SUFFIX, FILTER_SUFFIX)
+    }
+    return {*written(str(place))} - listed - {MANIFEST_NAME, "report.json"}

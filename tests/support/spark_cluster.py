@@ -78,6 +78,12 @@ class SparkCluster:
         (worker,) = [each for each in self.workers if each.pid in above]
         return worker
 
+    def executor_of(self, pid: int) -> psutil.Process:
+        """The executor's Java that a process descends from."""
+        main = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+        (executor,) = [each for each in psutil.Process(pid).parents() if main in each.cmdline()]
+        return executor
+
     def _start(self, name: str, main: str, *arguments: str, host: str = "127.0.0.1") -> psutil.Process:
         place = self._folder / name
         place.mkdir(parents=True)
