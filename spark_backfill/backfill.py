@@ -24,6 +24,7 @@ from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.layers import on_layers
 from spark_backfill.options import Options
+from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
@@ -83,7 +84,7 @@ def backfill(
             spark = session.get()
             describe_jobs(spark, options.topic, _step(options.topic, history))
             check_workers(spark, output.target)
-            offset_ranges, parallelism = history.offset_ranges, spark.sparkContext.defaultParallelism
+            offset_ranges, parallelism = history.offset_ranges, tasks_at_a_time(spark, options.parallelism)
             if options.ordered is not None:
                 plan = plan_slots(offset_ranges, split=_splits(options.ordered), parallelism=parallelism)
                 shuffle = SlotShuffle(spec=options.ordered, plan=plan, group=options.group)
@@ -210,6 +211,7 @@ def _packing(options: Options, history: History, parallelism: int) -> Packing:
         findings=_findings(options, history),
         producer_header=options.producer_header,
         reshard=reshard,
+        parallelism=options.parallelism,
     )
 
 
@@ -292,7 +294,7 @@ def _archive(options: Options, session: LazySession, say: Callable[[str], None])
     check_no_table(spark, described)
     layout = layout_of(options)
     if layout is not None:
-        return Archive(ParquetFiles(spark, options.topic, layout), options.spec)
+        return Archive(ParquetFiles(spark, options.topic, layout, options.parallelism), options.spec)
     files = SparkFiles(
         spark,
         described,
