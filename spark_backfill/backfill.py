@@ -123,6 +123,7 @@ def backfill(
             outcomes,
             options=options,
             base=base,
+            versions={} if archive is None else archive.files.versions,
             created_ms=now_ms,
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
@@ -302,6 +303,8 @@ def _archive(options: Options, session: LazySession, say: Callable[[str], None])
         spec=options.spec,
         reads_keys=options.reshard is not None,
     )
+    for line in files.doubts:
+        say(line)
     if files.left_out:
         say(told_open_files(files.left_out))
     return Archive(files, options.spec)

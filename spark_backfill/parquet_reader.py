@@ -35,6 +35,7 @@ class ParquetFiles:
         self, spark: SparkSession, topic: str, layout: Layout, parallelism: int | None = None
     ) -> None:
         self.units_are_said = bool(layout.unit)
+        self.versions: Mapping[str, str] = {}
         self._spark = spark
         self._topic = topic
         self._layout = layout
