@@ -36,10 +36,12 @@ from spark_backfill.survey import ArchiveSurvey, Batch, Input, ReadBatches, Surv
 class Files(Protocol):
     """The files of an archive, opened by Arrow or by Spark.
 
-    ``units_are_said``: the unit of timestamps is only known from the options.
+    ``units_are_said``: the unit of timestamps is only known from the options. ``versions``: those that are read of
+    places that have some.
     """
 
     units_are_said: bool
+    versions: Mapping[str, str]
 
     def check(self) -> None:
         """Raise `BackfillError` where the names of files and their rows do not fit together."""

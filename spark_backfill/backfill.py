@@ -115,6 +115,7 @@ def backfill(
             outcomes,
             options=options,
             base=base,
+            versions={} if archive is None else archive.files.versions,
             created_ms=now_ms,
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
@@ -323,7 +324,7 @@ def _archive(options: Options, session: LazySession, say: Callable[[str], None])
     check_no_table(spark, described)
     layout = layout_of(options)
     if layout is not None:
-        return Archive(ParquetFiles(spark, options.topic, layout), options.spec)
+        return Archive(ParquetFiles(spark, options.topic, layout, options.parallelism), options.spec)
     files = SparkFiles(
         spark,
         described,
@@ -331,6 +332,8 @@ def _archive(options: Options, session: LazySession, say: Callable[[str], None])
         spec=options.spec,
         reads_keys=options.reshard is not None,
     )
+    for line in files.doubts:
+        say(line)
     if files.left_out:
         say(told_open_files(files.left_out))
     return Archive(files, options.spec)

@@ -25,6 +25,7 @@ from dedup_sdk._store.snapshot import Copy, read_file, read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.publish import own_folder
 from spark_backfill.runs import BLOCK_SCHEMA, PIECE_MARKS, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
@@ -105,8 +106,12 @@ def read_base_blocks(
     plan: SlotPlan,
     *,
     ordered: bool,
+    parallelism: int | None = None,
 ) -> DataFrame | None:
-    """Return the blocks of the marks that the offset ranges take from the base, None for none."""
+    """Return the blocks of the marks that the offset ranges take from the base, None for none.
+
+    ``parallelism``: see `tasks_at_a_time`.
+    """
     floors = {
         each.partition: each.base.floor
         for each in offset_ranges
@@ -120,7 +125,7 @@ def read_base_blocks(
     ]
     if not files:
         return None
-    tasks = share_out(files, parallelism=spark.sparkContext.defaultParallelism)
+    tasks = share_out(files, parallelism=tasks_at_a_time(spark, parallelism))
     reader = BaseReader(files=base.files, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
     return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
 

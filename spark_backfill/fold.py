@@ -15,6 +15,7 @@ from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_range import Bounds, OffsetRange
+from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.publish import Target
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
@@ -40,7 +41,7 @@ class Packing:
     producers apart by that header.
     ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
     twice, so that they are sorted by offset and each counts once. ``watch``: the bits by which offsets of a
-    partition are watched (`spark_backfill.duplicate_offsets`), where they may.
+    partition are watched (`spark_backfill.duplicate_offsets`), where they may. ``parallelism``: see `tasks_at_a_time`.
     """
 
     plan: SlotPlan
@@ -51,6 +52,7 @@ class Packing:
     reshard: Reshard | None = None
     has_duplicates: bool = False
     watch: Mapping[int, int] = field(default_factory=dict)
+    parallelism: int | None = None
 
     @property
     def marks_redriven(self) -> bool:
@@ -129,7 +131,7 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
         rows = placed.sortWithinPartitions(*order_columns())
     elif packing.has_duplicates:
         rows = rows.repartition(
-            _TASKS_A_CORE * rows.sparkSession.sparkContext.defaultParallelism,
+            _TASKS_A_CORE * tasks_at_a_time(rows.sparkSession, packing.parallelism),
             "partition",
             F.shiftright("offset", _BLOCK_BITS),
         ).sortWithinPartitions(*order_columns())

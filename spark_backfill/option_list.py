@@ -202,6 +202,13 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             help="Without --bootstrap: the topic's ID there (kafka-topics --describe).",
             reads=True,
         ),
+        Option(
+            name="parallelism",
+            kind="number",
+            metavar="N",
+            help="Cut the work for N tasks at a time, where a cluster grows with it [default: the cores that the "
+            "cluster has when a stage begins].",
+        ),
     ),
     "An earlier snapshot, and what is forgotten": (
         Option(

@@ -31,6 +31,7 @@ from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive
+from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import check_places
 from spark_backfill.reshard import Reshard
 from spark_backfill.unit_spec import UnitSpec
@@ -64,6 +65,7 @@ class Options:
       ``expire_before`` is its text.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
       none do.
+    - ``parallelism``: for how many tasks at a time stages are cut; None: for the cluster's cores.
     """
 
     bootstrap: str
@@ -93,6 +95,7 @@ class Options:
     reshard: Reshard | None
     last_id: LastIdSpec | None
     units: UnitSpec | None
+    parallelism: int | None = None
 
     @property
     def ordered(self) -> OrderedSpec | None:
@@ -298,6 +301,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         reshard=_reshard(given, window, archive),
         last_id=last_id,
         units=units,
+        parallelism=checked_parallelism(given.parallelism),
     )
 
 

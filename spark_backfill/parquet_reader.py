@@ -21,6 +21,7 @@ from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic
 from spark_backfill.arrow_columns import milliseconds
 from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import Bounds
+from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_batches import batch_rows
 from spark_backfill.parquet_files import PLACE, Layout, Unit, deal_out
 from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
@@ -28,14 +29,17 @@ from spark_backfill.survey import Batch, Input
 
 
 class ParquetFiles:
-    """Plain Parquet files (`spark_backfill.archive.Files`)."""
+    """Plain Parquet files (`spark_backfill.archive.Files`); ``parallelism``: see `tasks_at_a_time`."""
 
-    def __init__(self, spark: SparkSession, topic: str, layout: Layout) -> None:
+    def __init__(
+        self, spark: SparkSession, topic: str, layout: Layout, parallelism: int | None = None
+    ) -> None:
         self.units_are_said = bool(layout.unit)
+        self.versions: Mapping[str, str] = {}
         self._spark = spark
         self._topic = topic
         self._layout = layout
-        self._tasks = tuple(deal_out(layout.groups, spark.sparkContext.defaultParallelism))
+        self._parallelism = parallelism
 
     def check(self) -> None:
         """See `spark_backfill.archive.Files`; files of Kafka Connect are no such files."""
@@ -61,9 +65,10 @@ class ParquetFiles:
         return nothing_of_topic(self._topic, others)
 
     def _input(self, names: tuple[str, ...], span: tuple[int, int] | None) -> Input:
-        count = len(self._tasks)
+        tasks = deal_out(self._layout.groups, tasks_at_a_time(self._spark, self._parallelism))
+        count = len(tasks)
         read = ParquetReader(
-            topic=self._topic, layout=self._layout, tasks=self._tasks, names=names, span=span
+            topic=self._topic, layout=self._layout, tasks=tuple(tasks), names=names, span=span
         )
         return Input(self._spark.range(0, count, 1, count), read)
 

@@ -15,6 +15,7 @@ from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import Options
+from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parts import Written
 from spark_backfill.publish import Target
 from spark_backfill.session import describe_jobs, spans
@@ -44,7 +45,7 @@ class PartWriter:
         """Return how many partitions a part should have: where each is one slot, as many as tasks run at a time."""
         ordered, counts = self.options.ordered, self.options.window.count is not None
         splits = not counts if ordered is None else _splits(ordered)
-        return 1 if splits else spark.sparkContext.defaultParallelism
+        return 1 if splits else tasks_at_a_time(spark, self.options.parallelism)
 
     def write(self, spark: SparkSession, part: Sequence[OffsetRange], history: History) -> Written:
         """Read, fold and write the offset ranges of a part of a history; raises Spark's errors."""
@@ -80,7 +81,9 @@ class PartWriter:
         self, spark: SparkSession, part: Sequence[OffsetRange], spec: OrderedSpec
     ) -> tuple[SlotPlan, list[SlotOutcome]]:
         options = self.options
-        plan = plan_slots(part, split=_splits(spec), parallelism=spark.sparkContext.defaultParallelism)
+        plan = plan_slots(
+            part, split=_splits(spec), parallelism=tasks_at_a_time(spark, self.options.parallelism)
+        )
         shuffle = SlotShuffle(spec=spec, plan=plan, group=options.group)
         shuffled = read_shuffled_rows(spark, options, part, shuffle, self.archive)
         outcomes = write_ordered(
@@ -96,7 +99,7 @@ class PartWriter:
         plan = plan_slots(
             part,
             split=not ordered,
-            parallelism=spark.sparkContext.defaultParallelism,
+            parallelism=tasks_at_a_time(spark, self.options.parallelism),
             arriving=0 if reshard is None else 1 + sum(each.offsets for each in part) // reshard.partitions,
         )
         return Packing(
@@ -106,6 +109,7 @@ class PartWriter:
             findings=self.findings,
             producer_header=options.producer_header,
             reshard=reshard,
+            parallelism=options.parallelism,
         )
 
 

@@ -31,6 +31,7 @@ _MOST_PARTS: Final = 32
 _NO_RULE: Final = frozenset(
     {
         "id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume",
+        "parallelism",
         # Gaps are looked for in all of the history, what is taken over included.
         "allow_gap",
         # Its text counts: an age is another time in each run.

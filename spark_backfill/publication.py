@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
@@ -40,13 +40,14 @@ def describe(
     *,
     options: Options,
     base: Base | None,
+    versions: Mapping[str, str],
     created_ms: int,
     spark_start_seconds: float,
     seconds: float,
 ) -> Made:
     """Describe the snapshot whose slots have these outcomes.
 
-    ``seconds`` are those of the run, without the start of Spark.
+    ``versions``: of the sources that have some. ``seconds`` are those of the run, without the start of Spark.
     """
     manifest = make_manifest(
         history,
@@ -64,6 +65,7 @@ def describe(
         manifest,
         output=options.shown_output,
         sources=options.sources,
+        versions=versions,
         base=None if base is None else base.source.place,
         base_marks=history.base_marks,
         skipped=history.skipped,

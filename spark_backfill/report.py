@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dedup_sdk._store.manifest import Manifest
@@ -26,7 +26,8 @@ class Report:
     - ``duplicates_or_expired``: how many of these records (and marks of the base) are no IDs remembered at the
       cut: duplicates, and those that the window does not reach; None where IDs are compared, in units, or where
       the topic is re-sharded.
-    - ``sources``: where records were read; ``base``: the snapshot that was added to, None without one, and
+    - ``sources``: where records were read; ``versions``: of which version those of them that are tables with versions
+      (Delta's number, the ID of Iceberg's snapshot); ``base``: the snapshot that was added to, None without one, and
       ``base_marks`` its marks that were taken.
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the
       whole history.
@@ -63,6 +64,7 @@ class Report:
     malformed: int = 0
     duplicates_or_expired: int | None = None
     layers: int = 1
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """One line of JSON."""
@@ -85,6 +87,7 @@ def make_report(
     keyless: int = 0,
     moved: int = 0,
     malformed: int = 0,
+    versions: Mapping[str, str] | None = None,
     one_mark_each: bool = True,
 ) -> Report:
     """Return the report of a snapshot that was made.
@@ -124,6 +127,7 @@ def make_report(
         malformed=malformed,
         layers=max((len(entry.layers) for entry in manifest.partitions), default=0),
         duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
+        versions=dict(versions or {}),
     )
 
 

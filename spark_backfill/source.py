@@ -14,6 +14,7 @@ from spark_backfill.client_reader import ClientRows, plan_ranges
 from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.offset_range import Bounds, OffsetRange, archive_bounds, log_bounds
 from spark_backfill.options import Options
+from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.rows import Wanted
 from spark_backfill.runs import BLOCK_SCHEMA
 from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
@@ -35,7 +36,14 @@ def read_all_blocks(
     if archive is not None and (in_archive := archive_bounds(offset_ranges)):
         frames.append(archive.blocks(in_archive, packing))
     if base is not None:
-        kept = read_base_blocks(spark, base, offset_ranges, packing.plan, ordered=packing.ordered)
+        kept = read_base_blocks(
+            spark,
+            base,
+            offset_ranges,
+            packing.plan,
+            ordered=packing.ordered,
+            parallelism=options.parallelism,
+        )
         frames += [] if kept is None else [kept]
     return reduce(DataFrame.unionByName, frames)
 
@@ -61,6 +69,6 @@ def _of_topic(
     spark: SparkSession, options: Options, bounds: Bounds, wanted: Wanted
 ) -> tuple[DataFrame, ClientRows]:
     """Return a frame with the numbers of ranges, each in a task of its own, and the task that reads them."""
-    ranges = plan_ranges(bounds, spark.sparkContext.defaultParallelism)
+    ranges = plan_ranges(bounds, tasks_at_a_time(spark, options.parallelism))
     task = ClientRows(settings=options.client_settings, topic=options.topic, wanted=wanted, ranges=ranges)
     return spark.range(0, len(ranges), 1, len(ranges)), task

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
+from dedup_sdk._kafka.error_text import masked_text
+from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic, only_open_files, unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
@@ -23,13 +25,14 @@ from spark_backfill.column_map import ColumnMap, id_columns, place_of
 from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
 from spark_backfill.connect_layout import check_folders, check_rows, open_files
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.last_id_spec import Spec
 from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.offset_range import Bounds
 from spark_backfill.rows import read_columns
 from spark_backfill.survey import Batch, Input
+from spark_backfill.table_versions import version_of
 
 _NO_OFFSET: Final = 2**63 - 1
 _COORDINATES: Final = ("topic", "partition", "offset", "timestamp_ms")
@@ -41,7 +44,7 @@ class SparkFiles:
     """The records of one topic (`spark_backfill.archive.Files`), with the columns of `spark_backfill.columns`.
 
     ``reads_keys``: the keys are wanted also where the spec does not read them. Headers are read wherever the
-    archive has them, for redrive headers.
+    archive has them, for redrive headers. ``doubts``: a line for each table whose version cannot be asked for.
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
@@ -65,6 +68,8 @@ class SparkFiles:
         self._names = names if "key" in names or not reads_keys else (*names, "key")
         self._needs_headers = "headers" in names
         self.units_are_said = False
+        self.versions: Mapping[str, str] = {}
+        self.doubts: list[str] = []
         # Frames whose offsets come from the names of their files, which has to be checked before they are believed.
         self._by_name: list[tuple[DataFrame, FileColumns]] = []
         self._rows = reduce(DataFrame.unionByName, [self._normal(place) for place in options.places])
@@ -147,7 +152,7 @@ class SparkFiles:
         return self._options.format == "json"
 
     def _read(self, place: str) -> tuple[DataFrame, ColumnMap]:
-        options, places = self._options.read_options, self._options.columns
+        options, places = self._at_version(place), self._options.columns
         if place.startswith(TABLE):
             return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
         wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
@@ -162,6 +167,22 @@ class SparkFiles:
         if form == "csv":
             options = {**_STRICT_CSV, **options}
         return self._spark.read.format(form).options(**options).load(place), places
+
+    def _at_version(self, place: str) -> Mapping[str, str]:
+        """Return the reader's options, with the version that all queries of the run read of a table."""
+        options = self._options.read_options
+        try:
+            version = version_of(self._spark, place, self._options.format, options)
+        except (PySparkException, Py4JError) as error:
+            self.doubts.append(
+                f"warning: records that {redacted_url(place)} gets or loses during the run may be read in part: its "
+                f"version is not known ({masked_text(one_line(error))})"
+            )
+            return options
+        if version is None:
+            return options
+        self.versions = {**self.versions, masked_text(place): version.value}
+        return {**options, version.option: version.value}
 
     def _is_certain(self) -> Column:
         """Whether a row is no one of a file that is left out, nor behind it, where a hole would be."""

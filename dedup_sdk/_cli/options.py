@@ -9,6 +9,7 @@ import typer
 
 from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, client_settings
 from dedup_sdk._store.paths import PartitionFolder, list_partitions
+from dedup_sdk._store.rate_limit import RateLimit, parse_rate
 from dedup_sdk.errors import ConfigurationError, StoreError
 
 Store = Annotated[
@@ -41,9 +42,24 @@ ClientConfig = Annotated[
     list[str] | None,
     typer.Option(CLIENT_CONFIG, metavar="FILE|KEY=VALUE", help=CLIENT_CONFIG_HELP, show_default=False),
 ]
+RATE_LIMIT = "--rate-limit"
+RateLimitText = Annotated[
+    str | None,
+    typer.Option(
+        RATE_LIMIT,
+        metavar="RATE",
+        help="Read the snapshot no faster, e.g. 50MB/s: bytes a second over all files at once.",
+        show_default=False,
+    ),
+]
 Execute = Annotated[bool, typer.Option("--execute", help="Make the change; without this nothing is changed.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, as the last line of stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors on stderr.")]
+
+
+def rate_limit(text: str | None) -> RateLimit | None:
+    """Return the limit that an option gives, None without one; raises `ConfigurationError` for other texts."""
+    return None if text is None else RateLimit(parse_rate(RATE_LIMIT, text))
 
 
 def stored_partitions(

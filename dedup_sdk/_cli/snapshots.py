@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from dedup_sdk._cli.console import print_table, printable, tell
-from dedup_sdk._cli.options import Json, Quiet
+from dedup_sdk._cli.options import Json, Quiet, RateLimitText, rate_limit
 from dedup_sdk._cli.plain_help import Command, Group
 from dedup_sdk._kafka.error_text import time_text, utc_time
 from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots, lines
@@ -266,20 +266,28 @@ CopyTo = Annotated[
 ]
 
 
-def copy(*, one: CopyFrom, other: CopyTo, json_output: Json = False, quiet: Quiet = False) -> None:
+def copy(
+    *,
+    one: CopyFrom,
+    other: CopyTo,
+    rate: RateLimitText = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Copy a snapshot to another folder or URL.
 
     **Examples**
 
         dedup snapshots copy snapshot s3://bucket/snapshots/2024-05-01
-        dedup snapshots copy s3://bucket/snapshots/2024-05-01 snapshot
+        dedup snapshots copy s3://bucket/snapshots/2024-05-01 snapshot --rate-limit 50MB/s
 
     Four files are copied at a time, each checked by size and SHA-256; the manifest comes last, so that an
     incomplete copy is not a snapshot. No file is overwritten. At a URL a killed copy leaves files that no
     manifest names.
     """
+    limit = rate_limit(rate)
     source = only_one(one)
-    copy_snapshot(source, other)
+    copy_snapshot(source, other, limit)
     if not quiet:
         tell(f"{source.place} is copied: {source.manifest.marks:,} IDs, {size_text(source.manifest.bytes)}")
     if json_output:

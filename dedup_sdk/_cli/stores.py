@@ -14,7 +14,18 @@ import typer
 from rich.table import Table
 
 from dedup_sdk._cli.console import print_table, printable
-from dedup_sdk._cli.options import Cluster, Group, Json, Quiet, Store, Topic, of_one_group, stored_partitions
+from dedup_sdk._cli.options import (
+    Cluster,
+    Group,
+    Json,
+    Quiet,
+    RateLimitText,
+    Store,
+    Topic,
+    of_one_group,
+    rate_limit,
+    stored_partitions,
+)
 from dedup_sdk._core.seen_bytes import decode_seen
 from dedup_sdk._core.source_keys import PARTITION_SOURCE, source_spec_of
 from dedup_sdk._kafka.error_text import time_text, utc_time
@@ -401,6 +412,7 @@ def restore(
     store: Store,
     group: OwnerGroup = None,
     assume_processed: AssumeProcessed = False,
+    rate: RateLimitText = None,
     json_output: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -410,6 +422,7 @@ def restore(
 
         dedup restore --snapshot snapshot --store var/dedup
         dedup restore --snapshot snapshot --store var/dedup --group billing --assume-processed
+        dedup restore --snapshot s3://bucket/snapshots --store var/dedup --rate-limit 50MB/s
 
     All files are verified. The folder must be empty or missing; it is written atomically. A consumer with
     `Recovery(snapshot=...)` does the same by itself, partition by partition.
@@ -418,7 +431,9 @@ def restore(
     by the group. For a group that has not read so far, messages would be hidden; so you must confirm it
     with `--assume-processed`.
     """
-    manifest, owner = restore_snapshot(snapshot, store, group=group, assume_processed=assume_processed)
+    manifest, owner = restore_snapshot(
+        snapshot, store, group=group, assume_processed=assume_processed, limit=rate_limit(rate)
+    )
     count, marks = len(manifest.partitions), sum(entry.marks for entry in manifest.partitions)
     if not quiet:
         done = f"{store}: {count} partitions of {manifest.topic}, {marks:,} IDs, for group {owner}"

@@ -26,6 +26,7 @@ from dedup_sdk._marks import Marks, Progress
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest, write_manifest
 from dedup_sdk._store.paths import PartitionFolder, checked_store_path, new_snapshot
 from dedup_sdk._store.protocol import Identity
+from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.read_only import ReadOnlyPartition, read_partition
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
@@ -195,7 +196,12 @@ def _write_files(pages: Iterator[Marks], target: Path) -> Iterator[SortedFile]:
 
 
 def restore_snapshot(
-    snapshot: str | Path, store: Path, *, group: str | None = None, assume_processed: bool = False
+    snapshot: str | Path,
+    store: Path,
+    *,
+    group: str | None = None,
+    assume_processed: bool = False,
+    limit: RateLimit | None = None,
 ) -> tuple[Manifest, str]:
     """Install a snapshot in a new store folder; return its manifest and the group it is for.
 
@@ -208,6 +214,7 @@ def restore_snapshot(
         assume_processed: confirms that this group processed everything that the snapshot covers. Needed for a snapshot
             made without a group: covered offsets count as processed, so for a group that has not got that far, messages
             would be hidden.
+        limit: how fast the snapshot is read; None = as fast as possible.
 
     Raises:
         ConfigurationError: the group or ``assume_processed`` is missing, or the path is invalid.
@@ -215,7 +222,7 @@ def restore_snapshot(
         StoreError: the folder is not empty, or cannot be created.
     """
     _check_target(store)
-    with open_newest(str(snapshot), group, store) as (folder, is_own):
+    with open_newest(str(snapshot), group, store, limit) as (folder, is_own):
         return _restore(
             folder, shown_location(snapshot), store, group, assume_processed=assume_processed, move=is_own
         )

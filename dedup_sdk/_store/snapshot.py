@@ -17,7 +17,9 @@ import stat
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
@@ -38,6 +40,7 @@ from dedup_sdk._store.pages import (
     merge_pages,
     page_key,
 )
+from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
 
 if TYPE_CHECKING:
@@ -230,24 +233,35 @@ def verify_snapshot(folder: str | Path, partition: int | None = None) -> Manifes
     return manifest
 
 
-def read_file(folder: Path, file: SortedFile, copy_to: Path | None) -> None:
+def read_file(
+    folder: Path,
+    file: SortedFile,
+    copy_to: Path | None,
+    stop: Event | None = None,
+    limit: RateLimit | None = None,
+) -> None:
     """Check one file and its filter; with ``copy_to``, copy both into that folder in the same pass.
 
-    So the checked bytes are the bytes used.
+    So the checked bytes are the bytes used. ``stop`` ends it early, with neither checked.
     """
-    for _ in reading_file(folder, file, copy_to):
-        pass
+    stop = stop or Event()
+    took = None if limit is None else partial(limit.take, stop=stop)
+    for _ in reading_file(folder, file, copy_to, took):
+        if stop.is_set():
+            return
 
 
-def reading_file(folder: Path, file: SortedFile, copy_to: Path | None) -> Iterator[None]:
-    """Like `read_file`, a megabyte a step."""
+def reading_file(
+    folder: Path, file: SortedFile, copy_to: Path | None, took: Callable[[int], object] | None = None
+) -> Iterator[None]:
+    """Like `read_file`, a megabyte a step; ``took`` is called with the bytes of each."""
     for suffix, size, sha256 in files_of(file):
         path = folder / f"{file.name}{suffix}"
         try:
             with _open(path) as source:
                 check_size(str(path), os.fstat(source.fileno()).st_size, size)
                 target = None if copy_to is None else copy_to / path.name
-                digest = yield from _digest(source, target, str(path), size)
+                digest = yield from _digest(source, target, str(path), size, took)
         except OSError as error:
             message = f"{path} cannot be read: {error.strerror}; copy or make the snapshot again"
             raise SnapshotError(message) from error
@@ -284,7 +298,9 @@ def check_size(place: str, found: int, declared: int) -> None:
         )
 
 
-def _digest(source: BinaryIO, copy_to: Path | None, place: str, size: int) -> Generator[None, None, str]:
+def _digest(
+    source: BinaryIO, copy_to: Path | None, place: str, size: int, took: Callable[[int], object] | None
+) -> Generator[None, None, str]:
     digest = hashlib.sha256()
     target = None if copy_to is None else _writing(copy_to)
     left = size
@@ -295,6 +311,8 @@ def _digest(source: BinaryIO, copy_to: Path | None, place: str, size: int) -> Ge
             digest.update(chunk)
             if target is not None:
                 target.send(chunk)
+            if took is not None:
+                took(len(chunk))
             yield
     finally:
         if target is not None:

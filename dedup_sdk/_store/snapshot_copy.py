@@ -17,12 +17,14 @@ from threading import Event
 from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes, read_manifest, write_manifest
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.paths import new_snapshot
+from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import (
     Source,
     Task,
     in_parallel,
     is_url,
+    put_files,
     require_driver,
 )
 from dedup_sdk.errors import SnapshotError
@@ -33,8 +35,10 @@ def publish_snapshot(folder: str | Path, target: str) -> None:
     copy_snapshot(Source(place=str(folder), manifest=read_manifest(folder)), target)
 
 
-def copy_snapshot(source: Source, target: str) -> None:
+def copy_snapshot(source: Source, target: str, limit: RateLimit | None = None) -> None:
     """Copy a snapshot to a new folder or URL, several files at once; other files are not copied.
+
+    ``limit`` holds for reading the source; each file is sent on when it was read.
 
     Raises:
         ConfigurationError: there is no driver for the URL, or the path is invalid.
@@ -42,39 +46,28 @@ def copy_snapshot(source: Source, target: str) -> None:
             written. A folder is then as it was; at a URL no manifest of this copy is left, and its files are removed
             where possible.
     """
-    for _ in copying_snapshot(source, target):
+    for _ in copying_snapshot(source, target, limit):
         pass
 
 
-def copying_snapshot(source: Source, target: str) -> Iterator[None]:
+def copying_snapshot(source: Source, target: str, limit: RateLimit | None = None) -> Iterator[None]:
     """Like `copy_snapshot`, in steps of at most 20 ms."""
     if is_url(target):
         require_driver(target)
-        return _to_url(source, target)
-    return _to_folder(source, Path(target))
+        return _to_url(source, target, limit)
+    return _to_folder(source, Path(target), limit)
 
 
-def _to_folder(source: Source, target: Path) -> Iterator[None]:
+def _to_folder(source: Source, target: Path, limit: RateLimit | None) -> Iterator[None]:
     with new_snapshot(target) as folder:
-        for entry in source.manifest.partitions:
-            (folder / str(entry.partition)).mkdir(mode=0o700)
-        yield from in_parallel(
-            partial(_copy, source, entry.partition, file, folder / str(entry.partition))
-            for entry in source.manifest.partitions
-            for file in entry.files
-        )
+        yield from put_files(partial(source.copy, limit=limit), source.manifest.partitions, folder)
         write_manifest(folder, source.manifest)
 
 
-def _copy(source: Source, partition: int, file: SortedFile, folder: Path, stop: Event) -> None:
-    if not stop.is_set():
-        source.copy(partition, file, folder)
-
-
-def _to_url(source: Source, url: str) -> Iterator[None]:
+def _to_url(source: Source, url: str, limit: RateLimit | None) -> Iterator[None]:
     target = UrlTarget(url)
     try:
-        yield from target.upload(source)
+        yield from target.upload(source, limit)
         target.finish(source)
     except BaseException as error:
         if not target.take_back() and isinstance(error, SnapshotError):
@@ -104,7 +97,7 @@ class UrlTarget:
             )
         self._folder.mark(self._run)
 
-    def upload(self, source: Source) -> Iterator[None]:
+    def upload(self, source: Source, limit: RateLimit | None = None) -> Iterator[None]:
         """Upload a snapshot's files, without its manifest, several at once and each checked, in steps of at most 20 ms.
 
         Their names are unique to this attempt.
@@ -112,9 +105,9 @@ class UrlTarget:
 
         def upload(partition: int, file: SortedFile, name: str, stop: Event) -> None:
             with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
+                folder = source.verified(partition, file, Path(scratch), stop, limit)
                 if stop.is_set():
                     return
-                folder = source.verified(partition, file, Path(scratch))
                 for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):
                     remote = f"{partition}/{name}{suffix}"
                     self._uploaded.append(remote)

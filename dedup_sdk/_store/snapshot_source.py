@@ -34,8 +34,10 @@ from dedup_sdk._store.manifest import (
     SortedFile,
     parse_manifest,
     read_manifest,
+    write_manifest,
 )
 from dedup_sdk._store.paths import scheme_of_url, why_unusable, work_folder
+from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, check_size, files_of, read_file
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 
@@ -72,6 +74,7 @@ def in_parallel(tasks: Iterable[Task]) -> Iterator[None]:
 _CHUNK_BYTES = 2**20
 _BLOCK_BYTES = 8 * 2**20
 """Bytes that a driver requests at once; the default of some is fifty megabytes, kept in memory."""
+_LEAST_BLOCK_BYTES = 2**16
 _MASK = "***"
 _MIN_SECRET_CHARACTERS = 4
 """Minimum length of a masked secret; shorter strings are no secrets, and occur inside other words."""
@@ -155,11 +158,18 @@ class RemoteFiles:
     def __reduce__(self) -> tuple[type[RemoteFiles], tuple[str, str, str]]:
         return RemoteFiles, (self._url, self._path, self.place)
 
-    def fetch_file(self, partition: int, file: SortedFile, folder: Path, stop: Event | None = None) -> None:
+    def fetch_file(
+        self,
+        partition: int,
+        file: SortedFile,
+        folder: Path,
+        stop: Event | None = None,
+        limit: RateLimit | None = None,
+    ) -> None:
         """Fetch one sorted file and its filter words to a folder, complete and checked; ``stop`` cancels."""
         self.require_room(folder, file.whole_bytes)
         for suffix, size, sha256 in files_of(file):
-            self._fetch(f"{partition}/{file.name}{suffix}", sha256, size, folder, stop or Event())
+            self._fetch(f"{partition}/{file.name}{suffix}", sha256, size, folder, stop or Event(), limit)
 
     def require_room(self, folder: Path, size: int) -> None:
         """Raise `SnapshotError` if files of the declared size do not fit on the disk of a folder."""
@@ -170,11 +180,15 @@ class RemoteFiles:
                 "there, or make the snapshot again"
             )
 
-    def read(self, name: str, *, max_bytes: int) -> Iterator[bytes]:
-        """Yield at most so many bytes of a file, in pieces; raises `SnapshotError`."""
+    def read(self, name: str, *, max_bytes: int, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
+        """Yield at most so many bytes of a file, in pieces; raises `SnapshotError`.
+
+        ``block_bytes``: about so many are requested at once.
+        """
+        piece = min(_CHUNK_BYTES, block_bytes)
         try:
-            with self._filesystem.open(f"{self._path}/{name}", "rb", block_size=_BLOCK_BYTES) as source:
-                while max_bytes > 0 and (chunk := source.read(min(_CHUNK_BYTES, max_bytes))):
+            with self._filesystem.open(f"{self._path}/{name}", "rb", block_size=block_bytes) as source:
+                while max_bytes > 0 and (chunk := source.read(min(piece, max_bytes))):
                     max_bytes -= len(chunk)
                     yield chunk
         except GeneratorExit:
@@ -195,13 +209,17 @@ class RemoteFiles:
                 f"{self.place} cannot be removed: {driver_message(error, self._url)}"
             ) from None
 
-    def _fetch(self, name: str, sha256: str, size: int, target: Path, stop: Event) -> None:
+    def _fetch(
+        self, name: str, sha256: str, size: int, target: Path, stop: Event, limit: RateLimit | None
+    ) -> None:
         path = target / name.rpartition("/")[2]
         partial_path = path.with_name(f"{path.name}.partial")
         digest, found = hashlib.sha256(), 0
         try:
             with partial_path.open("wb") as file:
-                for chunk in self.read(name, max_bytes=size + 1):
+                for chunk in self.read(name, max_bytes=size + 1, block_bytes=_block_bytes(limit)):
+                    if limit is not None:
+                        limit.take(len(chunk), stop)
                     if stop.is_set():
                         return
                     found += len(chunk)
@@ -225,6 +243,13 @@ class RemoteFiles:
         partial_path.rename(path)
 
 
+def _block_bytes(limit: RateLimit | None) -> int:
+    """Return how many bytes to request at once: all threads together at most about those of a second."""
+    if limit is None:
+        return _BLOCK_BYTES
+    return min(_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, limit.bytes_per_second // AT_ONCE))
+
+
 class RemoteSnapshot:
     """The snapshot whose files these are."""
 
@@ -233,19 +258,15 @@ class RemoteSnapshot:
         self.manifest_bytes = b"".join(files.read(MANIFEST_NAME, max_bytes=MAX_MANIFEST_BYTES + 1))
         self.manifest: Manifest = parse_manifest(self.manifest_bytes, f"{self.place}/{MANIFEST_NAME}")
 
-    def fetch(self, entries: tuple[PartitionManifest, ...], folder: Path) -> Iterator[None]:
+    def fetch(
+        self, entries: tuple[PartitionManifest, ...], folder: Path, limit: RateLimit | None = None
+    ) -> Iterator[None]:
         """Make ``folder`` a snapshot of some partitions, several files at once; each step waits at most 20 ms.
 
         Raises `SnapshotError` where a file is missing, or differs from the manifest.
         """
         self.files.require_room(folder, sum(entry.bytes for entry in entries))
-        for entry in entries:
-            (folder / str(entry.partition)).mkdir()
-        yield from in_parallel(
-            partial(self.files.fetch_file, entry.partition, file, folder / str(entry.partition))
-            for entry in entries
-            for file in entry.files
-        )
+        yield from put_files(partial(self.files.fetch_file, limit=limit), entries, folder)
         (folder / MANIFEST_NAME).write_bytes(self.manifest_bytes)
 
     def remove(self) -> None:
@@ -315,6 +336,19 @@ def driver_message(error: Exception, url: str) -> str:
     return f"{type(error).__name__}: {line}; check the URL and your access to it"
 
 
+def put_files(
+    put: Callable[[int, SortedFile, Path, Event], None], entries: Iterable[PartitionManifest], folder: Path
+) -> Iterator[None]:
+    """Put the files of partitions into a folder of each, several at once, in steps of at most 20 ms."""
+    for entry in entries:
+        (folder / str(entry.partition)).mkdir(mode=0o700)
+    yield from in_parallel(
+        partial(put, entry.partition, file, folder / str(entry.partition))
+        for entry in entries
+        for file in entry.files
+    )
+
+
 SnapshotLocations = str | Path | Iterable[str | Path]
 
 
@@ -326,27 +360,49 @@ class Source:
     manifest: Manifest
     remote: RemoteSnapshot | None = None
 
-    def copy(self, partition: int, file: SortedFile, folder: Path) -> None:
+    def copy(
+        self,
+        partition: int,
+        file: SortedFile,
+        folder: Path,
+        stop: Event | None = None,
+        limit: RateLimit | None = None,
+    ) -> None:
         """Put one sorted file and its filter words into a folder on this disk, checked by size and SHA-256.
 
-        Raises `SnapshotError` naming the file and the difference.
+        ``stop`` cancels. Raises `SnapshotError` naming the file and the difference.
         """
         if self.remote is not None:
-            self.remote.files.fetch_file(partition, file, folder)
+            self.remote.files.fetch_file(partition, file, folder, stop, limit)
         else:
-            read_file(Path(self.place) / str(partition), file, folder)
+            read_file(Path(self.place) / str(partition), file, folder, stop, limit)
 
-    def verified(self, partition: int, file: SortedFile, scratch: Path) -> Path:
+    def verified(
+        self,
+        partition: int,
+        file: SortedFile,
+        scratch: Path,
+        stop: Event | None = None,
+        limit: RateLimit | None = None,
+    ) -> Path:
         """Check one file as `copy` does, and return its folder.
 
         That is its own folder, or ``scratch`` if it had to be fetched.
         """
         if self.remote is None:
             folder = Path(self.place) / str(partition)
-            read_file(folder, file, None)
+            read_file(folder, file, None, stop, limit)
             return folder
-        self.copy(partition, file, scratch)
+        self.copy(partition, file, scratch, stop, limit)
         return scratch
+
+    def copy_all(self, folder: Path, limit: RateLimit | None) -> Iterator[None]:
+        """Make ``folder`` the same snapshot, several files at once and each checked, in steps of at most 20 ms."""
+        if self.remote is not None:
+            yield from self.remote.fetch(self.manifest.partitions, folder, limit)
+            return
+        yield from put_files(partial(self.copy, limit=limit), self.manifest.partitions, folder)
+        write_manifest(folder, self.manifest)
 
 
 def snapshot_locations(snapshot: SnapshotLocations | None) -> tuple[str, ...]:
@@ -469,20 +525,22 @@ def fetched(
 
 
 @contextmanager
-def open_newest(place: str, group: str | None, sibling: Path) -> Generator[tuple[Path, bool], None, None]:
+def open_newest(
+    place: str, group: str | None, sibling: Path, limit: RateLimit | None = None
+) -> Generator[tuple[Path, bool], None, None]:
     """Yield the folder of a snapshot with all its partitions, and whether the caller may move its files.
 
     Of several snapshots at the location it is the newest one for this group. Files that were fetched, and
-    checked, may be moved. Raises `SnapshotError` where there is none.
+    checked, may be moved; with a limit those of a folder are fetched, too. Raises `SnapshotError` where there is none.
     """
     found, _ = find_snapshots([place])
     fit = [source for source in found if group is None or source.manifest.group in (None, group)] or found
     source = max(fit, key=lambda each: each.manifest.created_ms)
-    if source.remote is None:
+    if source.remote is None and limit is None:
         yield Path(source.place), False
         return
     with scratch(sibling) as folder:
-        for _ in source.remote.fetch(source.manifest.partitions, folder):
+        for _ in source.copy_all(folder, limit):
             pass
         yield folder, True
 

@@ -18,7 +18,7 @@ FINDINGS_NAME: Final = "findings.json"
 
 FORMAT: Final = 1
 _MOST_BYTES: Final = 256 * 2**20
-_PLACES: Final = frozenset({"output", "sources", "base"})
+_PLACES: Final = frozenset({"output", "sources", "versions", "base"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from dedup_sdk._marks import NO_MARKS, Marks
+from dedup_sdk._store.manifest import read_manifest
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.ids import digest_one
 from tests.cli.conftest import NEWEST_MS
+from tests.support.marks import random_marks
 from tests.support.snapshots import write_snapshot
 
 if TYPE_CHECKING:
@@ -59,6 +62,38 @@ def test_a_restored_store_has_the_snapshot_and_its_progress(
     with read_partition(last.path) as opened:
         assert opened.progress is not None
         assert (opened.progress.low, opened.progress.high) == (0, 0)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_restore_keeps_to_its_rate(dedup: Dedup, tmp_path: Path, form: str) -> None:
+    """The same store is made from a folder and behind a URL, and not before the rate allows all bytes."""
+    folder = write_snapshot(tmp_path / "many", {0: random_marks(4_000, 1), 1: random_marks(4_000, 2)})
+    store, size = tmp_path / "store", read_manifest(folder).bytes
+    begin = time.monotonic()
+    done = dedup(
+        "restore", "--snapshot", form.format(folder), "--store", str(store), "--rate-limit", f"{2 * size}B/s"
+    )
+    assert (done.status, time.monotonic() - begin > 0.2) == (0, True)
+    for found in list_partitions(store):
+        with read_partition(found.path) as opened:
+            assert sum(page.count for page in opened.scan_all()) == 4_000
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "store"]
+
+
+@pytest.mark.parametrize(
+    "rate", ["50", "MB/s", "fast", "-1MB/s", "50Mb/s", "10B/s", "2000GB/s", "1e3kB/s", ""]
+)
+def test_a_wrong_rate_is_refused(dedup: Dedup, snapshot: Path, tmp_path: Path, rate: str) -> None:
+    """One line, exit status 2, and nothing is read or written."""
+    target = str(tmp_path / "target")
+    for command in (
+        ("restore", "--snapshot", str(snapshot), "--store", target),
+        ("snapshots", "copy", str(snapshot), target),
+    ):
+        done = dedup(*command, "--rate-limit", rate)
+        assert (done.status, done.stderr.count("\n")) == (2, 1)
+        assert f"--rate-limit {rate!r}: give bytes a second with their unit" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot"]
 
 
 def test_the_restored_store_answers_look_ups(dedup: Dedup, snapshot: Path, tmp_path: Path) -> None:

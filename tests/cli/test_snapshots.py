@@ -156,7 +156,7 @@ def test_a_wrong_prune_removes_nothing(
 def test_a_copy_is_the_same_snapshot(dedup: Dedup, place: Path, tmp_path: Path) -> None:
     """It verifies, has the same manifest, and is never put over something."""
     target = str(tmp_path / "copy")
-    done = dedup("snapshots", "copy", str(place / "monday"), target, "--json")
+    done = dedup("snapshots", "copy", str(place / "monday"), target, "--rate-limit", "1GB/s", "--json")
     assert done.status == 0
     assert json.loads(done.stdout)["fingerprint"] == read_manifest(target).fingerprint
     assert read_manifest(target) == read_manifest(place / "monday")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill import launch
+from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
-from tests.support.archives import write_parquet
+from spark_backfill.spark_files import SparkFiles
+from tests.support.archives import spark_archive, write_parquet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +58,60 @@ spark = (
 rows = spark.read.parquet(source).select("topic", "partition", "offset", "timestamp", "key")
 rows.where("offset < 2").writeTo("lake.db.orders").create()
 rows.where("offset >= 2").writeTo("lake.db.orders").append()
+"""
+
+
+CHANGING = """
+import json
+import sys
+from pyspark.sql import SparkSession
+from dedup_sdk.ids import id_spec
+from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.spark_files import SparkFiles
+
+source, folder = sys.argv[1:]
+builder = SparkSession.builder
+for name, value in {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+    "spark.sql.catalog.lake.type": "hadoop",
+    "spark.sql.catalog.lake.warehouse": f"{folder}/lake",
+    "spark.sql.warehouse.dir": f"{folder}/warehouse",
+}.items():
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
+rows = spark.read.parquet(source).select("topic", "partition", "offset", "timestamp", "key")
+
+
+def grow():
+    rows.write.format("delta").mode("append").save(f"{folder}/delta")
+    rows.write.format("delta").mode("append").saveAsTable("orders")
+    rows.writeTo("lake.db.orders").append()
+
+
+rows.write.format("delta").save(f"{folder}/delta")
+rows.write.format("delta").saveAsTable("orders")
+rows.writeTo("lake.db.orders").create()
+grow()
+lake, found = f"{folder}/lake/db/orders", {}
+for name, form, place, options in (
+    ("delta", "delta", f"{folder}/delta", {}),
+    ("delta table", "parquet", "table:orders", {}),
+    ("iceberg", "iceberg", lake, {}),
+    ("iceberg table", "parquet", "table:lake.db.orders", {}),
+    ("chosen", "delta", f"{folder}/delta", {"versionAsOf": "0"}),
+    ("plain", "parquet", source, {}),
+):
+    archive = ArchiveOptions(places=(place,), format=form, read_options=options, isolation="read_committed")
+    files = SparkFiles(spark, archive, topic="orders", spec=id_spec("key"))
+    before = files.coordinates().frame.count()
+    grow()
+    after = files.records({0: (0, 100)}).frame.count()
+    ((version),) = files.versions.values() or [None]
+    newest = spark.read.table("lake.db.orders.refs").collect()[0]["snapshot_id"]
+    found[name] = [before, after, version, str(newest), files.doubts]
+print(json.dumps(found))
 """
 
 
@@ -100,14 +158,20 @@ def write_delta(folder: Path, kept: Sequence[Record], removed: Sequence[Record])
 
 def write_iceberg(scratch: Path, records: Sequence[Record]) -> Path:
     """Write a table of Apache Iceberg with Spark, in two snapshots."""
-    script = scratch / "to_iceberg.py"
-    script.write_text(TO_ICEBERG, encoding="utf-8")
+    run_script(TO_ICEBERG, scratch, records, scratch / "lake", ICEBERG)
+    return scratch / "lake" / "db" / "orders"
+
+
+def run_script(text: str, scratch: Path, records: Sequence[Record], target: Path, *packages: str) -> str:
+    """Run a script by spark-submit on records as Parquet and a folder; return the output."""
+    script = scratch / "script.py"
+    script.write_text(text, encoding="utf-8")
     source = write_parquet(scratch / "rows", records, files=1)
     logging = scratch / "log4j2.properties"
     logging.write_text("rootLogger.level = off\n", encoding="ascii")
     command = launch.command(
-        [str(source), str(scratch / "lake")],
-        packages=[ICEBERG],
+        [str(source), str(target)],
+        packages=packages,
         ivy=Path(os.environ["DEDUP_CACHE"]) / "ivy",
         logging=logging,
         job=script,
@@ -119,14 +183,14 @@ def write_iceberg(scratch: Path, records: Sequence[Record]) -> Path:
         check=False,
         timeout=300,
         cwd=scratch,
-        env=launch.environment(scratch),
+        env=launch.environment(scratch) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return scratch / "lake" / "db" / "orders"
+    return done.stdout
 
 
-def backfilled(source: Path, output: Path, form: str, package: str) -> tuple[int, int]:
-    """Run the command on an archive; give the cut and the marks of partition 0."""
+def backfilled(source: Path, output: Path, form: str, package: str) -> tuple[int, int, str]:
+    """Run the command on an archive; give the cut and the marks of partition 0, and the version that was read."""
     report = launch.backfill(
         [
             *ARGUMENTS, "--source", str(source), "--format", form, "--packages", package, "--output", str(output),
@@ -134,7 +198,7 @@ def backfilled(source: Path, output: Path, form: str, package: str) -> tuple[int
     )  # fmt: skip
     (entry,) = verify_snapshot(output).partitions
     assert (report["sources"], report["records"]) == ([str(source)], entry.high)
-    return entry.high, entry.marks
+    return entry.high, entry.marks, report["versions"][str(source)]
 
 
 def test_a_delta_table_is_what_its_log_says(tmp_path: Path) -> None:
@@ -142,7 +206,7 @@ def test_a_delta_table_is_what_its_log_says(tmp_path: Path) -> None:
     table = write_delta(
         tmp_path / "table", keyed("a", "b", "a"), [Record("orders", 0, 9, BASE_MS, key=b"gone")]
     )
-    assert backfilled(table, tmp_path / "snapshot", "delta", DELTA) == (3, 2)
+    assert backfilled(table, tmp_path / "snapshot", "delta", DELTA) == (3, 2, "1")
 
 
 @pytest.mark.parametrize(
@@ -164,4 +228,39 @@ def test_a_table_is_not_read_as_plain_files(place: str, spark: SparkSession, tmp
 def test_an_iceberg_table_is_read_whole(tmp_path: Path) -> None:
     """All snapshots of the table up to its newest are read, by its path alone."""
     table = write_iceberg(tmp_path, keyed("a", "b", "a", "c"))
-    assert backfilled(table, tmp_path / "snapshot", "iceberg", ICEBERG) == (4, 3)
+    *found, version = backfilled(table, tmp_path / "snapshot", "iceberg", ICEBERG)
+    assert found == [4, 3]
+    assert f'"current-snapshot-id":{version},' in (table / "metadata" / "v2.metadata.json").read_text(
+        "utf-8"
+    ).replace(" ", "")
+
+
+def test_a_table_that_changes_is_read_as_one_version(tmp_path: Path) -> None:
+    """Rows that come after the run has begun are in none of its queries; a version of the user's stays."""
+    output = run_script(CHANGING, tmp_path, keyed("a", "b", "c"), tmp_path / "tables", DELTA, ICEBERG)
+    found = json.loads(output.splitlines()[-1])
+    newest = found["delta table"][3]
+    assert [found[name][:3] for name in ("delta", "delta table")] == [[6, 6, "1"], [9, 9, "2"]]
+    assert found["iceberg"] == [12, 12, newest, found["iceberg"][3], []]
+    assert found["iceberg table"][:3] == [15, 15, found["iceberg"][3]]
+    assert (found["chosen"][:3], found["plain"][:3]) == ([3, 3, None], [3, 3, None])
+    assert [each[4] for each in found.values()] == [[]] * 6
+
+
+def test_a_version_that_is_not_told_is_a_warning(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is read as Spark reads it, and the line says what may happen."""
+
+    def ask(*_: object) -> None:
+        raise PySparkException("no right to see the history")
+
+    monkeypatch.setattr("spark_backfill.spark_files.version_of", ask)
+    archive = spark_archive(spark, ArchiveOptions(
+        places=(str(write_parquet(tmp_path / "rows", keyed("a"))),), format="parquet", isolation="read_committed"
+    ))  # fmt: skip
+    assert isinstance(archive.files, SparkFiles)
+    (line,) = archive.files.doubts
+    assert line.startswith("warning: records that ")
+    assert "its version is not known (no right to see the history)" in line
+    assert archive.files.versions == {}
