@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from benchmarks.measure import peak_rss_mib
-from benchmarks.planned_size import SPEC, WINDOW, Planned, Size, nights
+from benchmarks.planned_size import SPEC, WINDOW, Planned, Size, nights, nights_a_round
 from dedup_sdk._store.manifest import (
     MAX_MANIFEST_BYTES,
     Manifest,
@@ -184,7 +184,7 @@ def measure(size: Size) -> dict[str, Any]:
         "full": tasks_of(spark, full) | {"manifest": manifest_cost(first)},
         "night": tasks_of(spark, night) | {"manifest": manifest_cost(found[-2][1])},
         "anew": tasks_of(spark, anew) | {"manifest": manifest_cost(found[-1][1])},
-        "nights_a_round": len(found) - 1,
+        "nights_a_round": nights_a_round(size),
         "plan_seconds": plan_seconds,
         "placement_seconds": placement_seconds,
         "driver_python_mib": peak_rss_mib() - before_mib,

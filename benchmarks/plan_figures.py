@@ -33,7 +33,7 @@ _HOUR_S: Final = 3_600
 _NAMES: Final = {
     "full": "full run",
     "night": "a night: a layer (--add)",
-    "anew": "a night that writes the partitions anew",
+    "anew": "a night that writes all partitions anew",
 }
 _UNITS: Final = {"cpu_seconds": ("s", 1e6, "us"), "restore_seconds": ("s", 1e6, "us"), "open_seconds": ("s", 1e6, "us"),
                  "peak_mib": ("MiB", 2**20, "B")}  # fmt: skip
@@ -124,7 +124,7 @@ def figures_of(
 
 
 def mean_night(costs: Costs, driver: Mapping[str, Any]) -> float:
-    """Return the core-seconds of a night, where one in ``nights_a_round`` writes the partitions anew."""
+    """Return the core-seconds of a night, where a partition is written anew in one of ``nights_a_round``."""
     count = driver["nights_a_round"]
     night, anew = (
         core_seconds(costs.lines[f"{kind} cpu_seconds"], driver[kind])[0] for kind in ("night", "anew")

@@ -16,7 +16,7 @@ from spark_backfill.base_range import entries_of, on_base
 from spark_backfill.base_reader import BaseFile, share_out
 from spark_backfill.client_reader import Range, plan_ranges
 from spark_backfill.history import History
-from spark_backfill.layers import MOST_LAYERS, on_layers
+from spark_backfill.layers import most_layers, on_layers
 from spark_backfill.offset_range import OffsetRange, log_bounds
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
@@ -80,8 +80,8 @@ def plan_full(size: Size) -> Planned:
     )
 
 
-def plan_night(base: Manifest, size: Size) -> Planned:
-    """Plan a run that adds a night's records to a snapshot."""
+def plan_night(base: Manifest, size: Size, *, anew: bool = False) -> Planned:
+    """Plan a run that adds a night's records to a snapshot; ``anew``: it writes all partitions anew."""
     entries = entries_of(base)
     ranges = []
     for partition, added in enumerate(shares(size.nightly, size.partitions)):
@@ -95,7 +95,7 @@ def plan_night(base: Manifest, size: Size) -> Planned:
             keep_from_ms=None,
         )
         ranges.append(on_base(above, entry, low=0, counted=False))
-    return _planned(on_layers(ranges, base), size.cores, base)
+    return _planned(ranges if anew else on_layers(ranges, base), size.cores, base)
 
 
 def snapshot_of(planned: Planned, run: int) -> Manifest:
@@ -122,13 +122,22 @@ def snapshot_of(planned: Planned, run: int) -> Manifest:
 
 
 def nights(size: Size) -> list[tuple[Planned, Manifest]]:
-    """Plan a full run and the nights behind it, up to the one that writes the partitions anew, which is the last."""
+    """Plan a full run and nights behind it, up to one that writes all partitions anew, which is the last.
+
+    The job writes some of them anew in each night (`spark_backfill.layers.most_layers`); the nights before have none.
+    """
     full = plan_full(size)
     found = [(full, snapshot_of(full, 0))]
-    for run in range(1, MOST_LAYERS + 1):
-        planned = plan_night(found[-1][1], size)
+    layered = min(map(most_layers, range(size.partitions))) - 1
+    for run in range(1, layered + 2):
+        planned = plan_night(found[-1][1], size, anew=run > layered)
         found.append((planned, snapshot_of(planned, run)))
     return found
+
+
+def nights_a_round(size: Size) -> float:
+    """Return in how many nights a partition is written anew once, in the mean."""
+    return sum(map(most_layers, range(size.partitions))) / size.partitions
 
 
 def _planned(offset_ranges: Sequence[OffsetRange], cores: int, base: Manifest | None) -> Planned:

@@ -23,9 +23,9 @@ from benchmarks.plan_figures import (
     mean_night,
 )
 from benchmarks.plan_runs import KINDS
-from benchmarks.planned_size import Size, nights, plan_full, shares
+from benchmarks.planned_size import Size, nights, nights_a_round, plan_full, shares
 from dedup_sdk._store.manifest import manifest_bytes, parse_manifest
-from spark_backfill.layers import MOST_LAYERS
+from spark_backfill.layers import MOST_LAYERS, most_layers
 from spark_backfill.slots import ROWS_PER_SLOT
 
 SIZE = Size(records=80_000_000, partitions=4, cores=8, nightly=400_000)
@@ -126,13 +126,15 @@ def test_a_full_run_is_cut_by_the_planner() -> None:
 def test_nights_add_layers_until_the_partitions_are_written_anew() -> None:
     """A night reads its own records; only the last one reads the base, and all manifests can be read."""
     found = nights(SIZE)
-    assert len(found) == 1 + MOST_LAYERS
+    layers = min(map(most_layers, range(SIZE.partitions)))
+    assert len(found) == 1 + layers
+    assert layers <= nights_a_round(SIZE) <= MOST_LAYERS
     for number, (night, manifest) in enumerate(found[:-1]):
         assert not night.base_tasks
         assert all(len(entry.layers) == number + 1 for entry in manifest.partitions)
         assert sum(each.offsets for each in night.offset_ranges) == (SIZE.nightly if number else SIZE.records)
     anew, manifest = found[-1]
-    rows = SIZE.records + MOST_LAYERS * SIZE.nightly
+    rows = SIZE.records + layers * SIZE.nightly
     assert sum(each.rows for each in anew.offset_ranges) == rows
     assert manifest.marks == rows
     assert sum(map(len, anew.base_tasks)) == sum(len(entry.files) for entry in found[-2][1].partitions)
