@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -43,12 +43,14 @@ from dedup_sdk._engine.gates import Gate
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._observe import Counters, Observer, VerdictEvent
 from dedup_sdk._record import VerdictKind
-from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.protocol import Loaded, PartitionStore
 from dedup_sdk._strategy import Terms
 from dedup_sdk._window import Window, length_text
 from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import Ids
+
+if TYPE_CHECKING:
+    from dedup_sdk._store.manifest import Manifest
 
 G = TypeVar("G", bound=Gate)
 

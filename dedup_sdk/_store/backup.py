@@ -20,13 +20,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from dedup_sdk._marks import Marks, Progress
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile, read_manifest, write_manifest
 from dedup_sdk._store.paths import PartitionFolder, checked_store_path, new_snapshot
 from dedup_sdk._store.protocol import Identity
-from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.read_only import ReadOnlyPartition, read_partition
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._store.snapshot import SORTED_SUFFIX, SortedFileWriter
@@ -39,6 +38,9 @@ from dedup_sdk.errors import (
     StoreError,
     StoreLockedError,
 )
+
+if TYPE_CHECKING:
+    from dedup_sdk._store.rate_limit import RateLimit
 
 ATTEMPTS: Final = 100
 PAUSE_S: Final = 0.02

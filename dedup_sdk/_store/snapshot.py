@@ -40,10 +40,10 @@ from dedup_sdk._store.pages import (
     merge_pages,
     page_key,
 )
-from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk.errors import SnapshotError, StoreCorruptError, StoreError
 
 if TYPE_CHECKING:
+    from dedup_sdk._store.rate_limit import RateLimit
     from dedup_sdk._store.snapshot_source import Source
 
 SORTED_SUFFIX = ".sst"

@@ -13,11 +13,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes, read_manifest, write_manifest
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.paths import new_snapshot
-from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import (
     Source,
@@ -28,6 +28,9 @@ from dedup_sdk._store.snapshot_source import (
     require_driver,
 )
 from dedup_sdk.errors import SnapshotError
+
+if TYPE_CHECKING:
+    from dedup_sdk._store.rate_limit import RateLimit
 
 
 def publish_snapshot(folder: str | Path, target: str) -> None:

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Event
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from dedup_sdk._checks import shown
@@ -37,9 +37,11 @@ from dedup_sdk._store.manifest import (
     write_manifest,
 )
 from dedup_sdk._store.paths import scheme_of_url, why_unusable, work_folder
-from dedup_sdk._store.rate_limit import RateLimit
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, check_size, files_of, read_file
 from dedup_sdk.errors import ConfigurationError, SnapshotError
+
+if TYPE_CHECKING:
+    from dedup_sdk._store.rate_limit import RateLimit
 
 AT_ONCE: Final = 4
 _STEP_S: Final = 0.02
