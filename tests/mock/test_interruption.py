@@ -545,13 +545,13 @@ def test_an_error_after_progress_is_another_one(
     for each in range(5, 10):
         raised = once_after(monkeypatch, Partition, "complete_chunk", ValueError("a bug"))
         send(str(each))
-        while str(each) not in values(got):
+        # A message that came early is completed later.
+        while not raised or str(each) not in values(got):
             try:
                 got += filter(None, [consumer.poll(0.1)])
             except ValueError:
                 continue
         monkeypatch.undo()
-        assert raised
     assert consumer.partition_statuses[0].hindrances == ()
 
 

@@ -359,7 +359,7 @@ def test_a_run_without_its_marker_does_not_publish(place: str) -> None:
         OutputFolder(place).unmark(slow.target.run)
         newer = published(place, 2)
         with pytest.raises(
-            BackfillError, match=r"\.run-\w+ is gone, so that others may have removed the files"
+            BackfillError, match=r"\.run-\w+ is gone, so that others may have removed files of this run"
         ):
             slow.publish(manifest, REPORT)
     assert whole(place) == newer
