@@ -598,8 +598,8 @@ class FilterSet:
         self._expected = expected
         self._segments: list[_Segment] = []
         self._extents = ExtentFilters()
-        self._prepared: tuple[ExtentWords, Filter] | None = None
-        """Words that are in a filter already, and are about to be added."""
+        self._prepared: list[tuple[ExtentWords, Filter]] = []
+        """Words that are in a filter already, and are about to be added: at most those of a fold and of a flush."""
         self._has_image = False
 
     @property
@@ -780,12 +780,11 @@ class FilterSet:
         self._extents.retain(wanted)
 
     def _add(self, extent: Extent, words: ExtentWords) -> None:
-        prepared = self._prepared
-        last = self._segments[-1] if self._segments else None
-        if prepared is None or last is None or prepared[0] is not words or prepared[1] is not last.filter:
+        last = self._segments[-1].filter if self._segments else None
+        if not any(known is words and held is last for known, held in self._prepared):
             for _ in self.prepare(words):
                 pass
-        self._prepared = None
+        self._prepared = [each for each in self._prepared if each[0] is not words]
         self._extents.add(extent, words)
         # At the end: an extent that is listed is in the filter, whatever interrupts this.
         self._segments[-1].extents.append(extent)
@@ -806,7 +805,7 @@ class FilterSet:
             for start in range(0, block.count, _ADDED_AT_ONCE):
                 yield
                 held.add(block.cut(start, start + _ADDED_AT_ONCE))
-        self._prepared = words, held
+        self._prepared = [*self._prepared[-1:], (words, held)]
 
     def _make_room(self, more: int) -> Iterator[None]:
         """Make room for ``more`` digests: enlarge the last filter, or begin another one."""

@@ -18,6 +18,7 @@ from dedup_sdk._store.filter_set import (
     Extent,
     ExtentFilters,
     ExtentWords,
+    Filter,
     FilterSet,
 )
 from dedup_sdk._store.filter_words import NO_WORDS, FilterWords, filter_words, merge_words
@@ -192,6 +193,26 @@ def test_a_fold_that_waits_for_the_next_flush_loses_nothing(
             digests = b"".join(part for part, _ in parts)
             assert generations(filters.by_generation(digests))[generation] == list(range(len(digests) // 16))
     assert stop > 1
+
+
+def test_what_was_prepared_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a flush comes between the steps of a fold over two filters: all of it at once would take too long."""
+    monkeypatch.setattr(filter_set, "MAX_PER_FILTER", 3_000)
+    filters = FilterSet(tmp_path)
+    for generation, count in ((0, 2_500), (1, 300), (1, 400)):
+        path = filters.path(generation)
+        end = path.stat().st_size if path.exists() else 0
+        filters.append(generation, end, ExtentWords([words(count, count)[1]]), count)
+    new, flushed = ExtentWords([words(700, 5)[1]]), ExtentWords([words(50, 6)[1]])
+    filters.write(3, 0, new.encoded)
+    assert list(filters.prepare_fold(1, new))
+    assert list(filters.prepare(flushed))
+    calls = list[int]()
+    monkeypatch.setattr(Filter, "add", lambda _, added: calls.append(added.count))
+    end = filters.write(2, 0, flushed.encoded)
+    filters.add(2, 0, flushed, 0)
+    filters.fold(1, 3, new)
+    assert (end, calls) == (flushed.size, [])
 
 
 def test_a_look_up_asks_only_generations_that_may_have_the_digest(
