@@ -35,6 +35,7 @@ from dedup_sdk.ids._spec import GroupKeys
 logger = logging.getLogger("dedup_sdk")
 
 _MOST_OFFSET: Final = 2**63 - 1
+_STEPS_BEHIND: Final = 3
 _FAR_BEHIND: Final = 2
 """Marks in memory, in multiples of `recent_marks`, from which on a flush is done to its end in one call."""
 _disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
@@ -458,8 +459,8 @@ class Deduplicator:
     def trim(self) -> None:
         """Flush partitions to sorted files if too many marks are in memory, or a journal is too long.
 
-        One partition at a time, and of many marks one step a call, so that it takes a few milliseconds; two where more
-        marks have come meanwhile than begin a flush, and all where they are twice as many.
+        One partition at a time, and of many marks one step a call, so that it takes a few milliseconds. It takes three
+        where more marks have come meanwhile than begin a flush, and all where they are twice as many.
         """
         begun_with, steps = -1, 0
         while (partition := self._to_flush()) is not None:
@@ -469,7 +470,7 @@ class Deduplicator:
             steps += 1
             if partition.writer.flushing is not None:
                 behind = sum(map(_recent, self.partitions.values())) // self._recent_marks
-                if behind < steps and behind < _FAR_BEHIND:
+                if behind < _FAR_BEHIND and steps >= (_STEPS_BEHIND if behind else 1):
                     break
             elif partition.writer.recent >= begun_with >= 0:
                 # It keeps what it has, e.g. sources with records in flight.
