@@ -34,7 +34,7 @@ from benchmarks.workload import WorkloadError
 from dedup_sdk.errors import DedupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _DAYS = 365
 
@@ -111,24 +111,23 @@ def table(figures: Iterable[Figure]) -> list[str]:
     return lines
 
 
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to 1")
-    return share
+def _number(fits: Callable[[float], bool], named: str) -> Callable[[str], float]:
+    """Return a reader of numbers that fit, which ``named`` describes, as a ``type`` of argparse."""
+
+    def read(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = 0.0
+        if not fits(number):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {named}")
+        return number
+
+    return read
 
 
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
+_share = _number(lambda number: 0 < number <= 1, "above 0 and up to 1")
+_positive = _number(lambda number: 0 < number < float("inf"), "above 0")
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

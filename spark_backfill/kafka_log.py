@@ -67,6 +67,7 @@ class KafkaLog:
         self._bootstrap = bootstrap
         self.topic = topic
         self.cluster = ""
+        self._readers: Readers | None = None
         # librdkafka would write to stderr; here it is one line.
         silent = logging.getLogger("spark_backfill.kafka")
         silent.disabled = True
@@ -96,6 +97,8 @@ class KafkaLog:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
         self._plain.close()
+        if self._readers is not None:
+            self._readers.close()
 
     def partitions(self) -> list[int]:
         """Return the topic's partitions, ascending."""
@@ -195,12 +198,12 @@ class KafkaLog:
 
         None where the broker does not have that offset any more. ``offset`` must not be above the log's end.
         """
-        settings = client_settings({**self._settings, "group.id": _GROUP, "log_level": 0})
         try:
-            with (
-                closing(Readers(settings)) as readers,
-                closing(TailReader(readers, self.topic, partition)) as reader,
-            ):
+            if self._readers is None:
+                self._readers = Readers(
+                    client_settings({**self._settings, "group.id": _GROUP, "log_level": 0})
+                )
+            with closing(TailReader(self._readers, self.topic, partition)) as reader:
                 return _result_of(reader.same_until(offset, epoch))
         except (KafkaException, RecoveryError) as error:
             raise self._trouble(f"the end of leader epoch {epoch} in partition {partition}", error) from None
