@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
+from spark_backfill.base_range import SameUntil
 from spark_backfill.ending import EndedError, ended_by
 from spark_backfill.errors import one_line
 from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
@@ -29,7 +30,6 @@ from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
 from spark_backfill.parts import (
-    SameUntil,
     Written,
     cut_parts,
     joined,

@@ -18,6 +18,9 @@ from spark_backfill.archived import Archived, Horizons, LogPart, plan_joined
 from spark_backfill.errors import IN_FULL, BackfillError
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange, horizon_ms
 
+SameUntil = Callable[[int, int, int], int | None]
+"""A function of partition, offset and leader epoch: `spark_backfill.kafka_log.KafkaLog.same_until`."""
+
 
 def resumable(
     entry: PartitionManifest | None, *, low: int, high: int, vouched: bool, window: Window
@@ -47,21 +50,30 @@ def resumable(
     )
 
 
-def check_base_epoch(
-    entry: PartitionManifest, epoch: int | None, same_until: Callable[[int, int, int], int | None]
-) -> None:
-    """Refuse a base's entry of records that the log no longer has, as far as the broker can tell.
+def cut_off_at(
+    partition: int, high: int, epoch: int | None, last_epoch: int | None, same_until: SameUntil
+) -> int | None:
+    """Return where the log was cut since its records before ``high`` were read in leader epoch ``epoch``.
 
-    ``epoch``: the leader epoch at the end of the history; within one epoch no record is ever replaced.
-    ``same_until(partition, offset, epoch)``: as in `KafkaLog`.
+    None: it was not, as far as the broker can tell. ``last_epoch``: that at the end of the history; within one epoch no
+    record is ever replaced. None stands for an epoch that nobody knows.
+    """
+    if epoch is None or epoch == last_epoch:
+        return None
+    end = same_until(partition, high, epoch)
+    return None if end is None or end >= high else end
+
+
+def check_base_epoch(entry: PartitionManifest, last_epoch: int | None, same_until: SameUntil) -> None:
+    """Refuse a base's entry of records that the log no longer has; as `cut_off_at`.
 
     Raises:
         BackfillError: the log was cut below the base's end since, by an unclean election, and has other records there.
     """
-    if entry.epoch is None or entry.epoch == epoch or entry.low == entry.high:
+    if entry.low == entry.high:
         return
-    end = same_until(entry.partition, entry.high, entry.epoch)
-    if end is not None and end < entry.high:
+    end = cut_off_at(entry.partition, entry.high, entry.epoch, last_epoch, same_until)
+    if end is not None:
         raise BackfillError(
             f"partition {entry.partition}: the base reaches offset {entry.high} of leader epoch {entry.epoch}, which "
             f"ends at {end} in the log now: the log was cut since; {IN_FULL}"

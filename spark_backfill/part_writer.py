@@ -54,10 +54,8 @@ class PartWriter:
         plan, outcomes = (
             self._looked_up(spark, part) if spec is None else self._in_offset_order(spark, part, spec)
         )
-        numbers = {each.partition for each in part}
-        eras = {number: era for number, era in history.eras.items() if number in numbers}
-        epochs = {number: epoch for number, epoch in history.epochs.items() if number in numbers}
-        return Written(tuple(part), eras, epochs, plan.slots, tuple(outcomes))
+        written = Written(tuple(part), history.eras, history.epochs, plan.slots, tuple(outcomes))
+        return written.of({each.partition for each in part})
 
     def _looked_up(
         self, spark: SparkSession, part: Sequence[OffsetRange]

@@ -11,13 +11,14 @@ still begins there, and reaches as far, in the same log: others are read again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
 from dedup_sdk._store.manifest import FORMAT, SortedFile, manifest_bytes
 from spark_backfill.base import Base
+from spark_backfill.base_range import SameUntil, cut_off_at
 from spark_backfill.history import History
 from spark_backfill.offset_range import BasePart, OffsetRange
 from spark_backfill.options import Options
@@ -28,6 +29,7 @@ from spark_backfill.slots import Slot, SlotPlan
 LEAST_ROWS: Final = 200_000_000
 """A smaller part would not be worth the time in which tasks wait for its last one."""
 _MOST_PARTS: Final = 32
+"""About so many, however many rows there are."""
 _NO_RULE: Final = frozenset(
     {
         "id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume",
@@ -39,10 +41,6 @@ _NO_RULE: Final = frozenset(
     }
 )  # fmt: skip
 """Options that change nothing about what is folded, or are named in other words."""
-
-
-SameUntil = Callable[[int, int, int], int | None]
-"""A function of partition, offset and leader epoch: `spark_backfill.kafka_log.KafkaLog.same_until`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +169,15 @@ def still_right(history: History, written: Written, *, vouched: bool, same_until
 
     def is_right(then: OffsetRange) -> bool:
         now = known.get(then.partition)
-        epoch = written.epochs.get(then.partition)
+        number = then.partition
+        epochs = written.epochs.get(number), history.epochs.get(number)
         return (
             now is not None
             and (then.low == now.low or (vouched and then.low < now.low))
             and then.high <= now.high
             and written.eras.get(then.partition, "") == history.eras.get(then.partition, "")
-            and (epoch is None or epoch == history.epochs.get(then.partition) or is_there(then, epoch))
+            and cut_off_at(number, then.high, *epochs, same_until) is None
         )
-
-    def is_there(then: OffsetRange, epoch: int) -> bool:
-        end = same_until(then.partition, then.high, epoch)
-        return end is None or end >= then.high
 
     return written.of({each.partition for each in written.offset_ranges if is_right(each)})
 

@@ -36,6 +36,7 @@ logger = logging.getLogger("dedup_sdk")
 
 _MOST_OFFSET: Final = 2**63 - 1
 _STEPS_BEHIND: Final = 3
+"""Steps of a flush in one call where more marks have come meanwhile than begin one."""
 _FAR_BEHIND: Final = 2
 """Marks in memory, in multiples of `recent_marks`, from which on a flush is done to its end in one call."""
 _disk_full, _recent = attrgetter("writer.disk_full"), attrgetter("writer.recent")
