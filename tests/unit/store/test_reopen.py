@@ -47,7 +47,8 @@ def test_a_store_that_was_removed_while_it_was_full_is_a_damaged_one(tmp_path: P
     key_store = RocksStore(tmp_path / "store")
     store = key_store.open(IDENTITY, Window(days=7))
     store.append(progress(1), marks(("a", 0, 10)))
-    shutil.rmtree(tmp_path / "store")
+    # RocksDB deletes files, too: one may be gone before its turn.
+    shutil.rmtree(tmp_path / "store", ignore_errors=True)
     with pytest.raises(StoreCorruptError, match="is damaged"):
         store.reopen()
     key_store.close()
