@@ -1,4 +1,4 @@
-"""One run: ask Kafka, fold in Spark, publish the snapshot."""
+"""One run: ask Kafka, read and fold by Spark or in this process, publish the snapshot."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from spark_backfill.base_range import SameUntil
 from spark_backfill.ending import EndedError, ended_by
 from spark_backfill.errors import one_line
 from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
-from spark_backfill.fold import Task
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history, tell_gaps
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.layers import on_layers
-from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
@@ -37,8 +35,9 @@ from spark_backfill.parts import (
     still_right,
     with_written,
 )
+from spark_backfill.progress import Progress
 from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
-from spark_backfill.publish import Output, check_workers
+from spark_backfill.publish import Output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -49,6 +48,7 @@ from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import DIGEST_NAME
 from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
+from spark_backfill.workers import MOST_ROWS, InProcess, NeedsSparkError, OnSpark, Task, Workers
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
 
@@ -58,33 +58,37 @@ _MOST_IN_A_ROW: Final = 2
 
 def backfill(
     options: Options,
-    make_session: Callable[[], SparkSession],
+    make_session: Callable[[], SparkSession] | None,
     *,
     say: Callable[[str], None] = lambda _line: None,
+    tell: Callable[[Progress], None] = lambda _seen: None,
     around: Callable[[Task], Task] = lambda task: task,
     watch: Watch = lambda _spark, _offsets: nullcontext(),
 ) -> Report:
     """Make the snapshot that the options ask for, and return its report.
 
-    The session is made only when Kafka has answered and there is something to read. ``say`` gets a line now and then;
-    ``around`` wraps the writing task, for tests that let it fail; ``watch`` is open while Spark reads that many
-    offsets and writes. Leaves a whole snapshot, or none (`spark_backfill.publish`).
+    The session is made only when Kafka has answered and there is something to read. Without ``make_session`` this
+    process reads and folds, and ``tell`` gets how far it is. ``say`` gets a line now and then; ``around`` wraps the
+    writing task, for tests that let it fail; ``watch`` is open while Spark reads that many offsets and writes. Leaves a
+    whole snapshot, or none (`spark_backfill.publish`).
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
         ConfigurationError: the archive has no offsets, or its columns have other types than expected.
+        NeedsSparkError: without ``make_session``: an archive is read, or there is too much for one process.
         PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
     """
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+    session = LazySession(make_session or _no_session)
     if options.report is not None:
         check_place(options.report)
     with Output(options.destination, overwrite=options.overwrite, adds=options.add, say=say) as output:
-        if options.add and options.base is None:
-            say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
-        session = LazySession(make_session)
-        base = _base(options, say)
+        base = _base(options)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
+        if make_session is None and history.rows > MOST_ROWS:
+            raise NeedsSparkError
+        _tell_of_base(options, base, say)
         added = f", {history.base_marks:,} marks of the base" if options.base is not None else ""
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
@@ -106,7 +110,13 @@ def backfill(
             now_ms=now_ms,
             around=around,
         )
-        plan, outcomes = joined(_written(writer, session, output, history, finished, rule, say, watch))
+
+        def make_workers() -> Workers:
+            if make_session is None:
+                return InProcess(tell)
+            return OnSpark(session.get(), options.topic, options.parallelism, watch)
+
+        plan, outcomes = joined(_written(writer, make_workers, output, history, finished, rule, say))
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
         made = describe(
@@ -172,13 +182,12 @@ def _nobody_knows(_partition: int, _offset: int, _epoch: int) -> int | None:
 
 def _written(
     writer: PartWriter,
-    session: LazySession,
+    make_workers: Callable[[], Workers],
     output: Output,
     history: History,
     finished: Sequence[Written],
     rule: str,
     say: Callable[[str], None],
-    watch: Watch,
 ) -> list[Written]:
     """Write what is not finished, part by part; return all parts.
 
@@ -186,18 +195,19 @@ def _written(
     """
     done = {each.partition for part in finished for each in part.offset_ranges}
     ranges = [each for each in history.offset_ranges if each.partition not in done]
+    written, failed, in_a_row = list(finished), list[Exception](), 0
+    if not any(each.rows for each in ranges):
+        return written
+    workers = make_workers()
+    workers.check(writer.target)
     # Marks of one partition may go to all; and an archive is looked through as a whole.
     at_once = writer.archive is not None or writer.options.reshard is not None
-    written, failed, in_a_row = list(finished), list[Exception](), 0
-    parts = list[tuple[OffsetRange, ...]]()
-    if any(each.rows for each in ranges):
-        check_workers(session.get(), writer.target)
-        parts = [tuple(ranges)] if at_once else cut_parts(ranges, writer.together(session.get()))
+    parts = [tuple(ranges)] if at_once else cut_parts(ranges, writer.together(workers))
     for number, part in enumerate(parts, 1):
         told = f"part {number} of {len(parts)} (partitions {spans(each.partition for each in part)})"
         try:
-            with watch(session.get(), sum(each.rows for each in part)):
-                made = writer.write(session.get(), part, history)
+            with workers.watched(sum(each.rows for each in part)):
+                made = writer.write(workers, part, history)
         except Exception as error:
             in_a_row += 1
             if ended_by(error) is not None or in_a_row == _MOST_IN_A_ROW or len(parts) == 1:
@@ -291,7 +301,11 @@ def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], 
         )
 
 
-def _base(options: Options, say: Callable[[str], None]) -> Base | None:
+def _no_session() -> SparkSession:
+    raise NeedsSparkError
+
+
+def _base(options: Options) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
     if options.base is None:
         return None
@@ -305,6 +319,14 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
         group=owner(options, base),
         window=options.window,
     )
+    return base
+
+
+def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None]) -> None:
+    if options.add and base is None:
+        say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
+    if base is None:
+        return
     dropped = any(entry.since_ms is not None for entry in base.manifest.partitions)
     if dropped and (options.window.time_ms or 0) > (base.window.time_ms or 0):
         say(
@@ -312,7 +334,6 @@ def _base(options: Options, say: Callable[[str], None]) -> Base | None:
             "reaches beyond that is known as the window fills; known_since_ms in the report says from when "
             "on"
         )
-    return base
 
 
 def _archive(options: Options, session: LazySession, say: Callable[[str], None]) -> Archive | None:

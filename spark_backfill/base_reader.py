@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from dedup_sdk._marks import Marks, cut_marks, join_marks, select_marks
 from dedup_sdk._store.manifest import SortedFile
@@ -25,10 +24,10 @@ from dedup_sdk._store.snapshot import Copy, read_file, read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from spark_backfill.base import Base
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.publish import own_folder
 from spark_backfill.runs import BLOCK_SCHEMA, PIECE_MARKS, RUN_ROWS, Block, Tally, to_batch
 from spark_backfill.slots import SlotPlan
+from spark_backfill.workers import ReadTasks
 
 _TASK_BYTES: Final = 64 * 2**20
 
@@ -99,18 +98,12 @@ class BaseReader:
             yield Block(slot, tally, cut_marks(kept, start, end))
 
 
-def read_base_blocks(
-    spark: SparkSession,
-    base: Base,
-    offset_ranges: Sequence[OffsetRange],
-    plan: SlotPlan,
-    *,
-    ordered: bool,
-    parallelism: int | None = None,
-) -> DataFrame | None:
-    """Return the blocks of the marks that the offset ranges take from the base, None for none.
+def base_tasks(
+    base: Base, offset_ranges: Sequence[OffsetRange], plan: SlotPlan, *, ordered: bool, parallelism: int
+) -> ReadTasks | None:
+    """Return what gives the blocks of the marks that the offset ranges take from the base, None for none.
 
-    ``parallelism``: see `tasks_at_a_time`.
+    ``parallelism``: how many tasks run at a time.
     """
     floors = {
         each.partition: each.base.floor
@@ -125,9 +118,9 @@ def read_base_blocks(
     ]
     if not files:
         return None
-    tasks = share_out(files, parallelism=tasks_at_a_time(spark, parallelism))
+    tasks = share_out(files, parallelism=parallelism)
     reader = BaseReader(files=base.files, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(reader, BLOCK_SCHEMA)
+    return ReadTasks(len(tasks), reader, BLOCK_SCHEMA)
 
 
 def share_out(files: Sequence[BaseFile], *, parallelism: int) -> tuple[tuple[BaseFile, ...], ...]:

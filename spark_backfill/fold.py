@@ -1,10 +1,10 @@
-"""The fold as functions of DataFrames: from rows or blocks to sorted files, in one shuffle."""
+"""The fold of IDs that are looked up: from rows to blocks, and from blocks to sorted files, in one shuffle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -24,12 +24,11 @@ from spark_backfill.runs import BLOCK_SCHEMA, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, placement_column
+from spark_backfill.workers import Folding, Source, Task, Workers
 
 _BLOCK_BITS: Final = 18
 """Rows that may come twice are sorted in blocks of so many offsets, which are dealt out to tasks."""
 _TASKS_A_CORE: Final = 4
-
-Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +138,27 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
 
 
 def write_slots(
-    blocks: DataFrame,
+    workers: Workers,
+    sources: Sequence[Source],
     plan: SlotPlan,
     offset_ranges: Sequence[OffsetRange],
     window: Window,
     target: Target,
     *,
+    description: str = "fold and write marks",
     now_ms: int = 0,
     with_producers: bool = False,
     resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
-    """Fold blocks and write the marks to ``target``; return the outcome of each slot that had a row.
+    """Fold the blocks of all sources and write the marks to ``target``; return the outcome of each slot with a row.
 
     ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
     was asked for. ``resharded``: blocks may have marks of other partitions. ``around`` wraps the task, for tests
     that let it fail.
     """
-    count = len(plan.slots)
-    if not count:
+    if not plan.slots:
         return []
-    placed = blocks.repartition(count, placement_column(blocks["slot"], count))
-    if window.count is not None:
-        placed = placed.sortWithinPartitions("slot", "first_offset")
     task = SlotWriter(
         target=target,
         slots=plan.slots,
@@ -172,5 +169,6 @@ def write_slots(
         resharded=resharded,
         accepted={each.partition: each.base.accepted for each in offset_ranges if each.base is not None},
     )
-    written = placed.mapInArrow(around(task), "outcome string").collect()
-    return [SlotOutcome.from_json(row["outcome"]) for row in written]
+    order = ("slot", "first_offset") if window.count is not None else ()
+    written = workers.fold(sources, Folding(around(task), len(plan.slots), order), description)
+    return list(map(SlotOutcome.from_json, written))

@@ -12,23 +12,21 @@ from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from dedup_sdk._core.seen import Candidate
 from dedup_sdk.orders import Order
 from spark_backfill.arrow_columns import bytes_list
-from spark_backfill.fold import Task
 from spark_backfill.last_id_fold import SIGHTED, LastIdFold, ShuffledRow
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.publish import Target
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
-from spark_backfill.slots import Slot, SlotPlan, placement_column
+from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.unit_writer import UnitWriter
+from spark_backfill.workers import Folding, Source, Task, Workers
 
-_NO_TIME: Final = 2**63 - 1
+_ORDER: Final = ("slot", "fold_key", "offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +69,14 @@ class LastIdWriter:
 
 
 def write_ordered(
-    shuffled: DataFrame,
+    workers: Workers,
+    sources: Sequence[Source],
     plan: SlotPlan,
     offset_ranges: Sequence[OffsetRange],
     spec: OrderedSpec,
     target: Target,
     *,
+    description: str,
     now_ms: int,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
@@ -85,16 +85,11 @@ def write_ordered(
     ``around`` as in `spark_backfill.fold.write_slots`. ``now_ms`` is when
     the run began.
     """
-    count = len(plan.slots)
-    if not count:
+    if not plan.slots:
         return []
-    placed = shuffled.repartition(count, placement_column(shuffled["slot"], count))
-    # Of an offset that comes twice the earlier timestamp counts, any before none.
-    known_ms = F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))
-    ordered = placed.sortWithinPartitions("slot", "fold_key", "offset", known_ms)
     task = writer_of(spec, plan, offset_ranges, target, now_ms=now_ms)
-    written = ordered.mapInArrow(around(task), "outcome string").collect()
-    return [SlotOutcome.from_json(row["outcome"]) for row in written]
+    folding = Folding(around(task), len(plan.slots), _ORDER, repeats=True)
+    return list(map(SlotOutcome.from_json, workers.fold(sources, folding, description)))
 
 
 def writer_of(

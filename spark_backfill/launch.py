@@ -1,7 +1,8 @@
-"""Starts the job with the Spark that is installed: `dedup backfill`, and the same from Python.
+"""Runs the job in this process where the history is small, else with the Spark that is installed.
 
-The choices made here, and how to choose otherwise:
+It is `dedup backfill`, and the same from Python. The choices made here, and how to choose otherwise:
 
+- up to `spark_backfill.workers.MOST_ROWS` without Spark, unless ``$DEDUP_SPARK_ARGS`` is set or an archive is read;
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
 - ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
@@ -23,14 +24,18 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
+from spark_backfill.backfill import backfill as run
+from spark_backfill.client_config import without_secrets
 from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
-from spark_backfill.errors import BackfillError
+from spark_backfill.ending import ended_by
+from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.parquet_files import layout_of
@@ -38,6 +43,7 @@ from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
 from spark_backfill.user_settings import MASTER, user_settings
+from spark_backfill.workers import NeedsSparkError
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
@@ -83,9 +89,29 @@ def backfill(
     _check(arguments)
     local = _is_local(user_settings(_more_arguments(), spark_home()))
     tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
+    if local and not _more_arguments():
+        small = _in_process(arguments, tell)
+        if small is not None:
+            return small
     lines = _start(arguments, tell).splitlines()
     report: dict[str, Any] = json.loads(lines[-1])
     return report
+
+
+def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | None:
+    """Run the job without Spark, and return its report; None where it needs Spark."""
+    options = parse_options(arguments, tell.say)
+    if options.archive is not None:
+        return None
+    try:
+        return asdict(run(options, None, say=tell.say, tell=tell.watch))
+    except NeedsSparkError:
+        return None
+    except Exception as error:
+        if ended_by(error) is not None:
+            raise
+        failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
+        raise failed(without_secrets(one_line(error), options.secrets)) from error
 
 
 def command(

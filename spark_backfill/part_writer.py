@@ -1,28 +1,26 @@
-"""One part of a run in Spark: its history is read, packed, shuffled once, folded, and written to the output."""
+"""One part of a run: its history is read, packed, shuffled once, folded, and written to the output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base
-from spark_backfill.fold import Packing, Task, write_slots
+from spark_backfill.fold import Packing, write_slots
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.last_id_writer import write_ordered
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import Options
-from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parts import Written
 from spark_backfill.publish import Target
-from spark_backfill.session import describe_jobs, spans
+from spark_backfill.session import spans
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.source import read_all_blocks, read_shuffled_rows
+from spark_backfill.workers import Task, Workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,33 +39,31 @@ class PartWriter:
     now_ms: int
     around: Callable[[Task], Task]
 
-    def together(self, spark: SparkSession) -> int:
+    def together(self, workers: Workers) -> int:
         """Return how many partitions a part should have: where each is one slot, as many as tasks run at a time."""
         ordered, counts = self.options.ordered, self.options.window.count is not None
         splits = not counts if ordered is None else _splits(ordered)
-        return 1 if splits else tasks_at_a_time(spark, self.options.parallelism)
+        return 1 if splits else workers.tasks_at_a_time()
 
-    def write(self, spark: SparkSession, part: Sequence[OffsetRange], history: History) -> Written:
-        """Read, fold and write the offset ranges of a part of a history; raises Spark's errors."""
-        describe_jobs(spark, self.options.topic, _step(self.options.topic, part))
+    def write(self, workers: Workers, part: Sequence[OffsetRange], history: History) -> Written:
+        """Read, fold and write the offset ranges of a part of a history; raises the errors of its tasks."""
         spec = self.options.ordered
         plan, outcomes = (
-            self._looked_up(spark, part) if spec is None else self._in_offset_order(spark, part, spec)
+            self._looked_up(workers, part) if spec is None else self._in_offset_order(workers, part, spec)
         )
         written = Written(tuple(part), history.eras, history.epochs, plan.slots, tuple(outcomes))
         return written.of({each.partition for each in part})
 
-    def _looked_up(
-        self, spark: SparkSession, part: Sequence[OffsetRange]
-    ) -> tuple[SlotPlan, list[SlotOutcome]]:
-        options, packing = self.options, self._packing(spark, part)
-        blocks = read_all_blocks(spark, options, part, packing, self.archive, self.base)
+    def _looked_up(self, workers: Workers, part: Sequence[OffsetRange]) -> tuple[SlotPlan, list[SlotOutcome]]:
+        options, packing = self.options, self._packing(workers, part)
         outcomes = write_slots(
-            blocks,
+            workers,
+            read_all_blocks(workers, options, part, packing, self.archive, self.base),
             packing.plan,
             part,
             options.window,
             self.target,
+            description=_step(options.topic, part),
             now_ms=self.now_ms,
             with_producers=options.producer_header is not None,
             resharded=packing.reshard is not None,
@@ -76,20 +72,25 @@ class PartWriter:
         return packing.plan, outcomes
 
     def _in_offset_order(
-        self, spark: SparkSession, part: Sequence[OffsetRange], spec: OrderedSpec
+        self, workers: Workers, part: Sequence[OffsetRange], spec: OrderedSpec
     ) -> tuple[SlotPlan, list[SlotOutcome]]:
         options = self.options
-        plan = plan_slots(
-            part, split=_splits(spec), parallelism=tasks_at_a_time(spark, self.options.parallelism)
-        )
+        plan = plan_slots(part, split=_splits(spec), parallelism=workers.tasks_at_a_time())
         shuffle = SlotShuffle(spec=spec, plan=plan, group=options.group)
-        shuffled = read_shuffled_rows(spark, options, part, shuffle, self.archive)
         outcomes = write_ordered(
-            shuffled, plan, part, spec, self.target, now_ms=self.now_ms, around=self.around
+            workers,
+            read_shuffled_rows(workers, options, part, shuffle, self.archive),
+            plan,
+            part,
+            spec,
+            self.target,
+            description=_step(options.topic, part),
+            now_ms=self.now_ms,
+            around=self.around,
         )
         return plan, outcomes
 
-    def _packing(self, spark: SparkSession, part: Sequence[OffsetRange]) -> Packing:
+    def _packing(self, workers: Workers, part: Sequence[OffsetRange]) -> Packing:
         """Return the slots, and how rows are packed for them."""
         options = self.options
         ordered = options.window.count is not None
@@ -97,7 +98,7 @@ class PartWriter:
         plan = plan_slots(
             part,
             split=not ordered,
-            parallelism=tasks_at_a_time(spark, self.options.parallelism),
+            parallelism=workers.tasks_at_a_time(),
             arriving=0 if reshard is None else 1 + sum(each.offsets for each in part) // reshard.partitions,
         )
         return Packing(

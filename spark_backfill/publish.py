@@ -40,7 +40,6 @@ from types import TracebackType
 from typing import Final, Self
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, SortedFile, manifest_bytes
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
@@ -117,13 +116,6 @@ class Target:
                 f"{said}this machine does not see what the driver sees at {folder.place}: give a folder on storage "
                 "that the driver and all workers share under one path, or a URL"
             )
-
-
-def check_workers(spark: SparkSession, target: Target) -> None:
-    """See to it that workers elsewhere reach the output, before anything is read for it; raises Spark's errors."""
-    if not (spark.sparkContext.master or "").startswith("local"):
-        count = spark.sparkContext.defaultParallelism
-        spark.range(0, count, 1, count).mapInArrow(target.check, "nothing long").collect()
 
 
 class Output:

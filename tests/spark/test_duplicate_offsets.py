@@ -21,6 +21,7 @@ from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import parse_options
 from spark_backfill.runs import Rows, RunPacker
 from spark_backfill.slots import plan_slots
+from spark_backfill.workers import OnSpark
 from tests.support.archives import write_parquet
 from tests.support.naive_fold import Row, digest_of
 
@@ -80,8 +81,8 @@ def fold(rows: DataFrame, target: Target, *, ordered: bool) -> list[int]:
     """The newest timestamps of the rows of each slot."""
     window = Window(count=9) if ordered else Window(days=30)
     plan = plan_slots(OFFSET_RANGES, split=not ordered, parallelism=2)
-    blocks = pack_rows(rows, Packing(plan, ordered=ordered))
-    return [each.newest_ms for each in write_slots(blocks, plan, OFFSET_RANGES, window, target)]
+    blocks, workers = pack_rows(rows, Packing(plan, ordered=ordered)), OnSpark(rows.sparkSession, "orders")
+    return [each.newest_ms for each in write_slots(workers, [blocks], plan, OFFSET_RANGES, window, target)]
 
 
 @pytest.mark.slow
@@ -120,7 +121,8 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
         blocks = pack_rows(
             frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1), Packing(plan, ordered=True)
         )
-        (written,) = write_slots(blocks, plan, OFFSET_RANGES, Window(count=9), target)
+        workers = OnSpark(spark, "orders")
+        (written,) = write_slots(workers, [blocks], plan, OFFSET_RANGES, Window(count=9), target)
         assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
         with pytest.raises(Exception, match=SAYS):
             fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), target, ordered=True)

@@ -22,6 +22,7 @@ from spark_backfill.runs import RunPacker, from_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.workers import OnSpark
 from tests.support.naive_findings import NaiveFindings, Sighting
 from tests.support.naive_fold import digest_of
 
@@ -161,6 +162,13 @@ def test_rows_in_any_order_find_the_same(
     rows = spark.createDataFrame(scattered, schema).repartition(3)
     blocks = pack_rows(rows, Packing(plan, ordered=False, findings=1, producer_header="sent-by"))
     outcomes = write_slots(
-        blocks, plan, offset_ranges, Window(days=1), target, now_ms=NOW_MS, with_producers=True
+        OnSpark(spark, "orders"),
+        [blocks],
+        plan,
+        offset_ranges,
+        Window(days=1),
+        target,
+        now_ms=NOW_MS,
+        with_producers=True,
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

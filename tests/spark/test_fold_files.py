@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from dedup_sdk._decision import Mark
-    from spark_backfill.fold import Task
     from spark_backfill.publish import Target
     from spark_backfill.slot_outcome import SlotOutcome
+    from spark_backfill.workers import Task
 
 Frame = "Callable[[Sequence[Row]], DataFrame]"
 DAY = Window(days=1)

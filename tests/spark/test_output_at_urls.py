@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_backfill.fold import Task
+    from spark_backfill.workers import Task
 
 BASE_MS = 1_700_000_000_000
 

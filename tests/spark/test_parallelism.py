@@ -19,6 +19,7 @@ from spark_backfill.parquet_files import plain_layout
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.source import read_all_blocks
+from spark_backfill.workers import OnSpark
 from tests.support.archives import write_json_lines, write_parquet
 
 if TYPE_CHECKING:
@@ -97,7 +98,9 @@ def test_the_topic_is_cut_for_the_wanted_tasks(spark: SparkSession, cluster: Clu
             ["--bootstrap", "localhost:1", *ARGUMENTS[:7], "--output", "out", *more], pytest.fail
         )
         packing = Packing(plan_slots(ranges, split=True, parallelism=1), ordered=False)
-        return read_all_blocks(spark, options, ranges, packing, None).rdd.getNumPartitions()
+        workers = OnSpark(spark, "orders", options.parallelism)
+        (source,) = read_all_blocks(workers, options, ranges, packing, None)
+        return workers.frame(source).rdd.getNumPartitions()
 
     cluster.cores = 3
     assert (tasks(), tasks("--parallelism", "7")) == (6, 14)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_backfill.fold import Task
     from spark_backfill.slot_writer import SlotWriter
+    from spark_backfill.workers import Task
     from tests.support.brokers import Broker
 
 FILE = SortedFile(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_backfill.fold import Task
     from spark_backfill.report import Report
+    from spark_backfill.workers import Task
     from tests.support.brokers import Broker
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

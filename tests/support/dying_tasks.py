@@ -16,7 +16,7 @@ from dedup_sdk._store.output_folder import OutputFolder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from spark_backfill.fold import Task
+    from spark_backfill.workers import Task
 
 READING, PUTTING, KILLED, FAILED = "killed-reading", "killed-putting", "killed-put", "failed-put"
 ENDS: Final = (READING, PUTTING, KILLED, FAILED)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_backfill.fold import Packing, Task, pack_rows, write_slots
+from spark_backfill.fold import Packing, pack_rows, write_slots
 from spark_backfill.slots import SlotPlan, plan_slots
+from spark_backfill.workers import OnSpark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from spark_backfill.publish import Target
     from spark_backfill.slot_outcome import SlotOutcome
     from spark_backfill.time_fold import TimeFold
+    from spark_backfill.workers import Task
     from tests.support.naive_fold import Row
 
 
@@ -40,7 +42,9 @@ def fold_to_files(
         offset_ranges, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism
     )
     blocks = pack_rows(rows, Packing(plan, ordered))
-    return plan, write_slots(blocks, plan, offset_ranges, window, target, around=around)
+    return plan, write_slots(
+        OnSpark(rows.sparkSession, "orders"), [blocks], plan, offset_ranges, window, target, around=around
+    )
 
 
 def add_rows(folding: CountFold | TimeFold, rows: Sequence[Row], batch: int) -> None:
