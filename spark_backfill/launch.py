@@ -2,7 +2,8 @@
 
 It is `dedup backfill`, and the same from Python. The choices made here, and how to choose otherwise:
 
-- up to `spark_backfill.workers.MOST_ROWS` without Spark, unless ``$DEDUP_SPARK_ARGS`` is set or an archive is read;
+- up to `spark_backfill.workers.MOST_ROWS` without Spark, unless ``$DEDUP_SPARK_ARGS`` or ``--packages`` is given, or
+  an archive is read;
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
 - ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
@@ -72,12 +73,14 @@ class Listeners(NamedTuple):
 def backfill(
     arguments: Sequence[str],
     *,
+    on_spark: bool = False,
     say: Callable[[str], None] = lambda _line: None,
     watch: Callable[[Progress], None] | None = None,
     log: Callable[[str], None] = lambda _line: None,
 ) -> dict[str, Any]:
     """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
+    ``on_spark``: a small history is read by Spark, too.
     ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a
     line of that every half a minute. ``log`` gets Spark's log where the job runs on a cluster. An exception in the
     call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
@@ -89,7 +92,7 @@ def backfill(
     _check(arguments)
     local = _is_local(user_settings(_more_arguments(), spark_home()))
     tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
-    if local and not _more_arguments():
+    if local and not (on_spark or _more_arguments()):
         small = _in_process(arguments, tell)
         if small is not None:
             return small
@@ -100,8 +103,8 @@ def backfill(
 
 def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | None:
     """Run the job without Spark, and return its report; None where it needs Spark."""
-    options = parse_options(arguments, tell.say)
-    if options.archive is not None:
+    options = parse_options(absolute_arguments(arguments), tell.say)
+    if options.archive is not None or options.packages:
         return None
     try:
         return asdict(run(options, None, say=tell.say, tell=tell.watch))

@@ -136,6 +136,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
     owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
     sources = ", ".join(report["sources"]) or "the base"
     others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
+    start = f", and {_seconds_text(start_s)} for the start of Spark" if start_s else ""
     told = {
         "snapshot": report["output"],
         "topic": f"{report['topic']}, {report['partitions']} partitions, history of {owner}",
@@ -144,8 +145,7 @@ def summary(report: Mapping[str, Any]) -> list[str]:
         "IDs": f"{report['marks']:,}" + (", some in several layers" if report["layers"] > 1 else ""),
         "duplicates": "" if others is None else f"{others:,}, with records that the window does not reach",
         "size": f"{size_text(report['bytes'])}, {report['files']} files",
-        "time": f"{_seconds_text(report['seconds'])}, and {_seconds_text(start_s)} for the start of Spark; "
-        f"{report['records_per_second']:,.0f} records/s",
+        "time": f"{_seconds_text(report['seconds'])}{start}; {report['records_per_second']:,.0f} records/s",
     }
     return [f"{name:<10}  {line}" for name, line in told.items() if line]
 

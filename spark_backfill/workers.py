@@ -26,7 +26,8 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 MOST_ROWS: Final = 2_000_000
 """Offsets to read, and marks of a base, that are folded without Spark: above it more processors are quicker."""
-_MOST_BYTES: Final = 2**30
+MOST_BYTES: Final = 2**30
+"""What may be in memory between reading and folding; Spark shuffles on disk."""
 _BATCH_ROWS: Final = 50_000
 _NO_TIME: Final = 2**63 - 1
 
@@ -163,7 +164,7 @@ class InProcess:
             for batch in source.run(self._numbers(source.tasks)):
                 batches.append(batch)
                 size += batch.nbytes
-                if size > _MOST_BYTES:
+                if size > MOST_BYTES:
                     raise NeedsSparkError
         table = pa.Table.from_batches(batches)
         if folding.order:

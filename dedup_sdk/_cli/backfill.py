@@ -158,7 +158,7 @@ def _parameter(names: Sequence[str], panel: str | None, settings: Mapping[str, A
 
 
 def backfill(context: typer.Context) -> None:
-    r"""Rebuild a key store from a topic's history, with Spark.
+    r"""Rebuild a key store from a topic's history, with Spark unless it is small.
 
     **Examples**
 
@@ -168,10 +168,11 @@ def backfill(context: typer.Context) -> None:
     Needed are `--output`, `--topic`, `--id` and `--window` (or `--base`, whose snapshot says these three), and
     `--group` or `--whole-topic`.
 
-    Runs spark-submit of the installed PySpark. Use the snapshot with `Recovery(snapshot=...)` or
-    `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and where the snapshot is.
-    With `--json` the report is also one object on stdout (fields: `spark_backfill.report.Report`). Needs the extra
-    `[spark]`. A terminal shows the progress; a log gets a line every 30 seconds.
+    Runs spark-submit of the installed PySpark for archives and more than 2,000,000 offsets. Use the snapshot with
+    `Recovery(snapshot=...)` or `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and
+    where the snapshot is. With `--json` the report is also one object on stdout (fields:
+    `spark_backfill.report.Report`). Needs the extra `[spark]`. A terminal shows the progress; a log gets a line every
+    30 seconds.
 
     Exit status: 0 done; 1 failed; 2 wrong usage; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. Unless it is 0, one
     line says why, and whether the snapshot may be there.

@@ -49,7 +49,7 @@ def rebuild(options: dict[str, str], say: Callable[[str], None]) -> Rebuilt:
     from spark_backfill.launch import backfill
 
     began_s = time.monotonic()
-    report = backfill([f"--{name}={value}" for name, value in options.items()], say=say)
+    report = backfill([f"--{name}={value}" for name, value in options.items()], on_spark=True, say=say)
     return Rebuilt(records=int(report["records"]), seconds=time.monotonic() - began_s)
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(420)]
 ROOT = Path(__file__).parents[2]
+ON_SPARK = "--master local[*]"
+"""Where it is given, a small history is read by Spark, too."""
 
 
 def arguments(bootstrap: str, topic: str, output: Path, *more: str) -> list[str]:
@@ -108,20 +110,23 @@ def test_spark_submit_fails_in_one_line(broker: Broker, tmp_path: Path) -> None:
     assert not output.exists()
 
 
+@pytest.mark.parametrize("spark", ["", ON_SPARK])
 def test_the_launcher_finds_everything_itself(
     broker: Broker,
     make_topic: Callable[..., str],
     produce: Callable[..., int],
     *,
+    spark: str,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From any folder, with a relative output.
+    """From any folder, with a relative output, with and without Spark.
 
     The report alone on stdout, lines and the summary on stderr, nothing left beside.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEDUP_SPARK_ARGS", spark)
     topic = make_topic(1)
     produce(topic, with_ids("a", "b", "a"))
     capfd.readouterr()  # the producer's lines on a broker that has just started
@@ -172,7 +177,10 @@ def test_ctrl_c_ends_a_real_run(
     process = subprocess.Popen(
         [sys.executable, "-c", PATIENT, "backfill", *given],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "TMPDIR": str(scratch), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        env={
+            **os.environ, "TMPDIR": str(scratch), "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}",
+            "DEDUP_SPARK_ARGS": ON_SPARK,
+        },
     )  # fmt: skip
     assert process.stderr is not None
     assert process.stderr.readline() == f"backfill: 1 partitions of {topic}, 3 offsets to read\n"

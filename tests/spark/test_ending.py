@@ -68,7 +68,7 @@ class Launched:
         self.process = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, str(place), kind, str(ROOT)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
-            env={**os.environ, "TMPDIR": str(place)},
+            env={**os.environ, "TMPDIR": str(place), "DEDUP_SPARK_ARGS": "--master local[*]"},
         )  # fmt: skip
         assert self.process.stderr is not None
         assert self.process.stderr.readline() == "backfill: at work\n"

@@ -83,12 +83,13 @@ def arguments(broker: Broker, topic: str, folder: Path, *more: str) -> list[str]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("on_spark", [True, False])
 def test_the_report_tells_what_is_in_the_topic(
-    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path
+    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, *, on_spark: bool
 ) -> None:
     """Duplicates, when and from whom they came, IDs of both partitions, none missing."""
     given = arguments(broker, flights, tmp_path, "--producer-header", "sent-by")
-    report = backfill(parse_options(given, print), lambda: spark)
+    report = backfill(parse_options(given, print), (lambda: spark) if on_spark else None)
     document = read_document(tmp_path / "snapshot")
     assert str(document) == str(read_document(tmp_path / "report"))
     found = document.findings
@@ -212,7 +213,7 @@ def test_a_report_is_placed_where_the_user_is(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(launch, "Submission", Noted)
     monkeypatch.chdir(tmp_path)
-    assert launch.backfill([*GIVEN, "--report", "r"]) == {}
+    assert launch.backfill([*GIVEN, "--report", "r"], on_spark=True) == {}
     assert started[0][-2:] == ["--report", str(tmp_path / "r")]
 
 

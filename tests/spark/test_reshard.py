@@ -59,12 +59,14 @@ def widen(broker: Broker, topic: str, partitions: int) -> None:
         broker_has = len(admin.list_topics(topic, timeout=10).topics[topic].partitions)
 
 
-def job(broker: Broker, spark: SparkSession, topic: str, output: Path, *more: str) -> tuple[Any, list[str]]:
+def job(
+    broker: Broker, spark: SparkSession | None, topic: str, output: Path, *more: str
+) -> tuple[Any, list[str]]:
     """Make a snapshot of seven days; return the report and the lines that were said."""
     lines: list[str] = []
     given = ["--bootstrap", broker.bootstrap, "--topic", topic, "--id", "header:dedup-id", "--window", "7d"]
     options = parse_options([*given, "--output", str(output), *more], print)
-    return backfill(options, lambda: spark, say=lines.append), lines
+    return backfill(options, None if spark is None else lambda: spark, say=lines.append), lines
 
 
 def checked(folder: Path) -> Manifest:
@@ -75,7 +77,9 @@ def checked(folder: Path) -> Manifest:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partitioner", ["murmur2", "consistent_random"])
+@pytest.mark.parametrize(
+    ("partitioner", "on_spark"), [("murmur2", True), ("consistent_random", True), ("murmur2", False)]
+)
 def test_duplicates_are_recognised_where_their_keys_go_now(
     broker: Broker,
     spark: SparkSession,
@@ -84,6 +88,7 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     tmp_path: Path,
     *,
     partitioner: str,
+    on_spark: bool,
 ) -> None:
     """Handled in 2 partitions, sent again to 4.
 
@@ -97,7 +102,7 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     widen(broker, topic, 4)
 
     report, lines = job(
-        broker, spark, topic, tmp_path / "snapshot", "--group", group,
+        broker, spark if on_spark else None, topic, tmp_path / "snapshot", "--group", group,
         "--partitions", "4", "--partitioner", partitioner, "--report", str(tmp_path / "report"),
     )  # fmt: skip
     manifest = checked(tmp_path / "snapshot")

@@ -75,7 +75,7 @@ def odd(broker: Broker, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
 def test_lived_replayed_rebuilt_layered_and_installed_are_equal(
     odd: OddTopic, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """And equal to a plain loop over what was sent: the last sighting of each ID before the commit."""
+    """With Spark and without; and equal to a plain loop over what was sent: the last sighting of each ID."""
     must = odd.must_know()
     assert sorted(must) == list(range(PARTITIONS))
     assert odd.letters_sent_back > 20
@@ -88,9 +88,12 @@ def test_lived_replayed_rebuilt_layered_and_installed_are_equal(
         odd.snapshot_of_installed(layered),
     )
     assert len(lived.partitions) == len(replayed.partitions) == len(installed.partitions) == PARTITIONS
-    places = {name: odd.folder / name for name in ("lived", "replayed", "installed", "layered")} | {
-        "rebuilt": full
-    }
+    in_process, added = tmp_path / "in process", tmp_path / "added"
+    shutil.copytree(odd.folder / "early", added)
+    for output, more in ((in_process, ()), (added, ("--add",))):
+        backfill(parse_options([*odd.given, "--output", str(output), *more], print), None)
+    places = {name: odd.folder / name for name in ("lived", "replayed", "installed", "layered")}
+    places |= {"rebuilt": full, "in process": in_process, "added": added}
     assert {name: checked(place) for name, place in places.items()} == dict.fromkeys(places, must)
     for place in places.values():
         assert dedup(["snapshots", "diff", str(place), str(full)]) == 0

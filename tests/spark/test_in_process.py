@@ -1,0 +1,194 @@
+"""A small history is read without Spark: where that ends, and how it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk._record import Record
+from dedup_sdk._store.snapshot import verify_snapshot
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill import backfill, launch, workers
+from spark_backfill.errors import BackfillError
+from spark_backfill.options import parse_options
+from spark_backfill.progress import Progress
+from spark_backfill.workers import NeedsSparkError
+from tests.support.archives import write_parquet
+from tests.support.producing import with_ids
+from tests.support.spark_cluster import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.brokers import Broker
+
+pytestmark = pytest.mark.timeout(300)
+ROOT = Path(__file__).parents[2]
+ENDLESS = """
+from pathlib import Path
+from threading import Event
+def wait(record):
+    Path(__file__).with_name("at work").touch()
+    Event().wait()
+"""
+
+
+@pytest.fixture
+def topic(make_topic: Callable[..., str], produce: Callable[..., int]) -> str:
+    """Three records of two IDs in one of two partitions."""
+    name = make_topic(2)
+    produce(name, with_ids("a", "b", "a"))
+    return name
+
+
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that would have started Spark, by their last argument; they fail."""
+    started = list[str]()
+
+    def command(arguments: list[str], **_: object) -> list[str]:
+        started.append(arguments[-1])
+        raise BackfillError("Spark was to be started")
+
+    monkeypatch.setattr(launch, "command", command)
+    return started
+
+
+def given(broker: Broker, topic: str, output: Path, *more: str) -> list[str]:
+    """The options of a run; ``output`` is the last argument."""
+    whose = ["--bootstrap", broker.bootstrap, "--topic", topic, "--whole-topic", "--window", "1d"]
+    return [*whose, "--id", "header:dedup-id", *more, "--output", str(output)]
+
+
+def test_a_small_history_starts_no_spark(
+    broker: Broker, topic: str, no_spark: list[str], tmp_path: Path
+) -> None:
+    """The snapshot checks, nothing is left beside it, and progress is told."""
+    seen, said = list[Progress](), list[str]()
+    report = launch.backfill(given(broker, topic, tmp_path / "s"), say=said.append, watch=seen.append)
+    assert (report["records"], report["marks"], report["spark_start_seconds"]) == (3, 2, 0)
+    assert said == [f"2 partitions of {topic}, 3 offsets to read"]
+    assert [(each.step, each.done, each.tasks, each.offsets) for each in seen] == [("reading", 0, 1, 3)]
+    assert [each.marks for each in verify_snapshot(tmp_path / "s").partitions] == [2, 0]
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["0", "manifest.json", "report.json"]
+    assert no_spark == []
+
+
+@pytest.mark.parametrize("large", ["rows", "bytes"])
+def test_spark_takes_over_what_is_too_large(
+    broker: Broker,
+    topic: str,
+    no_spark: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    large: str,
+) -> None:
+    """Known before anything is read, or found on the way; nothing is left of the attempt."""
+    if large == "rows":
+        monkeypatch.setattr(backfill, "MOST_ROWS", 2)
+    else:
+        monkeypatch.setattr(workers, "MOST_BYTES", 10)
+    said = list[str]()
+    with pytest.raises(BackfillError, match="Spark was to be started"):
+        launch.backfill(given(broker, topic, tmp_path / "s"), say=said.append)
+    assert no_spark == [str(tmp_path / "s")]
+    assert said == ([] if large == "rows" else [f"2 partitions of {topic}, 3 offsets to read"])
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("way", ["asked", "arguments", "packages", "archive"])
+def test_spark_is_used_where_it_is_wanted(
+    broker: Broker,
+    topic: str,
+    no_spark: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    way: str,
+) -> None:
+    """By the caller, by its arguments or packages, or because an archive is read."""
+    more = list[str]()
+    if way == "arguments":
+        monkeypatch.setenv("DEDUP_SPARK_ARGS", "--conf spark.x=y")
+    elif way == "packages":
+        more = ["--packages", "a:b:1"]
+    elif way == "archive":
+        archive = write_parquet(tmp_path / "archive", [Record(topic, 0, 0, 0, key=b"k")])
+        more = ["--source", str(archive), "--archive-isolation", "read_committed"]
+    with pytest.raises(BackfillError, match="Spark was to be started"):
+        launch.backfill(given(broker, topic, tmp_path / "s", *more), on_spark=way == "asked")
+    assert no_spark == [str(tmp_path / "s")]
+
+
+def test_a_run_without_a_session_says_that_it_needs_one(tmp_path: Path) -> None:
+    """Where it reads an archive."""
+    archive = write_parquet(tmp_path / "archive", [Record("orders", 0, 0, 0, key=b"k")])
+    options = parse_options(
+        [
+            "--source", str(archive), "--archive-isolation", "read_committed", "--topic", "orders", "--whole-topic",
+            "--cluster-id", "c", "--topic-id", "t", "--id", "key", "--window", "1d", "--output", str(tmp_path / "s"),
+        ],
+        pytest.fail,
+    )  # fmt: skip
+    with pytest.raises(NeedsSparkError):
+        backfill.backfill(options, None)
+    assert not (tmp_path / "s").exists()
+
+
+def test_its_errors_are_one_line(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:
+    """As those of Spark's driver."""
+    with pytest.raises(BackfillError, match=r"^topic 'no-such-topic' does not exist at "):
+        launch.backfill(given(broker, "no-such-topic", tmp_path / "s"))
+    launch.backfill(given(broker, topic, tmp_path / "s"))
+    with pytest.raises(BackfillError, match="holds a snapshot: choose another, or give --overwrite"):
+        launch.backfill(given(broker, topic, tmp_path / "s"))
+    with pytest.raises(ConfigurationError, match="'soon'"):
+        launch.backfill(given(broker, topic, tmp_path / "t", "--window", "soon"))
+    assert no_spark == []
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "line"),
+    [
+        (signal.SIGINT, 130, "dedup: interrupted; no snapshot was written"),
+        (signal.SIGTERM, 143, "dedup: ended by SIGTERM; no snapshot was written"),
+    ],
+)
+def test_it_ends_in_order(
+    broker: Broker, topic: str, tmp_path: Path, number: signal.Signals, status: int, line: str
+) -> None:
+    """While an ID is read that is never found: one line, the status that shells expect, no file is left."""
+    place = tmp_path / "place"
+    place.mkdir()
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    arguments = given(broker, topic, place / "snapshot", "--id", "py:endless:wait@1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dedup_sdk._cli", "backfill", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "DEDUP_SPARK_ARGS": "", "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+    )  # fmt: skip
+    wait_for((tmp_path / "at work").exists, 60)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (status, "")
+    assert err.splitlines()[-1] == line
+    assert list(place.iterdir()) == []
+
+
+def test_another_thread_may_run_it(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:
+    """Where no signal can be handled."""
+    found = list[int]()
+    thread = threading.Thread(
+        target=lambda: found.append(launch.backfill(given(broker, topic, tmp_path / "s"))["marks"])
+    )
+    thread.start()
+    thread.join(60)
+    assert (found, no_spark) == ([2], [])
