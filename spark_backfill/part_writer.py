@@ -63,7 +63,7 @@ class PartWriter:
         if not self.options.resume:
             return
         options, names, rule = self.options, self.output.names(), self._rule
-        texts = list(self.output.kept())
+        texts = list(self.output.kept(names))
         parts = {name: part for name, text in texts if (part := WrittenPart.from_json(text, rule))}
         found: dict[str, WrittenPart] = {}
         partitions = set[int]()

@@ -204,18 +204,19 @@ class Output:
         self._folder.write(f"{MARKER}{self.target.run}.part-{self._kept}", part.encode(), self.target.run)
         self._kept += 1
 
-    def kept(self) -> Iterator[tuple[str, str]]:
+    def kept(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Yield the names and the texts of parts that other runs have kept, those of the last run first.
 
-        Runs that are older than the snapshot that is there have nothing to add to it.
+        ``names``: of the files that are there. Runs that are older than the snapshot that is there have nothing to add
+        to it.
 
         Raises:
             SnapshotError: they cannot be read.
         """
-        found = [each for each in map(_PART.fullmatch, self._folder.names()) if each is not None]
-        for each in sorted(found, key=lambda match: match["run"], reverse=True):
-            if each["run"] != self.target.run and _is_younger(each["run"], self._before):
-                yield each[0], self._folder.read(each[0]).decode(errors="replace")
+        for name in sorted(names, reverse=True):
+            part = _PART.fullmatch(name)
+            if part and part["run"] != self.target.run and _is_younger(part["run"], self._before):
+                yield name, self._folder.read(name).decode(errors="replace")
 
     def names(self) -> frozenset[str]:
         """Return the files that are there, by their paths in the folder."""
