@@ -27,7 +27,7 @@ from spark_backfill.part_writer import PartWriter
 from spark_backfill.parts import joined
 from spark_backfill.progress import Progress
 from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
-from spark_backfill.publish import Output
+from spark_backfill.publish import Existing, Output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -69,18 +69,18 @@ def backfill(
     session = LazySession(make_session or _no_session)
     if options.report is not None:
         check_place(options.report)
-    with Output(options.destination, overwrite=options.overwrite, adds=options.add, say=say) as output:
+    with Output(options.destination, options.existing, say=say) as output:
         base = _base(options)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
         if make_session is None and history.rows > MOST_ROWS:
             raise NeedsSparkError
         _tell_of_base(options, base, say)
-        added = f", {history.base_marks:,} marks of the base" if options.base is not None else ""
+        added = f", {history.base_marks:,} marks of the base" if base is not None else ""
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
-        if options.add and base is not None:
+        if base is not None and base.stays:
             history = _added_to(base, history, options, say)
         writer = PartWriter(
             options=options,
@@ -132,7 +132,7 @@ def backfill(
 
 def _added_to(base: Base, history: History, options: Options, say: Callable[[str], None]) -> History:
     """Return a history so that files of the base stay where they can; say which partitions stay as they were."""
-    for entry in kept_entries(history, options, base):
+    for entry in kept_entries(history, base):
         say(
             f"warning: partition {entry.partition} is skipped ({history.skipped[entry.partition]}): what the "
             f"snapshot knows of it, up to offset {entry.high}, stays"
@@ -214,7 +214,7 @@ def _base(options: Options) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
     if options.base is None:
         return None
-    base = open_base(options.base)
+    base = replace(open_base(options.base), stays=options.existing is Existing.ADDED_TO)
     check_base(
         base,
         topic=options.topic,
@@ -228,7 +228,7 @@ def _base(options: Options) -> Base | None:
 
 
 def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None]) -> None:
-    if options.add and base is None:
+    if options.existing is Existing.ADDED_TO and base is None:
         say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
     if base is None:
         return

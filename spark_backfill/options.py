@@ -33,6 +33,7 @@ from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import check_places
+from spark_backfill.publish import Existing
 from spark_backfill.reshard import Reshard
 from spark_backfill.unit_spec import UnitSpec
 
@@ -58,9 +59,10 @@ class Options:
     - ``client_config`` goes to librdkafka. Without a ``group`` it is the history of nobody in particular.
     - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
       coordinates of packages that Spark needs for it.
-    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it;
-      ``add``: it is the one at the output, and its files stay. ``resume``: what an earlier run has finished is taken
-      over.
+    - ``existing``: what becomes of a snapshot at the output; ``resume``: parts that an earlier run has kept there are
+      taken over.
+    - ``base``: folder or URL of an earlier snapshot, that at the output where it is added to; None: there is none.
+      ``compact``: nothing is added to it.
       ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that;
       ``expire_before`` is its text.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
@@ -76,8 +78,7 @@ class Options:
     url: str
     group: str | None
     assume_processed: bool
-    overwrite: bool
-    add: bool
+    existing: Existing
     resume: bool
     report: Path | None
     producer_header: str | None
@@ -282,8 +283,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         url=url,
         group=given.group,
         assume_processed=given.assume_processed,
-        overwrite=given.overwrite or given.add,
-        add=given.add,
+        existing=_existing(given),
         resume=given.resume,
         report=None if given.report is None else Path(given.report),
         producer_header=given.producer_header,
@@ -303,6 +303,12 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         units=units,
         parallelism=checked_parallelism(given.parallelism),
     )
+
+
+def _existing(given: argparse.Namespace) -> Existing:
+    if given.add:
+        return Existing.ADDED_TO
+    return Existing.REPLACED if given.overwrite else Existing.REFUSED
 
 
 def _units(given: argparse.Namespace) -> UnitSpec | None:

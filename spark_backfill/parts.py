@@ -35,7 +35,7 @@ _MOST_PARTS: Final = 32
 """About so many, however many rows there are."""
 _NO_RULE: Final = frozenset(
     {
-        "id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume",
+        "id", "output", "url", "existing", "report", "packages", "client_config", "bootstrap", "resume",
         "parallelism",
         # Gaps are looked for in all of the history, what is taken over included.
         "allow_gap",
@@ -145,6 +145,8 @@ def request_digest(options: Options, history: History, base: Base | None, *, fin
         f"{name}={getattr(options, name)!r}" for name in sorted(Options.__slots__) if name not in _NO_RULE
     ]
     shown += [str(options.id), str(findings), history.cluster, history.topic_id, str(FORMAT)]
+    if base is not None:
+        shown.append(str(base.stays))
     data = "\n".join(shown).encode() + (b"" if base is None else manifest_bytes(base.manifest))
     return sha256(data).hexdigest()
 

@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -118,29 +119,36 @@ class Target:
             )
 
 
+class Existing(Enum):
+    """What becomes of a snapshot that is at the output already: the run fails, replaces it, or adds to it."""
+
+    REFUSED = "refused"
+    REPLACED = "replaced"
+    ADDED_TO = "added to"
+
+
 class Output:
     """A snapshot being made at a folder or URL: tasks write to ``target``, `publish` makes it a snapshot.
 
     A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
     the first one publishes, and others find that the snapshot is not the one that they were to replace. ``say`` gets a
-    line where others are at work. ``adds``: the run adds to the snapshot that is there.
+    line where others are at work.
 
     ``outcome`` says in words whether the snapshot is there. Where it may be, because the request for the manifest may
     yet arrive, nothing is removed, as if the run had been killed; nor where a part is kept, or taken over, and the
     snapshot is not there.
 
     Raises:
-        BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
-            are no snapshot, or, with ``adds``, those of one whose manifest is gone.
+        BackfillError: there is a snapshot that is refused or cannot be replaced there, or there are files that are no
+            snapshot, or, where it is to be added to, those of one whose manifest is gone.
         SnapshotError: the place cannot be read or written.
     """
 
     def __init__(
         self,
         url: str,
+        existing: Existing = Existing.REFUSED,
         *,
-        overwrite: bool,
-        adds: bool = False,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._folder, self._say = OutputFolder(url), say
@@ -150,12 +158,12 @@ class Output:
         self._taken_over: dict[str, str] = {}
         """Runs of which parts are taken over, each with the name of the text of one."""
         self._before = self._folder.manifest()
-        self._check(overwrite=overwrite)
+        self._check(existing)
         self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
         try:
             # To learn early whether files can be written there.
             self._folder.mark(self.target.run)
-            self._sweep_others(adds=adds)
+            self._sweep_others(existing)
         except BaseException:
             self._folder.unmark(self.target.run)
             self._folder.remove_empty()
@@ -267,11 +275,11 @@ class Output:
         except SnapshotError as failed:
             self._say(f"warning: {failed}; the snapshot is there and whole, without its report")
 
-    def _check(self, *, overwrite: bool) -> None:
+    def _check(self, existing: Existing) -> None:
         """Refuse a place that a snapshot must not take."""
         place, foreign = self._folder.place, _listed_in(self._before) is None
         if self._before is not None:
-            if not overwrite:
+            if existing is Existing.REFUSED:
                 raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
             if not self._folder.replaces:
                 raise BackfillError(
@@ -318,7 +326,7 @@ class Output:
                 return False
         raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
 
-    def _sweep_others(self, *, adds: bool) -> None:
+    def _sweep_others(self, existing: Existing) -> None:
         """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
         # In this order: a run makes its marker before its files, and removes it after its manifest is written.
         names, at_work = self._folder.names(), self._folder.marked()
@@ -335,7 +343,7 @@ class Output:
                 for name in names
                 if name not in listed and (ours := _OURS.fullmatch(name)) and ours["run"] not in spared
             ]
-            if adds and over and self._before is None:
+            if existing is Existing.ADDED_TO and over and self._before is None:
                 raise BackfillError(
                     f"output {self._folder.place!r} holds {over[0]} and other files, but no manifest.json that lists "
                     "them: put it back to add to that snapshot, or run without --add to make a new one"
