@@ -23,7 +23,7 @@ from dedup_sdk._store.manifest import FORMAT, SortedFile, manifest_bytes
 from spark_backfill.base import Base
 from spark_backfill.base_range import SameUntil, cut_off_at
 from spark_backfill.history import History
-from spark_backfill.offset_range import BasePart, OffsetRange
+from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.options import Options
 from spark_backfill.publish import paths_of
 from spark_backfill.slot_outcome import SlotOutcome
@@ -125,9 +125,12 @@ def _offset_range(content: dict[str, Any]) -> OffsetRange:
     if base is None:
         return read
     named = dict(zip(BasePart._fields, base, strict=True))
-    files = tuple(SortedFile(**each) for each in named.pop("files"))
+    staying = named.pop("staying")
+    if staying is not None:
+        files, forgotten_ms = staying
+        staying = Staying(tuple(SortedFile(**each) for each in files), forgotten_ms)
     return replace(
-        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, files=files)
+        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, staying=staying)
     )
 
 

@@ -48,7 +48,8 @@ def planned(manifest: Manifest, *, keep_from_day: int | None, floor: int = 0) ->
 def stays(found: OffsetRange) -> list[tuple[str, int]]:
     """Names and layers of the files that stay."""
     assert found.base is not None
-    return [(file.name, file.layer) for file in found.base.files]
+    assert found.base.staying is not None
+    return [(file.name, file.layer) for file in found.base.staying.files]
 
 
 def test_partitions_are_not_all_written_anew_in_one_night() -> None:
@@ -64,7 +65,8 @@ def test_what_has_expired_is_left_out_from_the_oldest_layer_on(tmp_path: Path) -
     found = planned(manifest, keep_from_day=5)
     assert stays(found) == [("1-1", 0), ("2-0", 1), ("2-1", 1)]
     assert found.base is not None
-    assert (found.base.forgotten_ms, found.base.is_read, found.keep_from_ms) == (2 * DAY_MS, False, None)
+    assert found.base.staying is not None
+    assert (found.base.staying.forgotten_ms, found.keep_from_ms) == (2 * DAY_MS, None)
     assert found.rows == 20
     assert stays(planned(manifest, keep_from_day=None)) == [
         ("0-0", 0), ("0-1", 0), ("1-0", 1), ("1-1", 1), ("2-0", 2), ("2-1", 2),
@@ -78,7 +80,7 @@ def test_a_base_is_read_where_its_files_cannot_stay(tmp_path: Path) -> None:
     many = base(tmp_path / "many", *[(9,)] * MOST_LAYERS)
     for found in (planned(manifest, keep_from_day=1, floor=1), planned(many, keep_from_day=1)):
         assert found.base is not None
-        assert (found.base.is_read, found.base.files, found.keep_from_ms) == (True, (), DAY_MS)
+        assert (found.base.staying, found.keep_from_ms) == (None, DAY_MS)
 
 
 def published(folder: Path, change: Any) -> None:

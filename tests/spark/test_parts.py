@@ -18,7 +18,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.ending import KEPT, EndedError
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History
-from spark_backfill.offset_range import BasePart, OffsetRange
+from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.options import parse_options
 from spark_backfill.parts import WrittenPart, cut_parts, joined, request_digest, still_right, with_taken_over
 from spark_backfill.slot_outcome import SlotOutcome
@@ -64,7 +64,7 @@ def history(*offset_ranges: OffsetRange, **given: Any) -> History:
 
 def test_a_part_is_read_as_it_was_written() -> None:
     """Also what it took of a base; not where something else is asked for, nor where the text is no part."""
-    base = BasePart(5, 0, 3, None, 7, gaps=((1, 2),), is_read=False, files=(FILE,), forgotten_ms=4)
+    base = BasePart(5, 0, 3, None, 7, gaps=((1, 2),), staying=Staying((FILE,), 4))
     part = WrittenPart(
         (offset_range(0, archived=(0, 3), gaps=((4, 5), (6, 7)), base=base), offset_range(1)),
         {1: "abc"},
