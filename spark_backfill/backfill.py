@@ -113,6 +113,7 @@ def backfill(
             options=options,
             base=base,
             versions={} if archive is None else archive.files.versions,
+            taken_over=writer.records_taken_over,
             created_ms=now_ms,
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,

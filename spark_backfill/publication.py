@@ -41,13 +41,15 @@ def describe(
     options: Options,
     base: Base | None,
     versions: Mapping[str, str],
+    taken_over: int,
     created_ms: int,
     spark_start_seconds: float,
     seconds: float,
 ) -> Made:
     """Describe the snapshot whose slots have these outcomes.
 
-    ``versions``: of the sources that have some. ``seconds`` are those of the run, without the start of Spark.
+    ``versions``: of the sources that have some; ``taken_over``: how many records earlier runs read; ``seconds``: those
+    of the run, without the start of Spark.
     """
     manifest = make_manifest(
         history,
@@ -75,6 +77,7 @@ def describe(
         keyless=sum(outcome.keyless for outcome in outcomes),
         moved=sum(outcome.moved for outcome in outcomes),
         malformed=sum(outcome.malformed for outcome in outcomes),
+        taken_over=taken_over,
         spark_start_seconds=spark_start_seconds,
         seconds=seconds,
         one_mark_each=options.ordered is None

@@ -267,6 +267,7 @@ def test_a_partition_that_cannot_be_written_costs_only_itself(
     report = runs(topic, "--resume")
     assert runs.highs == [3, 3, 1]
     assert (report.records, report.marks) == (7, 6)
+    assert report.records_per_second == pytest.approx(3 / report.seconds, abs=0.06)
 
     full = Runs(runs.broker, spark, tmp_path / "full")
     full(topic)
