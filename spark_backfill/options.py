@@ -224,7 +224,7 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
     """
     client = client_settings("--client-config", given.client_config)
     servers, group = take_consumers_own(client)
-    refuse_ours("--client-config", client)
+    refuse_ours(client)
     if not given.compact:
         given.bootstrap = servers if given.bootstrap is None else given.bootstrap
         if group and not given.group and not given.whole_topic:
@@ -377,7 +377,7 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
         places=tuple(places),
         format=given.format or "parquet",
         columns=parse_columns(given.columns) if given.columns else {},
-        read_options=read_options("--read-option", given.read_option),
+        read_options=read_options(given.read_option),
         isolation=given.archive_isolation,
     )
 

@@ -85,11 +85,11 @@ def make_report(
     taken_over: int,
     spark_start_seconds: float,
     seconds: float,
-    keyless: int = 0,
-    moved: int = 0,
-    malformed: int = 0,
-    versions: Mapping[str, str] | None = None,
-    one_mark_each: bool = True,
+    keyless: int,
+    moved: int,
+    malformed: int,
+    versions: Mapping[str, str],
+    one_mark_each: bool,
 ) -> Report:
     """Return the report of a snapshot that was made.
 
@@ -129,7 +129,7 @@ def make_report(
         malformed=malformed,
         layers=max((len(entry.layers) for entry in manifest.partitions), default=0),
         duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
-        versions=dict(versions or {}),
+        versions=versions,
     )
 
 
