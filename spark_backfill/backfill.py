@@ -69,7 +69,7 @@ def backfill(
     session = LazySession(make_session or _no_session)
     if options.report is not None:
         check_place(options.report)
-    with Output(options.destination, options.existing, say=say) as output:
+    with Output(options.output, options.existing, say=say) as output:
         base = _base(options)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms)

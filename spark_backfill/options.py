@@ -17,7 +17,7 @@ from dedup_sdk._kafka.client_config import client_settings
 from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.paths import scheme_of_url, why_unusable
-from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
+from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver, shown_location
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._units.unit import Unit
@@ -54,7 +54,7 @@ _MOST_PARTITIONS: Final = 100_000
 class Options:
     """The options of a run; see the help of each.
 
-    - ``url`` is the output where that is no folder, else empty. ``bootstrap`` is empty where no broker is asked; then
+    - ``output``: a URL, or a path. ``bootstrap`` is empty where no broker is asked; then
       ``cluster_id`` and ``topic_id`` say whose offsets these are, else they are empty.
     - ``client_config`` goes to librdkafka. Without a ``group`` it is the history of nobody in particular.
     - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
@@ -74,8 +74,7 @@ class Options:
     topic: str
     id: IdSpec
     window: Window
-    output: Path
-    url: str
+    output: str
     group: str | None
     assume_processed: bool
     existing: Existing
@@ -140,14 +139,9 @@ class Options:
         return {**self.client_config, "bootstrap.servers": self.bootstrap}
 
     @property
-    def destination(self) -> str:
-        """The output, a URL or a path."""
-        return self.url or str(self.output)
-
-    @property
     def shown_output(self) -> str:
         """Where the snapshot goes, without the secrets of a URL."""
-        return redacted_url(self.url) if self.url else str(self.output)
+        return shown_location(self.output)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -268,7 +262,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
     reads_topic = KAFKA in sources
     if not given.compact:
         _check_sources(given, archive, reads_topic=reads_topic)
-    url = _url(given)
+    output = _output(given)
     check_places(
         given.output,
         sources=() if archive is None else archive.places,
@@ -279,8 +273,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         topic=given.topic,
         id=spec,
         window=window,
-        output=Path(given.output),
-        url=url,
+        output=output,
         group=given.group,
         assume_processed=given.assume_processed,
         existing=_existing(given),
@@ -433,8 +426,8 @@ def _reshard(given: argparse.Namespace, window: Window, archive: ArchiveOptions 
     return Reshard(partitions=given.partitions, partitioner=given.partitioner)
 
 
-def _url(given: argparse.Namespace) -> str:
-    """Return the output where it is a URL, else an empty text."""
+def _output(given: argparse.Namespace) -> str:
+    """Return the output, a URL or a path."""
     output: str = given.output
     if not is_url(output):
         if scheme := scheme_of_url(output):
@@ -443,7 +436,7 @@ def _url(given: argparse.Namespace) -> str:
             )
         if why := why_unusable(output):
             raise ConfigurationError(f"--output {output!r} {why}: give another folder")
-        return ""
+        return str(Path(output))
     require_driver(output, "--output ")
     scheme, _, path = redacted_url(output).partition("://")
     if scheme in {"file", "local"} and not path.startswith("/"):

@@ -35,7 +35,7 @@ _MOST_PARTS: Final = 32
 """About so many, however many rows there are."""
 _NO_RULE: Final = frozenset(
     {
-        "id", "output", "url", "existing", "report", "packages", "client_config", "bootstrap", "resume",
+        "id", "output", "existing", "report", "packages", "client_config", "bootstrap", "resume",
         "parallelism",
         # Gaps are looked for in all of the history, what is taken over included.
         "allow_gap",
