@@ -181,14 +181,14 @@ def still_right(history: History, kept: WrittenPart, *, vouched: bool, same_unti
     known = {each.partition: each for each in history.offset_ranges}
 
     def is_right(then: OffsetRange) -> bool:
-        now = known.get(then.partition)
         number = then.partition
+        now = known.get(number)
         epochs = kept.epochs.get(number), history.epochs.get(number)
         return (
             now is not None
             and (then.low == now.low or (vouched and then.low < now.low))
             and then.high <= now.high
-            and kept.eras.get(then.partition, "") == history.eras.get(then.partition, "")
+            and kept.eras.get(number, "") == history.eras.get(number, "")
             and cut_off_at(number, then.high, *epochs, same_until) is None
         )
 
