@@ -141,7 +141,7 @@ def nights_a_round(size: Size) -> float:
 
 
 def _planned(offset_ranges: Sequence[OffsetRange], cores: int, base: Manifest | None) -> Planned:
-    floors = {each.partition for each in offset_ranges if each.base is not None and each.base.is_read}
+    floors = {each.partition for each in offset_ranges if each.base is not None and each.base.staying is None}
     entries = base.partitions if base is not None else ()
     files = [
         BaseFile(entry.partition, file)

@@ -17,7 +17,7 @@ def archived_history(
     topic: str,
     topic_id: str,
     now_ms: int,
-    base: Base | None = None,
+    base: Base | None,
     whole: bool = False,
 ) -> History:
     """Return all offsets that an archive has, as a history that the user vouches for; a base's are not read again.

@@ -5,44 +5,34 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
-from spark_backfill.base_range import SameUntil
-from spark_backfill.ending import EndedError, ended_by
+from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
 from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history, tell_gaps
-from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.layers import on_layers
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
-from spark_backfill.parts import (
-    Written,
-    cut_parts,
-    joined,
-    request_digest,
-    still_right,
-    with_written,
-)
+from spark_backfill.parts import joined
 from spark_backfill.progress import Progress
 from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
-from spark_backfill.publish import Output
+from spark_backfill.publish import Existing, Output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
-from spark_backfill.session import LazySession, describe_jobs, spans
+from spark_backfill.session import LazySession, describe_jobs
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import DIGEST_NAME
@@ -51,9 +41,6 @@ from spark_backfill.table_folders import check_no_table
 from spark_backfill.workers import MOST_ROWS, InProcess, NeedsSparkError, OnSpark, Task, Workers
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
-
-_MOST_IN_A_ROW: Final = 2
-"""When so many parts fail one after the other, what they lack is likely to be lacked by all."""
 
 
 def backfill(
@@ -82,41 +69,41 @@ def backfill(
     session = LazySession(make_session or _no_session)
     if options.report is not None:
         check_place(options.report)
-    with Output(options.destination, overwrite=options.overwrite, adds=options.add, say=say) as output:
+    with Output(options.output, options.existing, say=say) as output:
         base = _base(options)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
         if make_session is None and history.rows > MOST_ROWS:
             raise NeedsSparkError
         _tell_of_base(options, base, say)
-        added = f", {history.base_marks:,} marks of the base" if options.base is not None else ""
+        added = f", {history.base_marks:,} marks of the base" if base is not None else ""
         say(
             f"{len(history.offset_ranges)} partitions of {options.topic}, {history.offsets:,} offsets to read{added}"
         )
-        if options.add and base is not None:
+        if base is not None and base.stays:
             history = _added_to(base, history, options, say)
-        findings = _findings(options, history)
-        rule = request_digest(options, history, base, findings=findings)
-        finished = _finished(output, options, history, rule, say)
-        history = with_written(history, finished)
-        # Not before: what is taken over is not read again.
-        tell_gaps(history, options, say)
         writer = PartWriter(
             options=options,
+            history=history,
             archive=archive,
             base=base,
-            target=output.target,
-            findings=findings,
+            output=output,
+            findings=_findings(options, history),
             now_ms=now_ms,
             around=around,
+            say=say,
         )
+        writer.take_over()
+        history = writer.history
+        # Not before: what is taken over is not read again.
+        tell_gaps(history, options, say)
 
         def make_workers() -> Workers:
             if make_session is None:
                 return InProcess(tell)
             return OnSpark(session.get(), options.topic, options.parallelism, watch)
 
-        plan, outcomes = joined(_written(writer, make_workers, output, history, finished, rule, say))
+        plan, outcomes = joined(writer.write(make_workers))
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
         made = describe(
@@ -126,6 +113,7 @@ def backfill(
             options=options,
             base=base,
             versions={} if archive is None else archive.files.versions,
+            taken_over=writer.records_taken_over,
             created_ms=now_ms,
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
@@ -143,91 +131,9 @@ def backfill(
     return made.report
 
 
-def _finished(
-    output: Output, options: Options, history: History, rule: str, say: Callable[[str], None]
-) -> list[Written]:
-    """Return the parts that an earlier run has finished, as far as they are still right, with ``--resume``."""
-    if not options.resume:
-        return []
-    found = [(name, Written.from_json(text, rule)) for name, text in output.left()]
-    there, known = output.names(), set[int]()
-    finished: dict[str, Written] = {}
-    with ExitStack() as stack:
-        same_until: SameUntil = _nobody_knows
-        if found and options.bootstrap:
-            log = KafkaLog(options.bootstrap, options.topic, options.client_config)
-            same_until = stack.enter_context(log).same_until
-        for name, part in found:
-            if part is None:
-                continue
-            # Of two runs the last one counts.
-            new = part.of({each.partition for each in part.offset_ranges} - part.lacking(there) - known)
-            right = still_right(history, new, vouched=options.vouched, same_until=same_until)
-            if right.offset_ranges:
-                finished[name] = right
-                known |= {each.partition for each in right.offset_ranges}
-    if not finished:
-        why = "that asked for the same" if found else "there"
-        say(f"warning: nothing is taken over: no unfinished run {why} has left a partition that can be")
-        return []
-    say(f"partitions {spans(sorted(known))} are taken over, and not read again")
-    output.take_over(finished)
-    return list(finished.values())
-
-
-def _nobody_knows(_partition: int, _offset: int, _epoch: int) -> int | None:
-    """For a run that asks no broker."""
-    return None
-
-
-def _written(
-    writer: PartWriter,
-    make_workers: Callable[[], Workers],
-    output: Output,
-    history: History,
-    finished: Sequence[Written],
-    rule: str,
-    say: Callable[[str], None],
-) -> list[Written]:
-    """Write what is not finished, part by part; return all parts.
-
-    One that fails costs its own partitions: the others are written nevertheless, unless two in a row fail.
-    """
-    done = {each.partition for part in finished for each in part.offset_ranges}
-    ranges = [each for each in history.offset_ranges if each.partition not in done]
-    written, failed, in_a_row = list(finished), list[Exception](), 0
-    if not any(each.rows for each in ranges):
-        return written
-    workers = make_workers()
-    workers.check(writer.target)
-    # Marks of one partition may go to all; and an archive is looked through as a whole.
-    at_once = writer.archive is not None or writer.options.reshard is not None
-    parts = [tuple(ranges)] if at_once else cut_parts(ranges, writer.together(workers))
-    for number, part in enumerate(parts, 1):
-        told = f"part {number} of {len(parts)} (partitions {spans(each.partition for each in part)})"
-        try:
-            with workers.watched(sum(each.rows for each in part)):
-                made = writer.write(workers, part, history)
-        except Exception as error:
-            in_a_row += 1
-            if ended_by(error) is not None or in_a_row == _MOST_IN_A_ROW or len(parts) == 1:
-                raise
-            failed.append(error)
-            say(f"warning: {told} failed, others go on: {one_line(error)}")
-            continue
-        in_a_row = 0
-        written.append(made)
-        if len(parts) > 1 or finished:
-            output.keep(made.to_json(rule))
-            say(f"{told} is written")
-    if failed:
-        raise failed[0]
-    return written
-
-
 def _added_to(base: Base, history: History, options: Options, say: Callable[[str], None]) -> History:
     """Return a history so that files of the base stay where they can; say which partitions stay as they were."""
-    for entry in kept_entries(history, options, base):
+    for entry in kept_entries(history, base):
         say(
             f"warning: partition {entry.partition} is skipped ({history.skipped[entry.partition]}): what the "
             f"snapshot knows of it, up to offset {entry.high}, stays"
@@ -309,7 +215,7 @@ def _base(options: Options) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
     if options.base is None:
         return None
-    base = open_base(options.base)
+    base = replace(open_base(options.base), stays=options.existing is Existing.ADDED_TO)
     check_base(
         base,
         topic=options.topic,
@@ -323,7 +229,7 @@ def _base(options: Options) -> Base | None:
 
 
 def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None]) -> None:
-    if options.add and base is None:
+    if options.existing is Existing.ADDED_TO and base is None:
         say(f"there is no snapshot at {options.shown_output} yet: all of the history is read")
     if base is None:
         return

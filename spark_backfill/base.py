@@ -16,9 +16,13 @@ from spark_backfill.errors import IN_FULL, BackfillError
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A snapshot that was found."""
+    """A snapshot that was found.
+
+    ``stays``: it is the one at the output, whose files stay where they can.
+    """
 
     source: Source
+    stays: bool = False
 
     @property
     def files(self) -> Path | RemoteFiles:

@@ -108,7 +108,7 @@ def base_tasks(
     floors = {
         each.partition: each.base.floor
         for each in offset_ranges
-        if each.base is not None and each.base.is_read
+        if each.base is not None and each.base.staying is None
     }
     files = [
         BaseFile(entry.partition, file)

@@ -22,11 +22,11 @@ _QUOTED: Final = re.compile(r"""["']([^"']+)["']""")
 _SHORTEST_SECRET: Final = 3
 
 
-def refuse_ours(option: str, settings: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` for a setting that the job makes itself."""
+def refuse_ours(settings: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` for a setting of ``--client-config`` that the job makes itself."""
     for name in settings:
         if name in _OURS:
-            raise ConfigurationError(f"{option} {name} cannot be set: {_OURS[name]}")
+            raise ConfigurationError(f"--client-config {name} cannot be set: {_OURS[name]}")
 
 
 def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None]:
@@ -41,8 +41,8 @@ def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None
     return settings.pop(SERVERS, None), settings.pop("group.id", None)
 
 
-def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
-    """Read ``K=V`` texts.
+def read_options(texts: Sequence[str]) -> dict[str, str]:
+    """Read the texts of ``--read-option``.
 
     Raises:
         ConfigurationError: one of them is no such text; no value is shown.
@@ -52,7 +52,7 @@ def read_options(option: str, texts: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise ConfigurationError(
-                f"{option} {masked_text(text)!r} is no setting; write {option} NAME=VALUE"
+                f"--read-option {masked_text(text)!r} is no setting; write --read-option NAME=VALUE"
             )
         settings[name] = value
     return settings

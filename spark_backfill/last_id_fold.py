@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from dedup_sdk._core.last_rule import NO_TIME_MS, LastRule, SourceState
 from dedup_sdk._core.seen import Candidate
 from dedup_sdk._marks import Marks
 from spark_backfill.count_fold import later
-from spark_backfill.duplicate_offsets import two_records
+from spark_backfill.duplicate_offsets import each_once
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.runs import Tally
 from spark_backfill.slot_shuffle import TALLIES, WATCHED, read_tally
@@ -142,14 +142,7 @@ class LastIdFold:
             mark.seen.doubt()
 
     def _once(self, records: Iterable[ShuffledRow]) -> Iterator[ShuffledRow]:
-        """Yield each offset's row once: an archive may have a record twice, which is one sighting."""
-        before: ShuffledRow | None = None
-        for row in records:
-            if before is None or row.offset != before.offset:
-                yield row
-            elif row.candidate.id_bytes != before.candidate.id_bytes:
-                raise two_records(self._offset_range.partition, row.offset)
-            before = row
+        return each_once(records, self._offset_range.partition, attrgetter("candidate.id_bytes"))
 
     def _is_old(self, left: _Left) -> bool:
         keep_from_ms = self._offset_range.keep_from_ms

@@ -78,7 +78,7 @@ def write_ordered(
     *,
     description: str,
     now_ms: int,
-    around: Callable[[Task], Task] = lambda task: task,
+    around: Callable[[Task], Task],
 ) -> list[SlotOutcome]:
     """Fold shuffled rows and write their marks to ``target``; return the outcome of each slot that had a row.
 

@@ -33,6 +33,16 @@ Bounds = Mapping[int, tuple[int, int]]
 """Offsets ``[begin, end)`` by partition, none of them empty."""
 
 
+class Staying(NamedTuple):
+    """The files of a base that stay as they are (`spark_backfill.layers`).
+
+    ``forgotten_ms``: the newest timestamp (ms) of those that do not, None where all stay.
+    """
+
+    files: tuple[SortedFile, ...] = ()
+    forgotten_ms: int | None = None
+
+
 class BasePart(NamedTuple):
     """The marks of another snapshot (the *base*) for an offset range's beginning, ``[low, begin)``.
 
@@ -40,8 +50,7 @@ class BasePart(NamedTuple):
 
     - ``marks``: how many it has; those of offsets before ``floor`` are left out.
     - ``accepted``, ``since_number``, ``newest_ms``, ``gaps``: as in its manifest.
-    - ``is_read``: they are read and written anew; if not, ``files`` stay as they are, and ``forgotten_ms`` is the
-      newest timestamp (ms) of those that do not, None where all stay (`spark_backfill.layers`).
+    - ``staying``: where its files stay; None: the marks are read and written anew.
     """
 
     marks: int
@@ -50,9 +59,12 @@ class BasePart(NamedTuple):
     since_number: int | None
     newest_ms: int
     gaps: tuple[tuple[int, int], ...] = ()
-    is_read: bool = True
-    files: tuple[SortedFile, ...] = ()
-    forgotten_ms: int | None = None
+    staying: Staying | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many marks are read."""
+        return self.marks if self.staying is None else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +101,7 @@ class OffsetRange:
     @property
     def rows(self) -> int:
         """At most how many rows are folded: records that are read, and marks of the base that are."""
-        return self.offsets + (self.base.marks if self.base is not None and self.base.is_read else 0)
+        return self.offsets + (0 if self.base is None else self.base.rows)
 
     @property
     def offsets(self) -> int:

@@ -17,7 +17,7 @@ from dedup_sdk._kafka.client_config import client_settings
 from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_urls
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.paths import scheme_of_url, why_unusable
-from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver
+from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver, shown_location
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk._units.keys import spec_in_units
 from dedup_sdk._units.unit import Unit
@@ -33,6 +33,7 @@ from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import check_places
+from spark_backfill.publish import Existing
 from spark_backfill.reshard import Reshard
 from spark_backfill.unit_spec import UnitSpec
 
@@ -53,14 +54,15 @@ _MOST_PARTITIONS: Final = 100_000
 class Options:
     """The options of a run; see the help of each.
 
-    - ``url`` is the output where that is no folder, else empty. ``bootstrap`` is empty where no broker is asked; then
+    - ``output``: a URL, or a path. ``bootstrap`` is empty where no broker is asked; then
       ``cluster_id`` and ``topic_id`` say whose offsets these are, else they are empty.
     - ``client_config`` goes to librdkafka. Without a ``group`` it is the history of nobody in particular.
     - ``reads_topic``: whether the topic itself is read; ``archive``: the archive to read, None: none; ``packages``:
       coordinates of packages that Spark needs for it.
-    - ``base``: folder or URL of an earlier snapshot, None: there is none; ``compact``: nothing is added to it;
-      ``add``: it is the one at the output, and its files stay. ``resume``: what an earlier run has finished is taken
-      over.
+    - ``existing``: what becomes of a snapshot at the output; ``resume``: parts that an earlier run has kept there are
+      taken over.
+    - ``base``: folder or URL of an earlier snapshot, that at the output where it is added to; None: there is none.
+      ``compact``: nothing is added to it.
       ``expire_before_ms``: marks last seen before this timestamp (ms) are left out, None: none are for that;
       ``expire_before`` is its text.
     - ``last_id``: how IDs are compared; None: they are looked up. ``units``: which records belong together; None:
@@ -72,12 +74,10 @@ class Options:
     topic: str
     id: IdSpec
     window: Window
-    output: Path
-    url: str
+    output: str
     group: str | None
     assume_processed: bool
-    overwrite: bool
-    add: bool
+    existing: Existing
     resume: bool
     report: Path | None
     producer_header: str | None
@@ -139,14 +139,9 @@ class Options:
         return {**self.client_config, "bootstrap.servers": self.bootstrap}
 
     @property
-    def destination(self) -> str:
-        """The output, a URL or a path."""
-        return self.url or str(self.output)
-
-    @property
     def shown_output(self) -> str:
         """Where the snapshot goes, without the secrets of a URL."""
-        return redacted_url(self.url) if self.url else str(self.output)
+        return shown_location(self.output)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -223,7 +218,7 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
     """
     client = client_settings("--client-config", given.client_config)
     servers, group = take_consumers_own(client)
-    refuse_ours("--client-config", client)
+    refuse_ours(client)
     if not given.compact:
         given.bootstrap = servers if given.bootstrap is None else given.bootstrap
         if group and not given.group and not given.whole_topic:
@@ -267,7 +262,7 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
     reads_topic = KAFKA in sources
     if not given.compact:
         _check_sources(given, archive, reads_topic=reads_topic)
-    url = _url(given)
+    output = _output(given)
     check_places(
         given.output,
         sources=() if archive is None else archive.places,
@@ -278,12 +273,10 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         topic=given.topic,
         id=spec,
         window=window,
-        output=Path(given.output),
-        url=url,
+        output=output,
         group=given.group,
         assume_processed=given.assume_processed,
-        overwrite=given.overwrite or given.add,
-        add=given.add,
+        existing=_existing(given),
         resume=given.resume,
         report=None if given.report is None else Path(given.report),
         producer_header=given.producer_header,
@@ -303,6 +296,12 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         units=units,
         parallelism=checked_parallelism(given.parallelism),
     )
+
+
+def _existing(given: argparse.Namespace) -> Existing:
+    if given.add:
+        return Existing.ADDED_TO
+    return Existing.REPLACED if given.overwrite else Existing.REFUSED
 
 
 def _units(given: argparse.Namespace) -> UnitSpec | None:
@@ -371,7 +370,7 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
         places=tuple(places),
         format=given.format or "parquet",
         columns=parse_columns(given.columns) if given.columns else {},
-        read_options=read_options("--read-option", given.read_option),
+        read_options=read_options(given.read_option),
         isolation=given.archive_isolation,
     )
 
@@ -427,8 +426,8 @@ def _reshard(given: argparse.Namespace, window: Window, archive: ArchiveOptions 
     return Reshard(partitions=given.partitions, partitioner=given.partitioner)
 
 
-def _url(given: argparse.Namespace) -> str:
-    """Return the output where it is a URL, else an empty text."""
+def _output(given: argparse.Namespace) -> str:
+    """Return the output, a URL or a path."""
     output: str = given.output
     if not is_url(output):
         if scheme := scheme_of_url(output):
@@ -437,7 +436,7 @@ def _url(given: argparse.Namespace) -> str:
             )
         if why := why_unusable(output):
             raise ConfigurationError(f"--output {output!r} {why}: give another folder")
-        return ""
+        return str(Path(output))
     require_driver(output, "--output ")
     scheme, _, path = redacted_url(output).partition("://")
     if scheme in {"file", "local"} and not path.startswith("/"):

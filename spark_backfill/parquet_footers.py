@@ -90,7 +90,7 @@ def read_footers(files: Sequence[str]) -> list[Footer] | None:
     return known if len(known) == len(footers) else None
 
 
-def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str = "topic") -> None:
+def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str) -> None:
     """Check that of these columns every file of a folder has the same; files without rows may have any.
 
     Spark would take the columns of one file for those of all: rows of a file without a topic would be of any, or

@@ -1,8 +1,11 @@
-"""A run in parts: a few partitions each, read, folded and written one part after the other, so that little is lost.
+"""A run in parts, written one after the other, so that little is lost where one fails.
 
-What a part has written is kept at the output as a text of its own until the snapshot is there. A run that failed, or
-whose driver was killed, leaves these texts and files, and one with ``--resume`` takes them over: of the partitions that
-they are about nothing is read again, and their history ends where it ended then.
+- A *part* is the offset ranges of a few partitions, which are read and folded together.
+- A part is *written* (`WrittenPart`) when all of its files are at the output.
+- A written part is *kept* when a text at the output says what was written. The text stays until the snapshot is there,
+  so that it outlives a run that fails, or whose driver is killed.
+- A kept part of an earlier run is *taken over* by one with ``--resume``: nothing of its partitions is read again, and
+  their history ends where it ended then.
 
 A part is taken over where the run asks for the same thing (`request_digest`), and only for partitions whose history
 still begins there, and reaches as far, in the same log: others are read again.
@@ -20,7 +23,7 @@ from dedup_sdk._store.manifest import FORMAT, SortedFile, manifest_bytes
 from spark_backfill.base import Base
 from spark_backfill.base_range import SameUntil, cut_off_at
 from spark_backfill.history import History
-from spark_backfill.offset_range import BasePart, OffsetRange
+from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.options import Options
 from spark_backfill.publish import paths_of
 from spark_backfill.slot_outcome import SlotOutcome
@@ -32,7 +35,7 @@ _MOST_PARTS: Final = 32
 """About so many, however many rows there are."""
 _NO_RULE: Final = frozenset(
     {
-        "id", "output", "url", "overwrite", "report", "packages", "client_config", "bootstrap", "resume",
+        "id", "output", "existing", "report", "packages", "client_config", "bootstrap", "resume",
         "parallelism",
         # Gaps are looked for in all of the history, what is taken over included.
         "allow_gap",
@@ -44,8 +47,8 @@ _NO_RULE: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A part whose files are written: what was folded, its slots, and their outcomes.
+class WrittenPart:
+    """A part whose files are at the output: what was folded, its slots, and their outcomes.
 
     Outcomes have the numbers of these slots. ``eras``, ``epochs``: those of its partitions, as in
     `spark_backfill.history.History`.
@@ -71,7 +74,7 @@ class Written:
         )
 
     @classmethod
-    def from_json(cls, text: str, rule: str) -> Written | None:
+    def from_json(cls, text: str, rule: str) -> WrittenPart | None:
         """Read the output of `to_json`; None where it is of another rule, or cannot be read."""
         try:
             content = json.loads(text)
@@ -87,6 +90,11 @@ class Written:
         except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None
 
+    @property
+    def partitions(self) -> set[int]:
+        """The partitions that it is about."""
+        return {each.partition for each in self.offset_ranges}
+
     def lacking(self, names: Collection[str]) -> set[int]:
         """Return the partitions of which not all files are among those at the output, by their paths there."""
         return {
@@ -96,11 +104,11 @@ class Written:
             and not {*paths_of(self.slots[each.slot].partition, each.file)}.issubset(names)
         }
 
-    def of(self, partitions: set[int]) -> Written:
+    def of(self, partitions: Collection[int]) -> WrittenPart:
         """Return what is about these partitions."""
         numbers = [number for number, slot in enumerate(self.slots) if slot.partition in partitions]
         renumbered = {number: index for index, number in enumerate(numbers)}
-        return Written(
+        return WrittenPart(
             tuple(each for each in self.offset_ranges if each.partition in partitions),
             {partition: era for partition, era in self.eras.items() if partition in partitions},
             {partition: epoch for partition, epoch in self.epochs.items() if partition in partitions},
@@ -117,9 +125,12 @@ def _offset_range(content: dict[str, Any]) -> OffsetRange:
     if base is None:
         return read
     named = dict(zip(BasePart._fields, base, strict=True))
-    files = tuple(SortedFile(**each) for each in named.pop("files"))
+    staying = named.pop("staying")
+    if staying is not None:
+        files, forgotten_ms = staying
+        staying = Staying(tuple(SortedFile(**each) for each in files), forgotten_ms)
     return replace(
-        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, files=files)
+        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, staying=staying)
     )
 
 
@@ -137,6 +148,8 @@ def request_digest(options: Options, history: History, base: Base | None, *, fin
         f"{name}={getattr(options, name)!r}" for name in sorted(Options.__slots__) if name not in _NO_RULE
     ]
     shown += [str(options.id), str(findings), history.cluster, history.topic_id, str(FORMAT)]
+    if base is not None:
+        shown.append(str(base.stays))
     data = "\n".join(shown).encode() + (b"" if base is None else manifest_bytes(base.manifest))
     return sha256(data).hexdigest()
 
@@ -159,8 +172,8 @@ def cut_parts(offset_ranges: Iterable[OffsetRange], together: int = 1) -> list[t
     return list(map(tuple, parts))
 
 
-def still_right(history: History, written: Written, *, vouched: bool, same_until: SameUntil) -> Written:
-    """Return what is left of a written part: the partitions whose history a run could have planned like that.
+def still_right(history: History, kept: WrittenPart, *, vouched: bool, same_until: SameUntil) -> WrittenPart:
+    """Return what of a kept part can be taken over: the partitions whose history a run could have planned like that.
 
     ``vouched``: the user vouches for all that the log has, which may have lost its beginning since.
     ``same_until`` says up to where the log is still that of an epoch.
@@ -168,36 +181,36 @@ def still_right(history: History, written: Written, *, vouched: bool, same_until
     known = {each.partition: each for each in history.offset_ranges}
 
     def is_right(then: OffsetRange) -> bool:
-        now = known.get(then.partition)
         number = then.partition
-        epochs = written.epochs.get(number), history.epochs.get(number)
+        now = known.get(number)
+        epochs = kept.epochs.get(number), history.epochs.get(number)
         return (
             now is not None
             and (then.low == now.low or (vouched and then.low < now.low))
             and then.high <= now.high
-            and written.eras.get(then.partition, "") == history.eras.get(then.partition, "")
+            and kept.eras.get(number, "") == history.eras.get(number, "")
             and cut_off_at(number, then.high, *epochs, same_until) is None
         )
 
-    return written.of({each.partition for each in written.offset_ranges if is_right(each)})
+    return kept.of({each.partition for each in kept.offset_ranges if is_right(each)})
 
 
-def with_written(history: History, written: Sequence[Written]) -> History:
-    """Return the history whose partitions end where written parts say, in the leader epochs that were known then."""
-    known = {each.partition: each for part in written for each in part.offset_ranges}
+def with_taken_over(history: History, parts: Sequence[WrittenPart]) -> History:
+    """Return the history whose partitions end where parts taken over say, in the leader epochs that were known then."""
+    known = {each.partition: each for part in parts for each in part.offset_ranges}
     epochs = {partition: epoch for partition, epoch in history.epochs.items() if partition not in known}
     return replace(
         history,
         offset_ranges=tuple(known.get(each.partition, each) for each in history.offset_ranges),
-        epochs=epochs | {partition: epoch for part in written for partition, epoch in part.epochs.items()},
+        epochs=epochs | {partition: epoch for part in parts for partition, epoch in part.epochs.items()},
     )
 
 
-def joined(written: Sequence[Written]) -> tuple[SlotPlan, list[SlotOutcome]]:
-    """Return the slots of all parts, and their outcomes."""
+def joined(parts: Sequence[WrittenPart]) -> tuple[SlotPlan, list[SlotOutcome]]:
+    """Return the slots of written parts, and their outcomes."""
     slots: list[Slot] = []
     outcomes: list[SlotOutcome] = []
-    for part in written:
+    for part in parts:
         outcomes += [replace(each, slot=len(slots) + each.slot) for each in part.outcomes]
         slots += part.slots
     return SlotPlan(tuple(slots)), outcomes

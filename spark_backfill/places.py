@@ -51,7 +51,7 @@ class Place(NamedTuple):
 def check_places(
     output: str,
     *,
-    sources: Sequence[str] = (),
+    sources: Sequence[str],
     report: str | None = None,
 ) -> None:
     """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.

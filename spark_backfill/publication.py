@@ -41,13 +41,15 @@ def describe(
     options: Options,
     base: Base | None,
     versions: Mapping[str, str],
+    taken_over: int,
     created_ms: int,
     spark_start_seconds: float,
     seconds: float,
 ) -> Made:
     """Describe the snapshot whose slots have these outcomes.
 
-    ``versions``: of the sources that have some. ``seconds`` are those of the run, without the start of Spark.
+    ``versions``: of the sources that have some; ``taken_over``: how many records earlier runs read; ``seconds``: those
+    of the run, without the start of Spark.
     """
     manifest = make_manifest(
         history,
@@ -59,7 +61,7 @@ def describe(
         isolation=isolation_of(options, base),
         created_ms=created_ms,
         reshard=options.reshard,
-        kept=kept_entries(history, options, base),
+        kept=kept_entries(history, base),
     )
     report = make_report(
         manifest,
@@ -75,20 +77,21 @@ def describe(
         keyless=sum(outcome.keyless for outcome in outcomes),
         moved=sum(outcome.moved for outcome in outcomes),
         malformed=sum(outcome.malformed for outcome in outcomes),
+        taken_over=taken_over,
         spark_start_seconds=spark_start_seconds,
         seconds=seconds,
         one_mark_each=options.ordered is None
         and options.reshard is None
-        and not (options.add and base is not None),
+        and not (base is not None and base.stays),
     )
     found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
     document = make_document(manifest, report, found, producer_header=options.producer_header)
     return Made(manifest, report, document)
 
 
-def kept_entries(history: History, options: Options, base: Base | None) -> list[PartitionManifest]:
+def kept_entries(history: History, base: Base | None) -> list[PartitionManifest]:
     """Return what a snapshot that is added to knows of partitions that the history skips."""
-    if base is None or not options.add:
+    if base is None or not base.stays:
         return []
     return [entry for entry in base.manifest.partitions if entry.partition in history.skipped and entry.files]
 

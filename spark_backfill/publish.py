@@ -18,8 +18,8 @@ that file does not publish, however it lost it.
 A run whose request for the manifest was interrupted, or failed on the way to a server, does as one that was killed: the
 request may yet arrive.
 
-What a run has put stays where it failed, or was killed, when some of its parts were finished (`spark_backfill.parts`):
-there is a text ``.run-<run>.part-<n>`` for each, and a later run may list these files. They go when a snapshot is
+What a run has put stays where it failed, or was killed, when it has kept a part (`spark_backfill.parts`): there is a
+text ``.run-<run>.part-<n>`` for each, and a later run may take it over, and list its files. They go when a snapshot is
 published that began later, or after two weeks.
 """
 
@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -57,7 +58,7 @@ _OURS: Final = re.compile(
 )
 """Markers and files of runs, also of those that copy a snapshot."""
 _PART: Final = re.compile(r"\.run-(?P<run>[0-9a-f]{16})\.part-\d+")
-"""Texts of parts that a run has finished."""
+"""Texts of kept parts."""
 _LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
 
 
@@ -118,44 +119,51 @@ class Target:
             )
 
 
+class Existing(Enum):
+    """What becomes of a snapshot that is at the output already: the run fails, replaces it, or adds to it."""
+
+    REFUSED = "refused"
+    REPLACED = "replaced"
+    ADDED_TO = "added to"
+
+
 class Output:
     """A snapshot being made at a folder or URL: tasks write to ``target``, `publish` makes it a snapshot.
 
     A context manager that removes the files of the run that no manifest lists. Runs to one place at once do not meet;
     the first one publishes, and others find that the snapshot is not the one that they were to replace. ``say`` gets a
-    line where others are at work. ``adds``: the run adds to the snapshot that is there.
+    line where others are at work.
 
     ``outcome`` says in words whether the snapshot is there. Where it may be, because the request for the manifest may
-    yet arrive, nothing is removed, as if the run had been killed; nor where a part is written (`keep`) and the snapshot
-    is not.
+    yet arrive, nothing is removed, as if the run had been killed; nor where a part is kept, or taken over, and the
+    snapshot is not there.
 
     Raises:
-        BackfillError: there is a snapshot and ``overwrite`` is False or cannot be done there, or there are files that
-            are no snapshot, or, with ``adds``, those of one whose manifest is gone.
+        BackfillError: there is a snapshot that is refused or cannot be replaced there, or there are files that are no
+            snapshot, or, where it is to be added to, those of one whose manifest is gone.
         SnapshotError: the place cannot be read or written.
     """
 
     def __init__(
         self,
         url: str,
+        existing: Existing = Existing.REFUSED,
         *,
-        overwrite: bool,
-        adds: bool = False,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._folder, self._say = OutputFolder(url), say
         self.outcome = NOT_WRITTEN
         self._manifest = b""
-        self._parts = 0
+        self._kept = 0
         self._taken_over: dict[str, str] = {}
-        """Runs that were killed or failed, whose files this one lists, each with the text of a part."""
+        """Runs of which parts are taken over, each with the name of the text of one."""
         self._before = self._folder.manifest()
-        self._check(overwrite=overwrite)
+        self._check(existing)
         self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
         try:
             # To learn early whether files can be written there.
             self._folder.mark(self.target.run)
-            self._sweep_others(adds=adds)
+            self._sweep_others(existing)
         except BaseException:
             self._folder.unmark(self.target.run)
             self._folder.remove_empty()
@@ -182,7 +190,7 @@ class Output:
         with suppress(SnapshotError):
             if self.outcome == MAYBE_WRITTEN and self._folder.is_local:
                 self.outcome = WRITTEN if self._folder.manifest() == self._manifest else NOT_WRITTEN
-            if self.outcome == NOT_WRITTEN and (self._parts or self._taken_over):
+            if self.outcome == NOT_WRITTEN and (self._kept or self._taken_over):
                 self.outcome = KEPT
             if self.outcome == MAYBE_WRITTEN:
                 return
@@ -196,33 +204,34 @@ class Output:
         self._folder.remove_empty()
 
     def keep(self, part: str) -> None:
-        """Keep the text of a part that is written, and from now on all files of the run, until the snapshot is there.
+        """Keep a part, of which this is the text, and from now on all files of the run, until the snapshot is there.
 
         Raises:
             SnapshotError: it cannot be written.
         """
-        self._folder.write(f"{MARKER}{self.target.run}.part-{self._parts}", part.encode(), self.target.run)
-        self._parts += 1
+        self._folder.write(f"{MARKER}{self.target.run}.part-{self._kept}", part.encode(), self.target.run)
+        self._kept += 1
 
-    def left(self) -> Iterator[tuple[str, str]]:
-        """Yield the names and the texts of finished parts that other runs have left, those of the last run first.
+    def kept(self, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Yield the names and the texts of parts that other runs have kept, those of the last run first.
 
-        Runs that are older than the snapshot that is there have nothing to add to it.
+        ``names``: of the files that are there. Runs that are older than the snapshot that is there have nothing to add
+        to it.
 
         Raises:
             SnapshotError: they cannot be read.
         """
-        found = [each for each in map(_PART.fullmatch, self._folder.names()) if each is not None]
-        for each in sorted(found, key=lambda match: match["run"], reverse=True):
-            if each["run"] != self.target.run and _is_younger(each["run"], self._before):
-                yield each[0], self._folder.read(each[0]).decode(errors="replace")
+        for name in sorted(names, reverse=True):
+            part = _PART.fullmatch(name)
+            if part and part["run"] != self.target.run and _is_younger(part["run"], self._before):
+                yield name, self._folder.read(name).decode(errors="replace")
 
     def names(self) -> frozenset[str]:
         """Return the files that are there, by their paths in the folder."""
         return frozenset(self._folder.names())
 
     def take_over(self, names: Iterable[str]) -> None:
-        """Take over the files of parts whose texts have these names; the texts go when the snapshot is there."""
+        """Take over the parts whose texts have these names; the texts go when the snapshot is there."""
         self._taken_over |= {match["run"]: name for name in names if (match := _PART.fullmatch(name))}
 
     def publish(self, manifest: Manifest, reports: Mapping[str, str]) -> None:
@@ -266,11 +275,11 @@ class Output:
         except SnapshotError as failed:
             self._say(f"warning: {failed}; the snapshot is there and whole, without its report")
 
-    def _check(self, *, overwrite: bool) -> None:
+    def _check(self, existing: Existing) -> None:
         """Refuse a place that a snapshot must not take."""
         place, foreign = self._folder.place, _listed_in(self._before) is None
         if self._before is not None:
-            if not overwrite:
+            if existing is Existing.REFUSED:
                 raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
             if not self._folder.replaces:
                 raise BackfillError(
@@ -305,7 +314,7 @@ class Output:
 
     def _of_no_use(self, message: str) -> BackfillError:
         """Return the error of a run of whose parts none is of use to another one."""
-        self._parts, self._taken_over = 0, {}
+        self._kept, self._taken_over = 0, {}
         return BackfillError(message)
 
     def _arrived(self, failed: SnapshotError) -> bool:
@@ -317,7 +326,7 @@ class Output:
                 return False
         raise SnapshotError(f"{failed}; {self._folder.place}: {MAYBE_WRITTEN}")
 
-    def _sweep_others(self, *, adds: bool) -> None:
+    def _sweep_others(self, existing: Existing) -> None:
         """Remove what is left of replaced snapshots and of runs that are over; tell of those that may be at work."""
         # In this order: a run makes its marker before its files, and removes it after its manifest is written.
         names, at_work = self._folder.names(), self._folder.marked()
@@ -325,16 +334,16 @@ class Output:
             at_work.remove(run)
             # First, so that it does not publish any more.
             self._folder.unmark(run)
-        unfinished = {each["run"] for each in map(_PART.fullmatch, names) if each is not None}
-        spared = at_work | {run for run in unfinished if not _is_abandoned(run)}
-        kept = _listed_in(self._folder.manifest())
-        if kept is not None:
+        keeping = {each["run"] for each in map(_PART.fullmatch, names) if each is not None}
+        spared = at_work | {run for run in keeping if not _is_abandoned(run)}
+        listed = _listed_in(self._folder.manifest())
+        if listed is not None:
             over = [
                 name
                 for name in names
-                if name not in kept and (ours := _OURS.fullmatch(name)) and ours["run"] not in spared
+                if name not in listed and (ours := _OURS.fullmatch(name)) and ours["run"] not in spared
             ]
-            if adds and over and self._before is None:
+            if existing is Existing.ADDED_TO and over and self._before is None:
                 raise BackfillError(
                     f"output {self._folder.place!r} holds {over[0]} and other files, but no manifest.json that lists "
                     "them: put it back to add to that snapshot, or run without --add to make a new one"
@@ -349,27 +358,26 @@ class Output:
             self._say(
                 f"another run that began at {began} is at work at {place}, or was killed: if it was, remove "
                 f"{MARKER}{run} there, and the next run removes its files"
-                f"{f', or {remedy}' if run in unfinished else ''}; else the first to end publishes"
+                f"{f', or {remedy}' if run in keeping else ''}; else the first to end publishes"
             )
 
     def _sweep_own(self) -> None:
         """Remove what this run has put and no manifest lists; of the snapshot it replaced, files that bear no run."""
         names, found = self._folder.names(), self._folder.manifest()
-        kept, replaced = _listed_in(found), _listed_in(self._before) if found == self._manifest else None
-        if kept is None:
+        listed, replaced = _listed_in(found), _listed_in(self._before) if found == self._manifest else None
+        if listed is None:
             return
-
         at_work = self._folder.marked() if found == self._manifest else None
 
         def is_over(name: str) -> bool:
             ours = _OURS.fullmatch(name)
             if ours is None:
                 return name in (replaced or ())
-            # Other files of a run whose parts were taken over may be those of a manifest that is yet to arrive.
+            # Other files of a run of which parts are taken over may be those of a manifest that is yet to arrive.
             is_text = at_work is not None and ours["run"] not in at_work and _PART.fullmatch(name) is not None
             return is_text or ours["run"] == self.target.run
 
-        self._folder.remove([name for name in names if name not in kept and is_over(name)])
+        self._folder.remove([name for name in names if name not in listed and is_over(name)])
 
 
 def _is_abandoned(run: str) -> bool:

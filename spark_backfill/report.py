@@ -33,7 +33,7 @@ class Report:
       whole history.
     - ``skipped``: partitions that contribute nothing, with the reason.
     - ``seconds``: of the whole run, without the start of Spark;
-      ``records_per_second``: ``records`` by them.
+      ``records_per_second``: those of ``records`` by them that this run read itself, not in parts that it took over.
     """
 
     output: str
@@ -82,17 +82,19 @@ def make_report(
     offsets: int,
     records: int,
     unkeyed: int,
+    taken_over: int,
     spark_start_seconds: float,
     seconds: float,
-    keyless: int = 0,
-    moved: int = 0,
-    malformed: int = 0,
-    versions: Mapping[str, str] | None = None,
-    one_mark_each: bool = True,
+    keyless: int,
+    moved: int,
+    malformed: int,
+    versions: Mapping[str, str],
+    one_mark_each: bool,
 ) -> Report:
     """Return the report of a snapshot that was made.
 
-    ``one_mark_each``: every record with an ID, and mark of the base, is one mark at most.
+    ``taken_over``: how many of the records an earlier run read. ``one_mark_each``: every record with an ID, and mark of
+    the base, is one mark at most.
     """
     files = [file for entry in manifest.partitions for file in entry.files]
     marks = sum(file.marks for file in files)
@@ -121,13 +123,13 @@ def make_report(
         fingerprint=manifest.fingerprint,
         spark_start_seconds=round(spark_start_seconds, 3),
         seconds=round(seconds, 3),
-        records_per_second=round(records / seconds, 1) if seconds else 0.0,
+        records_per_second=round((records - taken_over) / seconds, 1) if seconds else 0.0,
         keyless=keyless,
         moved=moved,
         malformed=malformed,
         layers=max((len(entry.layers) for entry in manifest.partitions), default=0),
         duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
-        versions=dict(versions or {}),
+        versions=versions,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -107,14 +107,6 @@ class Rows(NamedTuple):
     producers: Producers | None = None
     targets: Int64s | None = None
     redriven: Sequence[bytes | None] | None = None
-
-    @classmethod
-    def of_digests(cls, offsets: Int64s, timestamps: Int64s, digests: Sequence[bytes | None]) -> Self:
-        """Take the digests of all rows, None where a row has no ID."""
-        if None not in digests:
-            return cls(offsets, timestamps, b"".join(digests))  # type: ignore[arg-type]  # none is None
-        keyed = np.fromiter((digest is not None for digest in digests), np.bool_, len(digests))
-        return cls(offsets, timestamps, b"".join(filter(None, digests)), keyed)
 
     def tally(self, partition: int) -> Tally:
         """Count them, which are of this partition; there is at least one."""

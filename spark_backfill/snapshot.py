@@ -12,7 +12,7 @@ from dedup_sdk._window import Window
 from spark_backfill.count_fold import later
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import Spec
-from spark_backfill.offset_range import OffsetRange
+from spark_backfill.offset_range import OffsetRange, Staying
 from spark_backfill.reshard import Reshard, weakest_since_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
@@ -108,16 +108,18 @@ def partition_manifest(
     weakest_ms: int | None = None,
 ) -> PartitionManifest:
     """Return the manifest's entry of one partition; ``outcomes``: those of its slots, ascending."""
-    stay = () if offset_range.base is None else offset_range.base.files
-    layer = max((file.layer + 1 for file in stay), default=0)
-    files = (*stay, *(replace(outcome.file, layer=layer) for outcome in outcomes if outcome.file is not None))
+    base = offset_range.base
+    staying = (None if base is None else base.staying) or Staying()
+    layer = max((file.layer + 1 for file in staying.files), default=0)
+    files = (
+        *staying.files,
+        *(replace(outcome.file, layer=layer) for outcome in outcomes if outcome.file is not None),
+    )
     newest_ms = _newest_ms(outcomes)
     forgotten_ms = max(
         (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
     )
-    base = offset_range.base
-    if base is not None:
-        forgotten_ms = later(forgotten_ms, base.forgotten_ms)
+    forgotten_ms = later(forgotten_ms, staying.forgotten_ms)
     accepted = sum(outcome.accepted for outcome in outcomes)
     if base is not None:
         newest_ms = max(newest_ms, base.newest_ms)

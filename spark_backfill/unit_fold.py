@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,7 +27,7 @@ from dedup_sdk._store.read_only import read_partition
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._units.memory import UnitMemory
 from spark_backfill.count_fold import later
-from spark_backfill.duplicate_offsets import two_records
+from spark_backfill.duplicate_offsets import each_once
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.runs import Tally
 from spark_backfill.slot_shuffle import TALLIES, read_tally
@@ -100,7 +100,7 @@ class UnitFold:
                     for row in records:
                         self.tally.add(read_tally(row.offset, row.timestamp_ms, row.key))
                     continue
-                once = self._once(records)
+                once = each_once(records, self._offset_range.partition, attrgetter("key"))
                 while several := tuple(islice(once, _SLICE_RECORDS)):
                     _, _, offsets, timestamps, keys = zip(*several, strict=True)
                     ends.add(offsets, keys)
@@ -110,16 +110,6 @@ class UnitFold:
                     ]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_SPOOLED))
         return ends.finish(self._offset_range.high)
-
-    def _once(self, records: Iterable[UnitRow]) -> Iterator[UnitRow]:
-        """Yield each offset's row once: an archive may have a record twice."""
-        before: UnitRow | None = None
-        for row in records:
-            if before is None or row.offset != before.offset:
-                yield row
-            elif row.key != before.key:
-                raise two_records(self._offset_range.partition, row.offset)
-            before = row
 
     def _fold(self, path: Path, ends: Ends) -> None:
         store = RocksStore(self._room)

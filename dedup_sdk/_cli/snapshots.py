@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -286,8 +287,8 @@ def copy(
     manifest names.
     """
     limit = rate_limit(rate)
-    source = only_one(one)
-    copy_snapshot(source, other, limit)
+    source = replace(only_one(one), limit=limit)
+    copy_snapshot(source, other)
     if not quiet:
         tell(f"{source.place} is copied: {source.manifest.marks:,} IDs, {size_text(source.manifest.bytes)}")
     if json_output:

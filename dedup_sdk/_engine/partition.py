@@ -151,7 +151,7 @@ class Partition:
             self._begin(plan.progress)
 
     def install_steps(
-        self, snapshot: str, plan: StartPlan, *, move: bool = False, manifest: Manifest | None = None
+        self, snapshot: str, plan: StartPlan, *, manifest: Manifest, move: bool = False
     ) -> Iterator[None]:
         """Start with the marks of a snapshot folder instead; each step takes a few milliseconds.
 

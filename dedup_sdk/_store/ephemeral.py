@@ -69,8 +69,8 @@ class EphemeralStore:
         snapshot: str,
         progress: Progress,  # noqa: ARG002
         *,
+        manifest: Manifest,  # noqa: ARG002
         move: bool = False,  # noqa: ARG002
-        manifest: Manifest | None = None,  # noqa: ARG002
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`; always raises `StoreError`: snapshots need durable marks."""
         raise StoreError(

@@ -24,7 +24,7 @@ from dedup_sdk._marks import (
     latest,
 )
 from dedup_sdk._store.identity import check_identity, check_numbered
-from dedup_sdk._store.manifest import Manifest, fitting_partition, read_manifest
+from dedup_sdk._store.manifest import Manifest, fitting_partition
 from dedup_sdk._store.pages import check_payloads, newest_per_digest
 from dedup_sdk._store.protocol import RECENT_MARKS, Identity, Loaded, StoreStats, checked_recent_marks
 from dedup_sdk._window import Window
@@ -162,8 +162,8 @@ class MemoryPartition:
         snapshot: str,
         progress: Progress,
         *,
+        manifest: Manifest,
         move: bool = False,  # noqa: ARG002 (reading into memory moves no file)
-        manifest: Manifest | None = None,
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`; the replacement itself is one step."""
         # Imported here: only this method needs RocksDB, to read sorted files.
@@ -172,7 +172,7 @@ class MemoryPartition:
         memory = self._memory()
         entry = fitting_partition(
             snapshot,
-            manifest or read_manifest(snapshot),
+            manifest,
             memory.identity,
             progress,
             numbered=memory.numbered,

@@ -128,16 +128,16 @@ class PartitionStore(Protocol):
         """
 
     def install_steps(
-        self, snapshot: str, progress: Progress, *, move: bool = False, manifest: Manifest | None = None
+        self, snapshot: str, progress: Progress, *, manifest: Manifest, move: bool = False
     ) -> Iterator[None]:
         """Replace the content by the sorted files of this partition in a verified snapshot folder.
 
         It works while you iterate, in steps of a few milliseconds. Until the last step, or if it is never reached, the
         store stays as it was. You must not write to the store between the steps.
 
-        ``move``: the folder is the caller's own and its files were checked; they may be moved instead of copied.
-        ``manifest``: the one that ``progress`` was planned from, None: it is read from the folder. Another run may
-        publish a newer one there meanwhile, which may know less than the progress claims.
+        ``manifest``: the one that ``progress`` was planned from: another run may publish a newer one in the folder
+        meanwhile, which may know less than the progress claims. ``move``: the folder is the caller's own and its files
+        were checked; they may be moved instead of copied.
 
         Raises `SnapshotError`, and leaves the store as it was, when the snapshot does not fit or a check fails.
         """

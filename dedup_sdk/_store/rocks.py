@@ -79,7 +79,6 @@ from dedup_sdk._store.manifest import (
     PartitionManifest,
     SortedFile,
     fitting_partition,
-    read_manifest,
 )
 from dedup_sdk._store.pages import FoundMark, decode_step, digest_words, encode_step, newest_per_digest
 from dedup_sdk._store.paths import (
@@ -625,16 +624,10 @@ class RocksPartition:
         self.disk_bytes = size
 
     def install_steps(
-        self,
-        snapshot: str,
-        progress: Progress,
-        *,
-        move: bool = False,
-        manifest: Manifest | None = None,
+        self, snapshot: str, progress: Progress, *, manifest: Manifest, move: bool = False
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`."""
         generations = self._open_generations()
-        manifest = manifest or read_manifest(snapshot)
         entry = fitting_partition(snapshot, manifest, self._identity, progress, numbered=self._numbered)
         with self._translating():
             self._is_installing = True

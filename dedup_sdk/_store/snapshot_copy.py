@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 from dedup_sdk._store.manifest import MANIFEST_NAME, SortedFile, manifest_bytes, read_manifest, write_manifest
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
@@ -29,19 +28,16 @@ from dedup_sdk._store.snapshot_source import (
 )
 from dedup_sdk.errors import SnapshotError
 
-if TYPE_CHECKING:
-    from dedup_sdk._store.rate_limit import RateLimit
-
 
 def publish_snapshot(folder: str | Path, target: str) -> None:
     """Copy a snapshot's folder to a URL or another folder, where it appears when complete; see `copy_snapshot`."""
     copy_snapshot(Source(place=str(folder), manifest=read_manifest(folder)), target)
 
 
-def copy_snapshot(source: Source, target: str, limit: RateLimit | None = None) -> None:
+def copy_snapshot(source: Source, target: str) -> None:
     """Copy a snapshot to a new folder or URL, several files at once; other files are not copied.
 
-    ``limit`` holds for reading the source; each file is sent on when it was read.
+    Each file is sent on when it was read.
 
     Raises:
         ConfigurationError: there is no driver for the URL, or the path is invalid.
@@ -49,28 +45,28 @@ def copy_snapshot(source: Source, target: str, limit: RateLimit | None = None) -
             written. A folder is then as it was; at a URL no manifest of this copy is left, and its files are removed
             where possible.
     """
-    for _ in copying_snapshot(source, target, limit):
+    for _ in copying_snapshot(source, target):
         pass
 
 
-def copying_snapshot(source: Source, target: str, limit: RateLimit | None = None) -> Iterator[None]:
+def copying_snapshot(source: Source, target: str) -> Iterator[None]:
     """Like `copy_snapshot`, in steps of at most 20 ms."""
     if is_url(target):
         require_driver(target)
-        return _to_url(source, target, limit)
-    return _to_folder(source, Path(target), limit)
+        return _to_url(source, target)
+    return _to_folder(source, Path(target))
 
 
-def _to_folder(source: Source, target: Path, limit: RateLimit | None) -> Iterator[None]:
+def _to_folder(source: Source, target: Path) -> Iterator[None]:
     with new_snapshot(target) as folder:
-        yield from put_files(partial(source.copy, limit=limit), source.manifest.partitions, folder)
+        yield from put_files(source.copy, source.manifest.partitions, folder)
         write_manifest(folder, source.manifest)
 
 
-def _to_url(source: Source, url: str, limit: RateLimit | None) -> Iterator[None]:
+def _to_url(source: Source, url: str) -> Iterator[None]:
     target = UrlTarget(url)
     try:
-        yield from target.upload(source, limit)
+        yield from target.upload(source)
         target.finish(source)
     except BaseException as error:
         if not target.take_back() and isinstance(error, SnapshotError):
@@ -100,7 +96,7 @@ class UrlTarget:
             )
         self._folder.mark(self._run)
 
-    def upload(self, source: Source, limit: RateLimit | None = None) -> Iterator[None]:
+    def upload(self, source: Source) -> Iterator[None]:
         """Upload a snapshot's files, without its manifest, several at once and each checked, in steps of at most 20 ms.
 
         Their names are unique to this attempt.
@@ -108,7 +104,7 @@ class UrlTarget:
 
         def upload(partition: int, file: SortedFile, name: str, stop: Event) -> None:
             with tempfile.TemporaryDirectory(prefix="dedup-snapshot-") as scratch:
-                folder = source.verified(partition, file, Path(scratch), stop, limit)
+                folder = source.verified(partition, file, Path(scratch), stop)
                 if stop.is_set():
                     return
                 for suffix in (SORTED_SUFFIX, FILTER_SUFFIX):

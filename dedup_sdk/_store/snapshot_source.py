@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -356,54 +356,41 @@ SnapshotLocations = str | Path | Iterable[str | Path]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A snapshot that was found; ``place`` names it in messages."""
+    """A snapshot that was found; ``place`` names it in messages, and its files are read no faster than ``limit``."""
 
     place: str
     manifest: Manifest
     remote: RemoteSnapshot | None = None
+    limit: RateLimit | None = None
 
-    def copy(
-        self,
-        partition: int,
-        file: SortedFile,
-        folder: Path,
-        stop: Event | None = None,
-        limit: RateLimit | None = None,
-    ) -> None:
+    def copy(self, partition: int, file: SortedFile, folder: Path, stop: Event | None = None) -> None:
         """Put one sorted file and its filter words into a folder on this disk, checked by size and SHA-256.
 
         ``stop`` cancels. Raises `SnapshotError` naming the file and the difference.
         """
         if self.remote is not None:
-            self.remote.files.fetch_file(partition, file, folder, stop, limit)
+            self.remote.files.fetch_file(partition, file, folder, stop, self.limit)
         else:
-            read_file(Path(self.place) / str(partition), file, folder, stop, limit)
+            read_file(Path(self.place) / str(partition), file, folder, stop, self.limit)
 
-    def verified(
-        self,
-        partition: int,
-        file: SortedFile,
-        scratch: Path,
-        stop: Event | None = None,
-        limit: RateLimit | None = None,
-    ) -> Path:
+    def verified(self, partition: int, file: SortedFile, scratch: Path, stop: Event | None = None) -> Path:
         """Check one file as `copy` does, and return its folder.
 
         That is its own folder, or ``scratch`` if it had to be fetched.
         """
         if self.remote is None:
             folder = Path(self.place) / str(partition)
-            read_file(folder, file, None, stop, limit)
+            read_file(folder, file, None, stop, self.limit)
             return folder
-        self.copy(partition, file, scratch, stop, limit)
+        self.copy(partition, file, scratch, stop)
         return scratch
 
-    def copy_all(self, folder: Path, limit: RateLimit | None) -> Iterator[None]:
+    def copy_all(self, folder: Path) -> Iterator[None]:
         """Make ``folder`` the same snapshot, several files at once and each checked, in steps of at most 20 ms."""
         if self.remote is not None:
-            yield from self.remote.fetch(self.manifest.partitions, folder, limit)
+            yield from self.remote.fetch(self.manifest.partitions, folder, self.limit)
             return
-        yield from put_files(partial(self.copy, limit=limit), self.manifest.partitions, folder)
+        yield from put_files(self.copy, self.manifest.partitions, folder)
         write_manifest(folder, self.manifest)
 
 
@@ -537,12 +524,12 @@ def open_newest(
     """
     found, _ = find_snapshots([place])
     fit = [source for source in found if group is None or source.manifest.group in (None, group)] or found
-    source = max(fit, key=lambda each: each.manifest.created_ms)
+    source = replace(max(fit, key=lambda each: each.manifest.created_ms), limit=limit)
     if source.remote is None and limit is None:
         yield Path(source.place), False
         return
     with scratch(sibling) as folder:
-        for _ in source.copy_all(folder, limit):
+        for _ in source.copy_all(folder):
             pass
         yield folder, True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from dedup_sdk._store.protocol import Identity, KeyStore, PartitionStore
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ForeignStoreError, StoreError, StoreLockedError
 from tests.support.finding import find
-from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
+from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows, write_snapshot
 from tests.support.steps import finish
 
 WINDOW = Window(days=7)
@@ -352,8 +353,9 @@ def test_a_revived_store_goes_on_where_it_was(key_store: KeyStore, store: Partit
     assert (loaded.progress.high, loaded.recent.offsets.tolist()) == (3, [1, 2])
 
 
-def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
+def test_a_closed_store_refuses_everything(store: PartitionStore, tmp_path: Path) -> None:
     """After close, which may be repeated, every method raises StoreError."""
+    manifest = write_snapshot(tmp_path / "snapshot", NO_MARKS)
     store.close()
     store.close()
     calls: list[Callable[[], object]] = [
@@ -362,7 +364,7 @@ def test_a_closed_store_refuses_everything(store: PartitionStore) -> None:
         lambda: store.find(digest("a"), 1),
         lambda: store.flush(progress(1), NO_MARKS),
         lambda: store.expire(1),
-        lambda: finish(store.install_steps("nowhere", progress(1))),
+        lambda: finish(store.install_steps("nowhere", progress(1), manifest=manifest)),
         lambda: store.reset(progress(1)),
         lambda: list(store.scan()),
         store.stats,

@@ -12,7 +12,7 @@ from dedup_sdk._store.protocol import PartitionStore
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, digest, marks, progress, rows, write_snapshot
-from tests.support.steps import finish
+from tests.support.steps import finish, installing
 
 WINDOW = Window(days=7)
 DAY_MS = 86_400_000
@@ -25,7 +25,7 @@ from dedup_sdk._store import filter_set, generations, rocks
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, marks, progress
-from tests.support.steps import finish
+from tests.support.steps import finish, installing
 
 def die_after(owner, name):
     original = getattr(owner, name)
@@ -132,7 +132,7 @@ def test_a_crash_inside_an_install_leaves_the_old_or_the_new(tmp_path: Path, ste
 store.flush(progress(1), marks(("old", 0, 0)))
 store.append(progress(2), marks(("recent", 1, 10)))
 {INSTALL_STEPS[step]}
-finish(store.install_steps(str(folder / "snapshot"), progress(1000)))
+finish(installing(store, folder / "snapshot", progress(1000)))
 os._exit(0)"""
     assert run(tmp_path, body) == DIED
     store = reopen(tmp_path)
@@ -143,7 +143,7 @@ os._exit(0)"""
     loaded = store.load()
     assert loaded is not None
     assert loaded.progress.high == (1000 if valid else 2)
-    finish(store.install_steps(str(tmp_path / "snapshot"), progress(1000)))
+    finish(installing(store, tmp_path / "snapshot", progress(1000)))
     assert known(store) == after
 
 

@@ -19,7 +19,7 @@ from dedup_sdk._store.protocol import KeyStore, PartitionStore
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._window import Window
 from tests.support.marks import IDENTITY, digest, payloads, progress, rows, write_snapshot
-from tests.support.steps import finish
+from tests.support.steps import finish, installing
 
 WINDOW = Window(milliseconds=80)
 NAMES = [f"id{number}" for number in range(12)]
@@ -144,7 +144,7 @@ class StoreHistory(RuleBasedStateMachine):
         write_snapshot(folder, columns(batch), high=400)
         self.high = 400
         for store in self.stores:
-            finish(store.install_steps(str(folder), progress(self.high)))
+            finish(installing(store, folder, progress(self.high)))
         self._forget()
         for name, offset, timestamp in batch:
             if name not in self.flushed or self.flushed[name][0] <= offset:

@@ -27,7 +27,7 @@ from tests.support.marks import (
     random_marks,
     write_snapshot,
 )
-from tests.support.steps import finish
+from tests.support.steps import finish, installing
 from tests.support.stored import only_folder
 
 WINDOW = Window(days=7)
@@ -217,7 +217,7 @@ def test_an_installed_snapshot_brings_its_payloads(
     held = replace(random_marks(500, 7, offset=100), payloads=[b"payload %d." % at * 3 for at in range(500)])
     snapshot = join_marks([held, MIXED])
     write_snapshot(tmp_path / "snapshot", snapshot, cuts=(200,))
-    finish(store.install_steps(str(tmp_path / "snapshot"), progress(1000)))
+    finish(installing(store, tmp_path / "snapshot", progress(1000)))
     store.flush(
         progress(1002), bearing(("small", 1001, 10**6, b"a later one"), ("large", 2, 20, b"an older one"))
     )
@@ -321,14 +321,14 @@ def test_a_crash_inside_an_install_leaves_the_old_payloads_or_the_new(tmp_path: 
     body = f"""{PAYLOADS}
 store.flush(progress(1), bearing(marks(("large", 0, 0), ("old", 0, 0)), b"the first one", large))
 {INSTALL_STEPS[step]}
-finish(store.install_steps(str(folder / "snapshot"), progress(1000)))
+finish(installing(store, folder / "snapshot", progress(1000)))
 os._exit(0)"""
     assert run(tmp_path, body) == DIED
     after = {digest(name): payload for name, payload in EXPECTED.items()}
     before = {digest("large"): b"the first one", digest("old"): LARGE}
     store = reopen(tmp_path)
     assert payloads(store.scan()) == (after if step == "valid" else before)
-    finish(store.install_steps(str(tmp_path / "snapshot"), progress(1000)))
+    finish(installing(store, tmp_path / "snapshot", progress(1000)))
     assert payloads(store.scan()) == after
 
 

@@ -52,4 +52,4 @@ def test_the_script_for_services_ends_as_the_job_does(status: int, monkeypatch: 
         assert ended.value.code == status
     else:
         exec(program, {})  # noqa: S102
-    assert parse_options(given, pytest.fail).destination == "s3://bucket/snapshot"
+    assert parse_options(given, pytest.fail).output == "s3://bucket/snapshot"

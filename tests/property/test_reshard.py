@@ -34,7 +34,7 @@ from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan
 from spark_backfill.snapshot import make_manifest
-from tests.support.steps import finish, outcome_of
+from tests.support.steps import finish, installing, outcome_of
 
 BASE_MS = 1_700_000_000_000
 NOW_MS = BASE_MS + 10**9
@@ -159,7 +159,7 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
             for partition, rows in rows_of_batch(batch_of(read[start : start + 7]), reshard):
                 blocks += packer.add(partition, rows)
     blocks += packer.finish()
-    with Output(str(folder), overwrite=False) as output:
+    with Output(str(folder)) as output:
         writer = SlotWriter(
             target=output.target,
             slots=plan.slots,
@@ -286,7 +286,7 @@ def test_the_marks_of_a_partition_itself_stay(world: World, run_rows: int) -> No
         for partition, log in world.logs.items():
             held = engine.attach("t", partition)
             plan = plan_start(None, committed=len(log), low=0, complete=True)
-            finish(held.store.install_steps(folder, plan.progress))
+            finish(installing(held.store, folder, plan.progress))
             sightings: dict[bytes, list[Record]] = defaultdict(list)
             for record in log[: world.cuts[partition]]:
                 if (ident := digest(record)) is not None:

@@ -74,7 +74,7 @@ def target(tmp_path: Path) -> Iterator[Target]:
     """Where tasks put the files of a run that goes on."""
     from spark_backfill.publish import Output
 
-    with Output(str(tmp_path / "output"), overwrite=False) as output:
+    with Output(str(tmp_path / "output")) as output:
         yield output.target
 
 

@@ -11,17 +11,17 @@ from spark_backfill.client_config import read_options, refuse_ours, secrets_of, 
 @pytest.mark.parametrize("name", ["group.id", "isolation.level", "auto.offset.reset", "bootstrap.servers"])
 def test_what_the_job_sets_itself_is_refused(name: str) -> None:
     """With the option that gave it, and without the value."""
-    refuse_ours("--client-config", {"security.protocol": "SSL"})
+    refuse_ours({"security.protocol": "SSL"})
     with pytest.raises(ConfigurationError, match=f"--client-config {name} cannot be set: ") as caught:
-        refuse_ours("--client-config", {name: "hunter2"})
+        refuse_ours({name: "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 
 def test_an_option_of_a_reader_is_a_name_and_a_value() -> None:
     """With any name; a text without a value is refused."""
-    assert read_options("--read-option", ["multiLine=true", "a.b=c=d"]) == {"multiLine": "true", "a.b": "c=d"}
+    assert read_options(["multiLine=true", "a.b=c=d"]) == {"multiLine": "true", "a.b": "c=d"}
     with pytest.raises(ConfigurationError, match="write --read-option NAME=VALUE"):
-        read_options("--read-option", ["x"])
+        read_options(["x"])
 
 
 def test_secrets_are_known_by_their_names() -> None:

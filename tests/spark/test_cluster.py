@@ -183,7 +183,7 @@ def test_what_a_killed_driver_left_is_no_snapshot(
         left = written(str(out / "snapshot"))
         assert left
         assert not (out / "snapshot" / "manifest.json").exists()
-        with Output(str(out / "snapshot"), overwrite=False):
+        with Output(str(out / "snapshot")):
             pass
         assert written(str(out / "snapshot")) == left
 

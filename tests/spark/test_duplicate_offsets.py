@@ -70,7 +70,7 @@ def test_a_run_is_looked_through() -> None:
     )
     one, other = marks(("a", 5, 1), ("b", 6, 1)), marks(("c", 5, 1))
     list(packer.add(0, Rows(one.offsets, one.timestamps, one.digests)))
-    list(packer.add(0, Rows.of_digests(one.offsets, one.timestamps, [None, digest_of("b")])))
+    list(packer.add(0, Rows(one.offsets, one.timestamps, digest_of("b"), np.array([False, True]))))
     list(packer.add(1, Rows(other.offsets, other.timestamps, other.digests)))
     list(packer.add(0, Rows(other.offsets, other.timestamps, other.digests)))
     with pytest.raises(BackfillError, match=SAYS):

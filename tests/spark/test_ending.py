@@ -30,7 +30,7 @@ from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.publish import Output
 sys.stderr.write(f"{PREFIX}{DRIVER}{os.getpid()}\\n"); sys.stderr.flush()
 try:
-    with ending_in_order(), Output(str(Path(sys.argv[1]) / "snapshot"), overwrite=False) as output:
+    with ending_in_order(), Output(str(Path(sys.argv[1]) / "snapshot")) as output:
         if sys.argv[2] == "deaf":
             import signal
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +120,7 @@ def test_a_driver_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: job.running() == [], 60)
     assert job.left() == ["snapshot"]
     assert [name[:5] for name in written(str(tmp_path / "snapshot"))] == [".run-"]
-    with Output(str(tmp_path / "snapshot"), overwrite=False):
+    with Output(str(tmp_path / "snapshot")):
         pass
 
 

@@ -225,7 +225,7 @@ def test_a_failed_attempt_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     """Files of the first attempt are there, are not listed, and are gone when the run is over."""
     rows = rows_of([0], 60, names=40)
     target = tmp_path / "snapshot"
-    with Output(str(target), overwrite=False) as output:
+    with Output(str(target)) as output:
         plan, outcomes = fold_to_files(
             frame(rows), [offset_range_of(0, 120)], DAY, output.target, around=FailsFirst
         )
@@ -246,7 +246,7 @@ def test_a_job_that_fails_leaves_nothing(frame: Any, tmp_path: Path) -> None:
     target = tmp_path / "snapshot"
     with (
         pytest.raises(Exception, match="every worker") as caught,
-        Output(str(target), overwrite=False) as output,
+        Output(str(target)) as output,
     ):
         fold_to_files(
             frame(rows_of([0], 20, names=9)),

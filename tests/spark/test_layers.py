@@ -13,7 +13,7 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.layers import MOST_LAYERS, most_layers, on_layers
 from spark_backfill.offset_range import BasePart, OffsetRange
 from spark_backfill.publication import kept_entries
-from spark_backfill.publish import Output
+from spark_backfill.publish import Existing, Output
 from tests.support.marks import random_marks, write_snapshot
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def planned(manifest: Manifest, *, keep_from_day: int | None, floor: int = 0) ->
 def stays(found: OffsetRange) -> list[tuple[str, int]]:
     """Names and layers of the files that stay."""
     assert found.base is not None
-    return [(file.name, file.layer) for file in found.base.files]
+    assert found.base.staying is not None
+    return [(file.name, file.layer) for file in found.base.staying.files]
 
 
 def test_partitions_are_not_all_written_anew_in_one_night() -> None:
@@ -64,7 +65,8 @@ def test_what_has_expired_is_left_out_from_the_oldest_layer_on(tmp_path: Path) -
     found = planned(manifest, keep_from_day=5)
     assert stays(found) == [("1-1", 0), ("2-0", 1), ("2-1", 1)]
     assert found.base is not None
-    assert (found.base.forgotten_ms, found.base.is_read, found.keep_from_ms) == (2 * DAY_MS, False, None)
+    assert found.base.staying is not None
+    assert (found.base.staying.forgotten_ms, found.keep_from_ms) == (2 * DAY_MS, None)
     assert found.rows == 20
     assert stays(planned(manifest, keep_from_day=None)) == [
         ("0-0", 0), ("0-1", 0), ("1-0", 1), ("1-1", 1), ("2-0", 2), ("2-1", 2),
@@ -78,13 +80,13 @@ def test_a_base_is_read_where_its_files_cannot_stay(tmp_path: Path) -> None:
     many = base(tmp_path / "many", *[(9,)] * MOST_LAYERS)
     for found in (planned(manifest, keep_from_day=1, floor=1), planned(many, keep_from_day=1)):
         assert found.base is not None
-        assert (found.base.is_read, found.base.files, found.keep_from_ms) == (True, (), DAY_MS)
+        assert (found.base.staying, found.keep_from_ms) == (None, DAY_MS)
 
 
 def published(folder: Path, change: Any) -> None:
     """Add nothing to a snapshot, which is changed meanwhile."""
     manifest = read_manifest(folder)
-    with Output(str(folder), overwrite=True) as output:
+    with Output(str(folder), Existing.REPLACED) as output:
         change()
         output.publish(replace(manifest, created_ms=1), {})
 
@@ -105,14 +107,14 @@ def test_nothing_is_published_that_lists_files_which_are_gone(tmp_path: Path) ->
 
 def test_files_whose_manifest_is_gone_are_not_swept_by_a_run_that_adds(tmp_path: Path) -> None:
     """They may be the snapshot that it was to add to; a run that makes a new one removes them."""
-    with Output(str(tmp_path), overwrite=False) as output:
+    with Output(str(tmp_path)) as output:
         file = f"3/00000-{output.target.run}-01234567.sst"
     (tmp_path / "3").mkdir(parents=True)
     (tmp_path / file).touch()
     with pytest.raises(BackfillError, match=rf"holds {file} and other files, but no manifest\.json"):
-        Output(str(tmp_path), overwrite=True, adds=True)
+        Output(str(tmp_path), Existing.ADDED_TO)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [file[2:]]
-    with Output(str(tmp_path), overwrite=True):
+    with Output(str(tmp_path), Existing.REPLACED):
         assert not (tmp_path / file).exists()
 
 
@@ -120,11 +122,10 @@ def test_a_partition_that_the_run_skips_stays_as_it_was(tmp_path: Path) -> None:
     """With ``--add`` alone: a new snapshot has what its own history says."""
     manifest = base(tmp_path / "base", (9,))
     history: Any = SimpleNamespace(skipped={3: "no commit"})
-    found: Any = SimpleNamespace(manifest=manifest)
 
-    def kept(*, add: bool) -> list[PartitionManifest]:
-        options: Any = SimpleNamespace(add=add)
-        return kept_entries(history, options, found)
+    def kept(*, stays: bool) -> list[PartitionManifest]:
+        found: Any = SimpleNamespace(manifest=manifest, stays=stays)
+        return kept_entries(history, found)
 
-    assert kept(add=True) == [*manifest.partitions]
-    assert kept(add=False) == []
+    assert kept(stays=True) == [*manifest.partitions]
+    assert kept(stays=False) == []

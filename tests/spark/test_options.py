@@ -41,7 +41,7 @@ def test_values_are_read_into_their_types() -> None:
     assert (str(options.id), options.window, options.output) == (
         "header:dedup-id",
         Window(days=7),
-        Path("out"),
+        "out",
     )
     assert options.vouched
     assert options.group is None

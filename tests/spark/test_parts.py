@@ -18,9 +18,9 @@ from spark_backfill.backfill import backfill
 from spark_backfill.ending import KEPT, EndedError
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History
-from spark_backfill.offset_range import BasePart, OffsetRange
+from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.options import parse_options
-from spark_backfill.parts import Written, cut_parts, joined, request_digest, still_right, with_written
+from spark_backfill.parts import WrittenPart, cut_parts, joined, request_digest, still_right, with_taken_over
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
 from tests.support.producing import with_ids
@@ -64,8 +64,8 @@ def history(*offset_ranges: OffsetRange, **given: Any) -> History:
 
 def test_a_part_is_read_as_it_was_written() -> None:
     """Also what it took of a base; not where something else is asked for, nor where the text is no part."""
-    base = BasePart(5, 0, 3, None, 7, gaps=((1, 2),), is_read=False, files=(FILE,), forgotten_ms=4)
-    part = Written(
+    base = BasePart(5, 0, 3, None, 7, gaps=((1, 2),), staying=Staying((FILE,), 4))
+    part = WrittenPart(
         (offset_range(0, archived=(0, 3), gaps=((4, 5), (6, 7)), base=base), offset_range(1)),
         {1: "abc"},
         {0: 7},
@@ -73,14 +73,14 @@ def test_a_part_is_read_as_it_was_written() -> None:
         (outcome(0, file=FILE), outcome(2, cut=3)),
     )
     text = part.to_json("rule")
-    assert Written.from_json(text, "rule") == part
-    assert Written.from_json(text, "another") is None
+    assert WrittenPart.from_json(text, "rule") == part
+    assert WrittenPart.from_json(text, "another") is None
     for end in range(0, len(text), 7):
-        assert Written.from_json(text[:end], "rule") is None
+        assert WrittenPart.from_json(text[:end], "rule") is None
     assert part.lacking({f"0/{FILE.name}.sst"}) == {0}
     assert part.lacking({f"0/{FILE.name}.sst", f"0/{FILE.name}.filter"}) == set()
     for foreign in ("null", "[]", "{}", '{"rule": "rule"}', '{"rule": "rule", "offset_ranges": [3]}'):
-        assert Written.from_json(foreign, "rule") is None
+        assert WrittenPart.from_json(foreign, "rule") is None
 
 
 def test_parts_have_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,14 +98,14 @@ def test_parts_have_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_only_what_could_have_been_planned_is_taken_over() -> None:
     """Not behind a rewind, nor of a partition that is gone; where the user vouches, the log may begin later now."""
-    part = Written(
+    part = WrittenPart(
         tuple(map(offset_range, range(4))), {1: "a"}, {}, tuple(Slot(each, 0, 1) for each in range(4)),
         tuple(map(outcome, range(4))),
     )  # fmt: skip
     now = history(offset_range(0, 20), offset_range(1, 20), offset_range(2, 8), eras={1: "b"})
     left = still_right(now, part, vouched=False, same_until=unasked)
-    assert left == Written((offset_range(0),), {}, {}, (Slot(0, 0, 1),), (outcome(0),))
-    assert with_written(now, [left]).offset_ranges == (offset_range(0), *now.offset_ranges[1:])
+    assert left == WrittenPart((offset_range(0),), {}, {}, (Slot(0, 0, 1),), (outcome(0),))
+    assert with_taken_over(now, [left]).offset_ranges == (offset_range(0), *now.offset_ranges[1:])
 
     later = history(replace(offset_range(3, 20), low=5, begin=5))
     assert still_right(later, part, vouched=False, same_until=unasked).offset_ranges == ()
@@ -123,7 +123,7 @@ def unasked(partition: int, offset: int, epoch: int) -> int | None:
 @pytest.mark.parametrize(("end", "is_taken"), [(9, True), (8, False), (None, True)])
 def test_a_part_of_records_that_were_cut_off_is_not_taken_over(end: int | None, *, is_taken: bool) -> None:
     """The broker is asked, and what is taken over keeps its epoch: consumers, and the next run, ask as well."""
-    part = Written((offset_range(0),), {}, {0: 5}, (Slot(0, 0, 1),), (outcome(0),))
+    part = WrittenPart((offset_range(0),), {}, {0: 5}, (Slot(0, 0, 1),), (outcome(0),))
     now = history(offset_range(0, 20), offset_range(1, 20), epochs={0: 7, 1: 7})
     asked = list[tuple[int, int, int]]()
 
@@ -133,8 +133,8 @@ def test_a_part_of_records_that_were_cut_off_is_not_taken_over(end: int | None, 
 
     left = still_right(now, part, vouched=True, same_until=same_until)
     assert asked == [(0, 9, 5)]
-    assert left == (part if is_taken else Written((), {}, {}, (), ()))
-    assert with_written(now, [left]).epochs == {0: 5 if is_taken else 7, 1: 7}
+    assert left == (part if is_taken else WrittenPart((), {}, {}, (), ()))
+    assert with_taken_over(now, [left]).epochs == {0: 5 if is_taken else 7, 1: 7}
     assert still_right(replace(now, epochs={0: 5}), part, vouched=True, same_until=unasked) == part
 
 
@@ -267,6 +267,7 @@ def test_a_partition_that_cannot_be_written_costs_only_itself(
     report = runs(topic, "--resume")
     assert runs.highs == [3, 3, 1]
     assert (report.records, report.marks) == (7, 6)
+    assert report.records_per_second == pytest.approx(3 / report.seconds, abs=0.06)
 
     full = Runs(runs.broker, spark, tmp_path / "full")
     full(topic)

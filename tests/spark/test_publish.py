@@ -35,7 +35,7 @@ from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import EndedError, ended_by, ending_in_order
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
-from spark_backfill.publish import Output, Target
+from spark_backfill.publish import Existing, Output, Target
 from spark_backfill.report_page.document import read_document
 from spark_backfill.slot_writer import write_marks
 from tests.support.marks import random_marks
@@ -65,9 +65,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             filesystem.rm("/deep", recursive=True)
 
 
+def _existing(*, overwrite: bool) -> Existing:
+    return Existing.REPLACED if overwrite else Existing.REFUSED
+
+
 def published(place: str, seed: int, *, overwrite: bool = False) -> str:
     """Publish a snapshot of random marks; return their fingerprint."""
-    with Output(place, overwrite=overwrite) as output:
+    with Output(place, _existing(overwrite=overwrite)) as output:
         manifest = manifest_of(put_marks(output.target, seed))
         output.publish(manifest, REPORT)
     return manifest.fingerprint
@@ -100,7 +104,7 @@ def whole(place: str, *, marked: int = 0) -> str:
 
 def test_tasks_put_files_and_the_manifest_makes_them_a_snapshot(place: str) -> None:
     """Until then nobody finds a snapshot there; afterwards all of it is there, and nothing else."""
-    with Output(place, overwrite=False) as output:
+    with Output(place) as output:
         assert output.target == pickle.loads(pickle.dumps(output.target))  # noqa: S301 (our own)
         manifest = manifest_of(put_marks(output.target, 1))
         assert len(written(place)) == 5
@@ -141,7 +145,7 @@ def fail_half_way(place: str, seed: int, *, overwrite: bool) -> None:
     """Run a job that fails when its files are put."""
 
     def run() -> None:
-        with Output(place, overwrite=overwrite) as output:
+        with Output(place, _existing(overwrite=overwrite)) as output:
             put_marks(output.target, seed)
             raise RuntimeError("half way")
 
@@ -153,7 +157,7 @@ def test_a_snapshot_is_replaced_only_on_request(place: str) -> None:
     """Nothing else is asked."""
     older = published(place, 1)
     with pytest.raises(BackfillError, match="holds a snapshot: choose another, or give --overwrite"):
-        Output(place, overwrite=False)
+        Output(place)
     assert whole(place) == older
     newer = published(place, 2, overwrite=True)
     assert (readable(place), newer == older) == (newer, False)
@@ -179,12 +183,12 @@ def test_a_foreign_folder_is_refused(place: str, tmp_path: Path) -> None:
     filesystem.makedirs(path, exist_ok=True)
     filesystem.pipe_file(f"{path}/thesis.txt", b"years of work")
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(place, overwrite=True)
+        Output(place, Existing.REPLACED)
     assert written(place) == ["thesis.txt"]
     (tmp_path / "file").touch()
     for below in ("file", "file/below"):
         with pytest.raises(SnapshotError, match=r"file.* cannot be read: Not a directory"):
-            Output(str(tmp_path / below), overwrite=True)
+            Output(str(tmp_path / below), Existing.REPLACED)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"name": "a web app"}', "[" * 100_000, '{"partitions": 7}', ""])
@@ -192,7 +196,7 @@ def test_a_manifest_of_something_else_stays(tmp_path: Path, text: str) -> None:
     """It is not replaced, and the run ends before anything is read."""
     (tmp_path / MANIFEST_NAME).write_text(text)
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(str(tmp_path), overwrite=True)
+        Output(str(tmp_path), Existing.REPLACED)
     assert (tmp_path / MANIFEST_NAME).read_text() == text
 
 
@@ -203,7 +207,7 @@ def test_a_manifest_without_an_end_is_none(tmp_path: Path) -> None:
     (tmp_path / MANIFEST_NAME).unlink()
     (tmp_path / MANIFEST_NAME).symlink_to("/dev/zero")
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(str(tmp_path), overwrite=True)
+        Output(str(tmp_path), Existing.REPLACED)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +219,7 @@ def test_folders_of_numbers_and_dots_may_be_foreign_too(place: str, name: str) -
     filesystem.makedirs(f"{path}/{name.rpartition('/')[0]}", exist_ok=True)
     filesystem.pipe_file(f"{path}/{name}", b"mine")
     with pytest.raises(BackfillError, match="files that are no snapshot"):
-        Output(place, overwrite=True)
+        Output(place, Existing.REPLACED)
     assert written(place) == [name]
 
 
@@ -231,17 +235,17 @@ def test_what_killed_copies_and_manifests_leave_is_swept(place: str, tmp_path: P
     published(place, 2)
     assert len(written(place)) == 2 * 6
     filesystem.rm_file(f"{path}/{marker}")
-    with Output(place, overwrite=True):
+    with Output(place, Existing.REPLACED):
         assert whole(place, marked=1) == fingerprint_of(2)
 
 
 def test_files_without_a_manifest_are_no_snapshot_yet(place: str) -> None:
     """What a killed run left does not stand in the way of the next one, and is no snapshot for readers."""
-    left = Output(place, overwrite=False)
+    left = Output(place)
     put_marks(left.target, 1)
     with pytest.raises(SnapshotError):
         find_snapshots([place])
-    with Output(place, overwrite=False) as output:
+    with Output(place) as output:
         manifest = manifest_of(put_marks(output.target, 2))
         output.publish(manifest, REPORT)
     assert readable(place) == manifest.fingerprint
@@ -249,7 +253,7 @@ def test_files_without_a_manifest_are_no_snapshot_yet(place: str) -> None:
 
 def test_readers_know_only_what_the_manifest_lists(place: str, tmp_path: Path) -> None:
     """Files of another run, and of attempts, change nothing for those who check, compare, copy, load and remove."""
-    left = Output(place, overwrite=False)
+    left = Output(place)
     put_marks(left.target, 1)
     published(place, 2)
     ((found,), _) = find_snapshots([place])
@@ -264,7 +268,7 @@ def test_readers_know_only_what_the_manifest_lists(place: str, tmp_path: Path) -
 
 def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, it may still be at work; a run that took as long does not publish."""
-    left, slow = Output(place, overwrite=False), Output(place, overwrite=True)
+    left, slow = Output(place), Output(place, Existing.REPLACED)
     put_marks(left.target, 1)
     manifest = manifest_of(put_marks(slow.target, 5))
     published(place, 2)
@@ -273,7 +277,7 @@ def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytes
     published(place, 3, overwrite=True)
     assert len([name for name in written(place) if left.target.run in name]) == 5
     monkeypatch.setattr("time.time", lambda: now + 15 * _DAY_S)
-    with Output(place, overwrite=True):
+    with Output(place, Existing.REPLACED):
         assert whole(place, marked=1) == fingerprint_of(3)
     with pytest.raises(BackfillError, match="is gone"), slow:
         slow.publish(manifest, REPORT)
@@ -282,7 +286,7 @@ def test_files_of_a_killed_run_go_after_two_weeks(place: str, monkeypatch: pytes
 
 def test_a_killed_attempt_is_swept_and_the_winner_is_listed(place: str) -> None:
     """Two attempts put their files: the manifest lists those of one, and the others are gone."""
-    with Output(place, overwrite=False) as output:
+    with Output(place) as output:
         put_marks(output.target, 1)
         won = put_marks(output.target, 1)
         assert len(written(place)) == 9
@@ -293,7 +297,7 @@ def test_a_killed_attempt_is_swept_and_the_winner_is_listed(place: str) -> None:
 @pytest.mark.parametrize("publishes", [False, True])
 def test_an_attempt_that_outlives_its_run_leaves_nothing(place: str, *, publishes: bool) -> None:
     """Files that it puts afterwards are taken back, and it fails."""
-    with Output(place, overwrite=False) as output:
+    with Output(place) as output:
         if publishes:
             output.publish(manifest_of(put_marks(output.target, 1)), REPORT)
     before = written(place)
@@ -315,7 +319,7 @@ def test_attempts_at_work_when_the_run_ends_leave_nothing(tmp_path: Path) -> Non
                 writing.wait(30)
 
     with ThreadPoolExecutor(3) as pool:
-        with Output(str(target), overwrite=False) as output:
+        with Output(str(target)) as output:
             tasks = [pool.submit(attempt, output.target) for _ in range(3)]
             writing.wait(30)
         assert all("is taken back" in str(task.exception(30)) for task in tasks)
@@ -327,10 +331,10 @@ def test_of_two_runs_at_once_the_first_publishes(place: str, *, overwrite: bool)
     """The other one finds its snapshot, and takes its own files back: nothing newer is replaced by what is older."""
     if overwrite:
         published(place, 3)
-    with Output(place, overwrite=overwrite) as first:
+    with Output(place, _existing(overwrite=overwrite)) as first:
         one = manifest_of(put_marks(first.target, 1))
         said: list[str] = []
-        with Output(place, overwrite=overwrite, say=said.append) as second:
+        with Output(place, _existing(overwrite=overwrite), say=said.append) as second:
             assert [f"remove .run-{first.target.run} there, and the next run" in line for line in said] == [
                 True
             ]
@@ -348,13 +352,13 @@ def test_readers_of_a_replaced_snapshot_may_end(place: str) -> None:
     ((older,), _) = find_snapshots([place])
     published(place, 2, overwrite=True)
     assert not any(checked.problems for checked in check_snapshot(older))
-    with Output(place, overwrite=True):
+    with Output(place, Existing.REPLACED):
         assert whole(place, marked=1) == fingerprint_of(2)
 
 
 def test_a_run_without_its_marker_does_not_publish(place: str) -> None:
     """Who takes it away takes the run for killed: its files go with the beginning of the next run."""
-    with Output(place, overwrite=False) as slow:
+    with Output(place) as slow:
         manifest = manifest_of(put_marks(slow.target, 1))
         OutputFolder(place).unmark(slow.target.run)
         newer = published(place, 2)
@@ -369,7 +373,7 @@ def test_a_snapshot_that_comes_between_look_and_write_stays(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest is written only where there is none, by one request."""
-    with Output(place, overwrite=True) as first:
+    with Output(place, Existing.REPLACED) as first:
         one = manifest_of(put_marks(first.target, 1))
         create = OutputFolder.create_manifest
 
@@ -400,7 +404,7 @@ def test_runs_that_race_leave_one_whole_snapshot(place: str, *, overwrite: bool)
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(run, range(4))) >= 1
-    with Output(place, overwrite=True):
+    with Output(place, Existing.REPLACED):
         whole(place, marked=1)
 
 
@@ -472,9 +476,9 @@ class _Dying:
 KILLED = """
 import os, signal, sys
 from dedup_sdk._store.output_folder import OutputFolder
-from spark_backfill.publish import Output
+from spark_backfill.publish import Existing, Output
 from tests.support.outputs import manifest_of, put_marks
-output = Output(sys.argv[1], overwrite=True)
+output = Output(sys.argv[1], Existing.REPLACED)
 manifest = manifest_of(put_marks(output.target, 2))
 if sys.argv[2] == "after":
     OutputFolder.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -507,7 +511,7 @@ def test_an_overwrite_that_fails_half_way_keeps_the_older(
     def failing(folder: OutputFolder, *_: Any) -> NoReturn:
         raise SnapshotError(f"{folder.place} cannot be written")
 
-    with Output(place, overwrite=True) as output:
+    with Output(place, Existing.REPLACED) as output:
         manifest = manifest_of(put_marks(output.target, 2))
         with monkeypatch.context() as patched:
             patched.setattr(OutputFolder, "replace_manifest", failing)
@@ -577,7 +581,7 @@ def test_an_error_on_the_way_out_does_not_hide_what_ended_the_run(tmp_path: Path
     asked = EndedError(signal.SIGTERM)
 
     def run() -> None:
-        with Output(str(tmp_path / "snapshot"), overwrite=False) as output:
+        with Output(str(tmp_path / "snapshot")) as output:
             output.publish(manifest_of(put_marks(output.target, 1)), REPORT)
             try:
                 raise asked
@@ -631,7 +635,7 @@ def test_a_report_that_cannot_be_written_is_told(place: str, monkeypatch: pytest
 
     said: list[str] = []
     monkeypatch.setattr(OutputFolder, "write", refused)
-    with Output(place, overwrite=False, say=said.append) as output:
+    with Output(place, say=said.append) as output:
         manifest = manifest_of(put_marks(output.target, 1))
         output.publish(manifest, REPORT)
     assert readable(place) == manifest.fingerprint
@@ -663,7 +667,7 @@ def test_a_report_is_that_of_the_snapshot_beside_it(place: str, tmp_path: Path) 
 def test_what_cannot_be_written_is_known_before_anything_is_read(bucket: s3fs.S3FileSystem) -> None:
     """A bucket that is not there is one line that names it."""
     with pytest.raises(SnapshotError, match=r"s3://nowhere/x/\.run-\w+ cannot be written"):
-        Output("s3://nowhere/x", overwrite=False)
+        Output("s3://nowhere/x")
     assert bucket.find("snapshots") == []
 
 
@@ -672,7 +676,7 @@ def test_a_store_that_cannot_replace_at_once_refuses(tmp_path: Path, monkeypatch
     monkeypatch.setattr(OutputFolder, "replaces", property(lambda _: False))
     published(str(tmp_path / "snapshot"), 1, overwrite=True)
     with pytest.raises(BackfillError, match="which this file system cannot replace at once"):
-        Output(str(tmp_path / "snapshot"), overwrite=True)
+        Output(str(tmp_path / "snapshot"), Existing.REPLACED)
 
 
 class Arrowed(ArrowFSWrapper):  # type: ignore[misc]  # fsspec has no types
@@ -690,13 +694,13 @@ def test_the_driver_of_hdfs(tmp_path: Path) -> None:
     place = f"arrowed://{tmp_path}/snapshot"
     fail_half_way(place, 1, overwrite=True)
     assert written(place) == []
-    with Output(place, overwrite=False) as first:
+    with Output(place) as first:
         one = manifest_of(put_marks(first.target, 1))
         older = published(place, 2)
         with pytest.raises(BackfillError, match="holds a snapshot"):
             first.publish(one, REPORT)
     with pytest.raises(BackfillError, match="which this file system cannot replace at once"):
-        Output(place, overwrite=True)
+        Output(place, Existing.REPLACED)
     assert whole(place) == older
 
 
@@ -707,7 +711,7 @@ def test_names_that_look_like_patterns(bucket: s3fs.S3FileSystem) -> None:
         published(f"s3://snapshots/a{name}/snapshot", 1)
     fail_half_way("s3://snapshots/a[1]/snapshot", 3, overwrite=True)
     published("s3://snapshots/a*/snapshot", 2, overwrite=True)
-    with Output("s3://snapshots/a*/snapshot", overwrite=True):
+    with Output("s3://snapshots/a*/snapshot", Existing.REPLACED):
         assert bucket.exists("snapshots/a1/snapshot/manifest.json")
     assert [whole(f"s3://snapshots/a{name}/snapshot") for name in ("1", "[1]", "*")] == [
         fingerprint_of(1), fingerprint_of(1), fingerprint_of(2),
@@ -728,7 +732,7 @@ def test_workers_that_do_not_see_the_output_are_known_before_they_read(
     place: str, spark: SparkSession
 ) -> None:
     """A task of its own looks for the marker of the run."""
-    with Output(place, overwrite=False) as output:
+    with Output(place) as output:
         assert list(output.target.check(iter([pa.RecordBatch.from_pydict({"id": [1]})]))) == []
         if not place.startswith("memory"):
             return
@@ -750,7 +754,7 @@ def test_tasks_write_where_spark_shuffles(tmp_path: Path, monkeypatch: pytest.Mo
         seen.append(path)
         return write_marks(path, newest_per_digest(random_marks(10, 1)))
 
-    with Output(str(tmp_path / "snapshot"), overwrite=False) as output:
+    with Output(str(tmp_path / "snapshot")) as output:
         assert output.target.put(0, 7, write) is not None
     assert [path.parents[1] for path in seen] == [tmp_path / "disk"]
     assert seen[0].name.startswith(f"00007-{output.target.run}-")

@@ -16,7 +16,7 @@ from dedup_sdk._cli.app import run as dedup
 from spark_backfill import slots
 from spark_backfill.backfill import backfill
 from spark_backfill.options import parse_options
-from spark_backfill.publish import Output
+from spark_backfill.publish import Existing, Output
 from tests.support.dying_tasks import ENDS, DyingTask, ends_in
 from tests.support.held_submission import HeldJob
 from tests.support.odd_topic import PARTITIONS, OddTopic
@@ -154,7 +154,7 @@ def test_a_killed_driver_that_is_started_again(odd: OddTopic, spark: SparkSessio
     assert unlisted(place) == left
     (sign,) = place.glob(".run-*")
     sign.unlink()
-    with Output(str(place), overwrite=True) as output:
+    with Output(str(place), Existing.REPLACED) as output:
         assert unlisted(place) == {f".run-{output.target.run}"}
     assert checked(place) == newer
 

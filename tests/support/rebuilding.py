@@ -20,7 +20,7 @@ from spark_backfill.base_reader import BaseReader
 from spark_backfill.history import History
 from spark_backfill.last_id_writer import writer_of
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.publish import Output, Target
+from spark_backfill.publish import Existing, Output, Target
 from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -214,7 +214,7 @@ def _published(
     group: str,
 ) -> Manifest:
     """Write the files of all slots, and publish them as a snapshot; ``writer`` gets the run's target."""
-    with Output(str(folder), overwrite=True) as output:
+    with Output(str(folder), Existing.REPLACED) as output:
         written = list(writer(output.target)(rows))
         outcomes = [SlotOutcome.from_json(text) for batch in written for text in batch.column(0).to_pylist()]
         manifest = make_manifest(

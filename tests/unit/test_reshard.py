@@ -27,7 +27,7 @@ from spark_backfill.reshard import Reshard
 from spark_backfill.reshard_fold import ReshardFold, latest_per_digest
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import make_manifest
-from tests.support.steps import finish
+from tests.support.steps import finish, installing
 
 WINDOW = Window(days=1)
 NOW_MS = 1_700_000_000_000
@@ -138,7 +138,7 @@ def test_marks_of_other_partitions_are_believed_of_the_group_itself_only(tmp_pat
         fitting_partition(tmp_path, read_manifest(tmp_path), identity, progress, numbered=False)
     assert "\n" not in str(caught.value)
     with pytest.raises(SnapshotError, match="make one with --partitions and --group"):
-        finish(held.store.install_steps(str(tmp_path), progress))
+        finish(installing(held.store, tmp_path, progress))
     of_another = replace(manifest_of({}), group="shipping")
     with pytest.raises(SnapshotError, match="is of group='shipping', not 'billing'"):
         fitting_partition(tmp_path, of_another, identity, progress, numbered=False)

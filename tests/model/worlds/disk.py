@@ -155,7 +155,7 @@ class DiskPartition:
         return dropped
 
     def install_steps(
-        self, snapshot: str, progress: Progress, *, move: bool = False, manifest: Manifest | None = None
+        self, snapshot: str, progress: Progress, *, manifest: Manifest, move: bool = False
     ) -> Iterator[None]:
         """See `PartitionStore.install_steps`."""
         yield

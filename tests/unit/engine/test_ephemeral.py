@@ -16,7 +16,7 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreError
 from dedup_sdk.ids import key
 from tests.support.disks import keeping
-from tests.support.marks import marks, progress
+from tests.support.marks import marks, progress, write_snapshot
 from tests.support.records import DAY_MS, record
 from tests.support.steps import finish
 
@@ -95,7 +95,7 @@ def test_no_id_is_on_the_disk(tmp_path: Path) -> None:
     kept.close()
 
 
-def test_the_store_around_a_store(key_store: KeyStore) -> None:
+def test_the_store_around_a_store(key_store: KeyStore, tmp_path: Path) -> None:
     """Its own rules: no snapshot is taken over, nothing is dropped for want of room, and closing closes both."""
     identity, window = Identity(cluster="c", group="g", topic="t", partition=0), Window(count=5)
     store = EphemeralStore(key_store.open(identity, window), identity, window)
@@ -104,8 +104,9 @@ def test_the_store_around_a_store(key_store: KeyStore) -> None:
     store.flush(progress(1), marks(("a", 0, 10, 1)))
     assert (store.oldest_ms, store.evict(), store.stats().marks) == (None, None, 1)
     assert [page.count for page in store.scan()] == [1]
+    manifest = write_snapshot(tmp_path / "snapshot", marks(("a", 0, 10)))
     with pytest.raises(StoreError, match="keeps its marks in memory only"):
-        finish(store.install_steps("snapshot", progress(1)))
+        finish(store.install_steps("snapshot", progress(1), manifest=manifest))
     store.close()
     with pytest.raises(StoreError):
         store.load()

@@ -21,6 +21,7 @@ from dedup_sdk.errors import StoreUnavailableError
 from dedup_sdk.ids import RecordFields, key
 from tests.support.marks import write_snapshot
 from tests.support.records import DAY_MS, HOUR, engine, kinds, record
+from tests.support.steps import installing
 
 MANY = 100
 
@@ -216,7 +217,7 @@ def test_a_flush_does_not_go_on_while_a_snapshot_is_installed(tmp_path: Path) ->
         marks = Marks(joined(range(MANY // 2))[0], np.array(known.offsets), np.array(known.timestamps))
         write_snapshot(tmp_path / "snapshot", marks, identity=identity, high=MANY // 2, window="1h")
         plan = plan_start(None, committed=MANY // 2, low=0)
-        for _ in held.install_steps(str(tmp_path / "snapshot"), plan):
+        for _ in installing(held, tmp_path / "snapshot", plan):
             for _ in range(5):
                 deduplicator.trim()
         assert sum(each.count for each in held.store.scan()) == MANY // 2

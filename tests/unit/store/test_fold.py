@@ -13,6 +13,7 @@ from dedup_sdk._store.read_only import read_partition
 from dedup_sdk.errors import StoreCorruptError
 from tests.support.damage import flip_marks
 from tests.support.marks import digest, marks, progress, random_marks, rows, write_snapshot
+from tests.support.steps import installing
 from tests.support.stored import only_folder, open_store
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def test_filters_that_lack_a_generation_leave_no_image(root: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(Filter, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            for _ in store.install_steps(str(root / "snapshot"), progress(1_000)):
+            for _ in installing(store, root / "snapshot", progress(1_000)):
                 pass
     store.close()
     store = open_store(root)

@@ -18,6 +18,7 @@ from dedup_sdk._store.snapshot_source import Source
 from dedup_sdk.errors import SnapshotError
 from dedup_sdk.shared import MemoryClaimStore
 from tests.support.marks import progress, random_marks, rows, write_snapshot
+from tests.support.steps import installing
 from tests.support.stored import open_store
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_a_store_installs_each_layer_as_a_generation(tmp_path: Path, root: Path)
     """Look-ups and scans find the last mark of each ID; what is flushed later counts before all layers."""
     _, expected = layered(tmp_path / "a")
     store = open_store(root)
-    for _ in store.install_steps(str(tmp_path / "a"), progress(3 * EACH)):
+    for _ in installing(store, tmp_path / "a", progress(3 * EACH)):
         pass
     assert store.stats().details["generations"] == 3
     assert rows(store.scan()) == expected

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
@@ -82,7 +83,8 @@ def test_all_threads_share_one_limit(folder: Path, tmp_path: Path, place: str, t
         restore_snapshot(found, tmp_path / "store", limit=waits.limit())
     else:
         (source,), _ = find_snapshots([found])
-        copy_snapshot(source, target if "://" in target else str(tmp_path / target), waits.limit())
+        source = replace(source, limit=waits.limit())
+        copy_snapshot(source, target if "://" in target else str(tmp_path / target))
     assert max(waits.seconds) == pytest.approx(read_manifest(folder).bytes / BYTES_A_SECOND)
     # Two waits a file: sorted file and filter.
     assert len(waits.seconds) >= 2 * (len(CUTS) + 1)
@@ -93,7 +95,8 @@ def test_all_threads_share_one_limit(folder: Path, tmp_path: Path, place: str, t
 def test_a_wait_ends_with_the_copy(folder: Path, tmp_path: Path, place: str, target: str) -> None:
     """Who stops a slow copy does not wait for its rate, and no snapshot is left."""
     (source,), _ = find_snapshots([str(folder) if place == "folder" else place])
-    steps = copying_snapshot(source, target if "://" in target else str(tmp_path / target), RateLimit(4_000))
+    source = replace(source, limit=RateLimit(4_000))
+    steps = copying_snapshot(source, target if "://" in target else str(tmp_path / target))
     next(steps)
     begin = time.monotonic()
     steps.close()  # type: ignore[attr-defined]
