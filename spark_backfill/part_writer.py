@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base
+from spark_backfill.finder import Finder
 from spark_backfill.fold import Packing, write_slots
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
@@ -27,7 +28,7 @@ from spark_backfill.workers import Task, Workers
 class PartWriter:
     """Writes parts of one run.
 
-    ``findings``: as in `spark_backfill.fold.Packing`; ``around``: as in `spark_backfill.fold.write_slots`; ``now_ms``:
+    ``finder``: as in `spark_backfill.fold.Packing`; ``around``: as in `spark_backfill.fold.write_slots`; ``now_ms``:
     when the run began.
     """
 
@@ -35,7 +36,7 @@ class PartWriter:
     archive: Archive | None
     base: Base | None
     target: Target
-    findings: int
+    finder: Finder | None
     now_ms: int
     around: Callable[[Task], Task]
 
@@ -64,8 +65,7 @@ class PartWriter:
             options.window,
             self.target,
             description=_step(options.topic, part),
-            now_ms=self.now_ms,
-            with_producers=options.producer_header is not None,
+            finder=self.finder,
             resharded=packing.reshard is not None,
             around=self.around,
         )
@@ -105,8 +105,7 @@ class PartWriter:
             plan,
             ordered,
             group=options.group,
-            findings=self.findings,
-            producer_header=options.producer_header,
+            finder=self.finder,
             reshard=reshard,
             parallelism=options.parallelism,
         )
