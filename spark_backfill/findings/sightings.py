@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from dedup_sdk._marks import Int64s
 from dedup_sdk._store.pages import Uint64s, digest_order, digest_words
 from spark_backfill.findings.digest_sample import SIZE, DigestSample
-from spark_backfill.findings.findings import MOST_REPEATERS, Findings, Repeater
+from spark_backfill.findings.findings import MOST_REPEATERS, Findings, PartitionTally, ProducerTally, Repeater
 from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.recency import Recency
-from spark_backfill.findings.tallies import PartitionTally, ProducerTally
 from spark_backfill.findings.time_series import TimeSeries
 
 SIGHTINGS: Final = np.dtype(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final
 
 import numpy as np
@@ -12,11 +14,11 @@ from dedup_sdk._marks import Int64s
 MOST_BUCKETS: Final = 1024
 
 _SECOND_MS: Final = 1000
-_DENSE_SECONDS: Final = 1_000_000
-_STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13)
+_STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13, *[10] * 6)
+_WIDTHS_MS: Final = tuple(accumulate(_STEPS, mul, initial=_SECOND_MS))
 """A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 2 d, 14 d, 56 d, 2 y.
 
-Then ten times the last.
+Then ten times the last, until all the numbers of a timestamp are few buckets.
 """
 
 
@@ -41,12 +43,11 @@ class TimeSeries:
     @classmethod
     def of(cls, records_ms: Int64s, duplicates_ms: Int64s) -> TimeSeries:
         """Count timestamps (ms): of all records, shape ``(n,)``, and of those that are duplicates, shape ``(m,)``."""
-        records, duplicates = _per_second(records_ms), _per_second(duplicates_ms)
-        starts = np.concatenate([records[0], duplicates[0]])
-        counts = np.zeros((len(starts), 2), np.int64)
-        counts[: len(records[0]), 0] = records[1]
-        counts[len(records[0]) :, 1] = duplicates[1]
-        return _summed(_SECOND_MS, starts, counts)
+        total = cls()
+        for kind, timestamps in zip(np.identity(2, np.int64), (records_ms, duplicates_ms), strict=True):
+            seconds, counts = np.unique(timestamps[timestamps >= 0] // _SECOND_MS, return_counts=True)
+            total += _summed(_SECOND_MS, seconds * _SECOND_MS, counts[:, np.newaxis] * kind)
+        return total
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> TimeSeries:
@@ -72,8 +73,7 @@ class TimeSeries:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TimeSeries) and self.to_json() == other.to_json()
 
-    def __hash__(self) -> int:
-        return hash((self.width_ms, self._starts.tobytes(), self._counts.tobytes()))
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def starts_ms(self) -> Int64s:
@@ -99,40 +99,12 @@ class TimeSeries:
         return int(self._starts[min(place, len(self._starts) - 1)])
 
 
-def _per_second(timestamps: Int64s) -> tuple[Int64s, Int64s]:
-    """Where each second begins that has a timestamp (ms), and how many it has."""
-    seconds = timestamps[timestamps >= 0] // _SECOND_MS
-    if not len(seconds):
-        return seconds, seconds
-    first = int(seconds.min())
-    if int(seconds.max()) - first <= len(seconds) + _DENSE_SECONDS:
-        # Counting is several times cheaper than sorting.
-        dense = np.bincount(seconds - first)
-        found = np.flatnonzero(dense)
-        return (found + first) * _SECOND_MS, dense[found]
-    found, counts = np.unique(seconds, return_counts=True)
-    return found * _SECOND_MS, counts
-
-
-def _widths(width_ms: int) -> Iterator[int]:
-    """The widths from one of them on, ascending."""
-    width = _SECOND_MS
-    for step in _STEPS:
-        if width >= width_ms:
-            yield width
-        width *= step
-    while True:
-        if width >= width_ms:
-            yield width
-        width *= 10
-
-
-def _summed(width_ms: int, starts: Int64s, counts: Int64s) -> TimeSeries:
-    for width in _widths(width_ms):
+def _summed(least_ms: int, starts: Int64s, counts: Int64s) -> TimeSeries:
+    for width in _WIDTHS_MS[_WIDTHS_MS.index(least_ms) :]:
         found, where = np.unique(starts // width, return_inverse=True)
         summed = np.zeros((len(found), 2), np.int64)
         np.add.at(summed, where.ravel(), counts)
         starts, counts = found * width, summed
         if len(found) <= MOST_BUCKETS:
-            return TimeSeries(width, starts, counts)
-    raise AssertionError("widths grow without end")
+            break
+    return TimeSeries(width, starts, counts)

@@ -57,15 +57,17 @@ def write_page(document: Document, folder: Path) -> Path:
         BackfillError: as `check_place`; or the folder is full.
     """
     check_place(folder)
-    from spark_backfill.report_page.figure import to_png, to_svg
+    from matplotlib import rc_context
+
+    from spark_backfill.report_page.figure import STYLE, to_png, to_svg
     from spark_backfill.report_page.plots import plots
 
     advice = advise(document.findings, _window(document))
     try:
         (folder / FINDINGS_NAME).write_text(f"{document}\n", encoding="ascii")
         figures = dict[str, str]()
-        for name, plot in plots(document.findings, advice, _window(document)).items():
-            with plot() as drawn:
+        with rc_context(STYLE):
+            for name, drawn in plots(document.findings, advice, _window(document)):
                 figures[name] = to_svg(drawn, name)
                 to_png(drawn, folder / f"{name}.png")
         (folder / PAGE_NAME).write_text(_html(document, advice, figures), encoding="utf-8")
