@@ -86,16 +86,9 @@ def _lateness(findings: Findings, advice: Advice, window: Window | None) -> Figu
     drawn, axis = figure()
     time_axis(axis, first, last)
     early = findings.early / findings.duplicates
-    axis.plot(
-        [first, *(max(each, first) for each in lengths), last],
-        [early, *shares, shares[-1]],
-        color=MAIN,
-        drawstyle="steps-post",
-    )
-    _share_axis(axis)
+    _cumulative(axis, [first, *(max(each, first) for each in lengths), last], [early, *shares, shares[-1]])
     _marks(axis, advice, window, labelled=True)
     axis.set_xlabel("time since the sighting before")
-    axis.set_ylabel("duplicates, cumulative")
     return drawn
 
 
@@ -103,12 +96,16 @@ def _offsets(findings: Findings) -> Figure:
     bounds, counts = findings.gaps_offsets.curve()
     drawn, axis = figure()
     count_axis(axis, max(bounds[-1] * 1.5, 10))
-    shares = [count / counts[-1] for count in counts]
-    axis.plot([1, *bounds, bounds[-1] * 1.5], [0, *shares, 1], color=MAIN, drawstyle="steps-post")
-    _share_axis(axis)
+    _cumulative(axis, [1, *bounds, bounds[-1] * 1.5], [0, *(count / counts[-1] for count in counts), 1])
     axis.set_xlabel("offsets since the sighting before")
-    axis.set_ylabel("duplicates, cumulative")
     return drawn
+
+
+def _cumulative(axis: Any, gaps: list[float], shares: list[float]) -> None:
+    axis.plot(gaps, shares, color=MAIN, drawstyle="steps-post")
+    axis.set_ylim(0, 1.04)
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axis.set_ylabel("duplicates, cumulative")
 
 
 def _over_time(findings: Findings) -> Figure:
@@ -147,41 +144,46 @@ def _over_time(findings: Findings) -> Figure:
 def _by_partition(findings: Findings) -> Figure:
     tallies = sorted(findings.partitions.items(), key=lambda each: (-each[1].duplicates, each[0]))[:MOST_BARS]
     tallies.sort()
-    drawn, axis = _bars(len(tallies))
-    values = [tally.duplicates for _, tally in tallies]
-    axis.barh(range(len(tallies)), values, color=MAIN, height=0.7)
-    _names(axis, [str(number) for number, _ in tallies], "partition")
-    for place, (_, tally) in enumerate(tallies):
-        keyed = tally.records - tally.unkeyed
-        _beside(axis, place, tally.duplicates, share(tally.duplicates / keyed if keyed else None))
+    drawn, axis = _bars(
+        [str(number) for number, _ in tallies],
+        {"": [tally.duplicates for _, tally in tallies]},
+        [tally.records - tally.unkeyed for _, tally in tallies],
+    )
+    axis.set_ylabel("partition")
     axis.set_xlabel("duplicates (share of records with an ID)")
     return drawn
 
 
 def _by_producer(producers: Mapping[int, ProducerTally]) -> Figure:
     tallies = sorted(producers.values(), key=lambda each: (-each.duplicates, -each.records))[:MOST_BARS]
-    drawn, axis = _bars(len(tallies))
-    own = [tally.duplicates - tally.of_others for tally in tallies]
-    axis.barh(range(len(tallies)), own, color=MAIN, height=0.7, label="its own, again")
-    axis.barh(
-        range(len(tallies)),
-        [tally.of_others for tally in tallies],
-        left=own,
-        color=SOFT,
-        height=0.7,
-        label="another's",
+    drawn, axis = _bars(
+        [producer_name(tally)[:_NAME_CHARACTERS] for tally in tallies],
+        {
+            "its own, again": [tally.duplicates - tally.of_others for tally in tallies],
+            "another's": [tally.of_others for tally in tallies],
+        },
+        [tally.records for tally in tallies],
     )
-    _names(axis, [producer_name(tally)[:_NAME_CHARACTERS] for tally in tallies], "")
-    for place, tally in enumerate(tallies):
-        _beside(
-            axis,
-            place,
-            tally.duplicates,
-            share(tally.duplicates / tally.records if tally.records else None),
-        )
     axis.legend(frameon=False, loc="lower right", fontsize=8)
     axis.set_xlabel("duplicates (share of its records)")
     return drawn
+
+
+def _bars(names: list[str], duplicates: Mapping[str, list[int]], records: list[int]) -> tuple[Figure, Any]:
+    """A bar a name, of the kinds of duplicates one after the other, and the share that all are of the records."""
+    drawn, axis = figure(height_inches=0.8 + _BAR_INCHES * max(len(names), 3))
+    axis.grid(visible=False, axis="y")
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axis.xaxis.set_major_formatter(EngFormatter())
+    axis.margins(x=0.22)
+    places, ends = range(len(names)), np.zeros(len(names), np.int64)
+    for colour, (kind, counts) in zip((MAIN, SOFT), duplicates.items(), strict=False):
+        axis.barh(places, counts, left=ends, color=colour, height=0.7, label=kind, tick_label=names)
+        ends += counts
+    shares = [share(int(end) / count if count else None) for end, count in zip(ends, records, strict=True)]
+    axis.bar_label(axis.containers[-1], shares, padding=4, color=MUTED, fontsize=8)
+    axis.invert_yaxis()
+    return drawn, axis
 
 
 def producer_name(tally: ProducerTally) -> str:
@@ -189,32 +191,6 @@ def producer_name(tally: ProducerTally) -> str:
     if tally.name is None:
         return "all others"
     return tally.name or "no header"
-
-
-def _bars(count: int) -> tuple[Figure, Any]:
-    drawn, axis = figure(height_inches=0.8 + _BAR_INCHES * max(count, 3))
-    axis.grid(visible=False, axis="y")
-    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axis.xaxis.set_major_formatter(EngFormatter())
-    axis.margins(x=0.22)
-    return drawn, axis
-
-
-def _names(axis: Any, names: list[str], title: str) -> None:
-    axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.set_ylabel(title)
-
-
-def _beside(axis: Any, place: int, value: int, text: str) -> None:
-    axis.annotate(
-        text, (value, place), xytext=(4, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8
-    )
-
-
-def _share_axis(axis: Any) -> None:
-    axis.set_ylim(0, 1.04)
-    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
 
 
 def _span(findings: Findings, advice: Advice) -> tuple[float, float]:
