@@ -79,7 +79,7 @@ class Finder:
         unkeyed = ~keyed & is_watched(offsets, self.sampling.bit_length() - 1)
         return Run(
             partition,
-            sightings[is_sampled(digests, self.sampling)],
+            sightings.take(np.flatnonzero(is_sampled(digests, self.sampling))),
             timestamps[unkeyed],
             codes[unkeyed],
             names,

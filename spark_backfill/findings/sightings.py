@@ -120,20 +120,20 @@ def _merged(partition: int, sightings: Sightings, *, with_producers: bool) -> tu
     """Return the sightings with one for each ID, ascending, and the findings about the gaps between them."""
     high, low = digest_words(sightings["digest"].tobytes())
     order = digest_order(high, low, sightings["first_offset"])
-    ordered, high, low = sightings[order], high[order], low[order]
+    # Rows are taken several times faster than they are indexed.
+    ordered, high, low = sightings.take(order), high[order], low[order]
     is_first = np.ones(len(ordered), np.bool_)
     is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     starts, ends = np.flatnonzero(is_first), np.flatnonzero(np.roll(is_first, -1))
-    merged = ordered[starts]
+    merged = ordered.take(starts)
     for column in ("last_offset", "last_ms", "last_producer"):
-        merged[column] = ordered[column][ends]
+        merged[column] = ordered[column].take(ends)
     merged["count"] = np.add.reduceat(ordered["count"], starts)
 
-    again = np.flatnonzero(~is_first)
-    before, after = ordered[again - 1], ordered[again]
     # A record that was read twice is no duplicate of itself.
-    apart = after["first_offset"] > before["last_offset"]
-    before, after = before[apart], after[apart]
+    is_later = ordered["first_offset"] > np.roll(ordered["last_offset"], 1)
+    again = np.flatnonzero(~is_first & is_later)
+    before, after = ordered.take(again - 1), ordered.take(again)
     gaps_ms = after["first_ms"] - before["last_ms"]
     late = gaps_ms >= 0
     return merged, Findings(
