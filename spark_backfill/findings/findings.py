@@ -35,6 +35,12 @@ class PartitionTally:
     oldest_ms: int | None = None
     newest_ms: int | None = None
 
+    @property
+    def share(self) -> float | None:
+        """The share of duplicates among the records with an ID, None without any."""
+        keyed = self.records - self.unkeyed
+        return self.duplicates / keyed if keyed else None
+
     def __add__(self, other: PartitionTally) -> PartitionTally:
         return PartitionTally(
             records=self.records + other.records,
@@ -57,6 +63,16 @@ class ProducerTally:
     records: int = 0
     duplicates: int = 0
     of_others: int = 0
+
+    @property
+    def shown_name(self) -> str:
+        """How the producer is called in figures and tables."""
+        return "all others" if self.name is None else self.name or "no header"
+
+    @property
+    def share(self) -> float | None:
+        """The share of duplicates among the records, None without any."""
+        return self.duplicates / self.records if self.records else None
 
     def __add__(self, other: ProducerTally) -> ProducerTally:
         return ProducerTally(
@@ -144,6 +160,14 @@ class Findings:
     def duplicates(self) -> int:
         """How many of them bear an ID that came before in their partition."""
         return self.gaps_ms.total + self.early
+
+    def worst_partitions(self, most: int) -> list[tuple[int, PartitionTally]]:
+        """Return at most so many partitions, those with the most duplicates, by number."""
+        return sorted(sorted(self.partitions.items(), key=lambda each: (-each[1].duplicates, each[0]))[:most])
+
+    def worst_producers(self, most: int) -> list[ProducerTally]:
+        """Return at most so many producers, those with the most duplicates first."""
+        return sorted(self.producers.values(), key=lambda each: (-each.duplicates, -each.records))[:most]
 
     def to_json(self) -> dict[str, Any]:
         """Return the content that `from_json` reads: numbers, and digests in hexadecimal."""

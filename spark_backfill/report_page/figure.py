@@ -84,12 +84,7 @@ def to_svg(drawn: Figure, name: str) -> str:
     svg = re.sub(r'((?:xlink:)?href="#|url\(#)', rf"\1{name}-", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
-    svg = re.sub(
-        r'<svg ([^>]*?)\swidth="[^"]*"',
-        r"<svg \1",
-        re.sub(r'(<svg [^>]*?)\sheight="[^"]*"', r"\1", svg, count=1),
-        count=1,
-    )
+    svg = re.sub(r'\s(?:width|height)="[^"]*"', "", svg, count=2)
     # The page's own font, where the figure has asked for one by name.
     return re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
 

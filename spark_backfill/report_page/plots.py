@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from dedup_sdk._window import Window
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, curve, hidden_share
-from spark_backfill.findings.findings import Findings, ProducerTally
+from spark_backfill.findings.findings import Findings
 from spark_backfill.report_page.figure import (
     CARD,
     INK,
@@ -49,7 +49,7 @@ def plots(findings: Findings, advice: Advice, window: Window | None) -> Iterator
     if findings.partitions:
         yield "by-partition", _by_partition(findings)
     if findings.producers:
-        yield "by-producer", _by_producer(findings.producers)
+        yield "by-producer", _by_producer(findings)
 
 
 def _adviser(findings: Findings, advice: Advice, window: Window | None) -> Figure:
@@ -142,35 +142,34 @@ def _over_time(findings: Findings) -> Figure:
 
 
 def _by_partition(findings: Findings) -> Figure:
-    tallies = sorted(findings.partitions.items(), key=lambda each: (-each[1].duplicates, each[0]))[:MOST_BARS]
-    tallies.sort()
+    numbers, tallies = zip(*findings.worst_partitions(MOST_BARS), strict=True)
     drawn, axis = _bars(
-        [str(number) for number, _ in tallies],
-        {"": [tally.duplicates for _, tally in tallies]},
-        [tally.records - tally.unkeyed for _, tally in tallies],
+        list(map(str, numbers)),
+        {"": [tally.duplicates for tally in tallies]},
+        [share(tally.share) for tally in tallies],
     )
     axis.set_ylabel("partition")
     axis.set_xlabel("duplicates (share of records with an ID)")
     return drawn
 
 
-def _by_producer(producers: Mapping[int, ProducerTally]) -> Figure:
-    tallies = sorted(producers.values(), key=lambda each: (-each.duplicates, -each.records))[:MOST_BARS]
+def _by_producer(findings: Findings) -> Figure:
+    tallies = findings.worst_producers(MOST_BARS)
     drawn, axis = _bars(
-        [producer_name(tally)[:_NAME_CHARACTERS] for tally in tallies],
+        [tally.shown_name[:_NAME_CHARACTERS] for tally in tallies],
         {
             "its own, again": [tally.duplicates - tally.of_others for tally in tallies],
             "another's": [tally.of_others for tally in tallies],
         },
-        [tally.records for tally in tallies],
+        [share(tally.share) for tally in tallies],
     )
     axis.legend(frameon=False, loc="lower right", fontsize=8)
     axis.set_xlabel("duplicates (share of its records)")
     return drawn
 
 
-def _bars(names: list[str], duplicates: Mapping[str, list[int]], records: list[int]) -> tuple[Figure, Any]:
-    """A bar a name, of the kinds of duplicates one after the other, and the share that all are of the records."""
+def _bars(names: list[str], duplicates: Mapping[str, list[int]], shares: list[str]) -> tuple[Figure, Any]:
+    """A bar a name, of the kinds of duplicates one after the other, with a share behind it."""
     drawn, axis = figure(height_inches=0.8 + _BAR_INCHES * max(len(names), 3))
     axis.grid(visible=False, axis="y")
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -180,17 +179,9 @@ def _bars(names: list[str], duplicates: Mapping[str, list[int]], records: list[i
     for colour, (kind, counts) in zip((MAIN, SOFT), duplicates.items(), strict=False):
         axis.barh(places, counts, left=ends, color=colour, height=0.7, label=kind, tick_label=names)
         ends += counts
-    shares = [share(int(end) / count if count else None) for end, count in zip(ends, records, strict=True)]
     axis.bar_label(axis.containers[-1], shares, padding=4, color=MUTED, fontsize=8)
     axis.invert_yaxis()
     return drawn, axis
-
-
-def producer_name(tally: ProducerTally) -> str:
-    """Return how a producer is called in figures and tables."""
-    if tally.name is None:
-        return "all others"
-    return tally.name or "no header"
 
 
 def _span(findings: Findings, advice: Advice) -> tuple[float, float]:
