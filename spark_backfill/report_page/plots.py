@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from dedup_sdk._window import Window
-from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, curve, hidden_share
+from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, hidden_share
 from spark_backfill.findings.findings import Findings
 from spark_backfill.report_page.figure import (
     CARD,
@@ -82,11 +82,11 @@ def _adviser(findings: Findings, advice: Advice, window: Window | None) -> Figur
 
 def _lateness(findings: Findings, advice: Advice, window: Window | None) -> Figure:
     first, last = _span(findings, advice)
-    lengths, shares = zip(*curve(findings), strict=True) if findings.gaps_ms.total else ((first,), (1.0,))
+    lengths, counts = findings.gaps_ms.curve()
+    shares = [(findings.early + count) / findings.duplicates for count in (0, *counts)]
     drawn, axis = figure()
     time_axis(axis, first, last)
-    early = findings.early / findings.duplicates
-    _cumulative(axis, [first, *(max(each, first) for each in lengths), last], [early, *shares, shares[-1]])
+    _cumulative(axis, [first, *(max(each, first) for each in lengths), last], [*shares, shares[-1]])
     _marks(axis, advice, window, labelled=True)
     axis.set_xlabel("time since the sighting before")
     return drawn
