@@ -16,7 +16,7 @@ from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
-from spark_backfill.findings.digest_sample import SAMPLED_ABOVE, SAMPLING
+from spark_backfill.finder import Finder
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history, tell_gaps
 from spark_backfill.layers import on_layers
@@ -88,7 +88,7 @@ def backfill(
             archive=archive,
             base=base,
             output=output,
-            findings=_findings(options, history),
+            finder=_finder(options, history, now_ms),
             now_ms=now_ms,
             around=around,
             say=say,
@@ -118,11 +118,11 @@ def backfill(
             spark_start_seconds=session.start_seconds,
             seconds=time.monotonic() - begin - session.start_seconds,
         )
-        output.publish(made.manifest, made.reports(with_findings=options.report is not None))
+        output.publish(made.manifest, made.reports())
     lacked = _lacked(options, made)
     if lacked is not None:
         say(f"warning: none of the {made.report.records:,} records has {lacked} right?")
-    if options.report is not None:
+    if made.document is not None and options.report is not None:
         try:
             _draw(made.document, options.report, options.shown_output, say)
         except EndedError as ended:
@@ -170,11 +170,11 @@ def _what(options: Options) -> str:
     return f"an ID by {options.id} and a source by {options.last_id.source}: are --id and --source-id"
 
 
-def _findings(options: Options, history: History) -> int:
-    """Return of one ID in how many there are findings; 0: there is no report."""
+def _finder(options: Options, history: History, now_ms: int) -> Finder | None:
+    """Return who finds out what a report shows, None where none was asked for."""
     if options.report is None:
-        return 0
-    return SAMPLING if history.offsets > SAMPLED_ABOVE else 1
+        return None
+    return Finder.of(history.offsets, producer_header=options.producer_header, now_ms=now_ms)
 
 
 def _doubt(

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 from dedup_sdk._window import Window
 from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
+from spark_backfill.finder import Finder
 from spark_backfill.offset_order import OffsetOrder, order_columns
 from spark_backfill.offset_range import Bounds, OffsetRange
 from spark_backfill.parallelism import tasks_at_a_time
@@ -36,8 +37,7 @@ class Packing:
     """How tasks pack the rows they read: the slots, whether rows are kept in order; see `RunPacker`.
 
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
-    ``findings``: there will be a report, about one ID in so many (0: there is none); with ``producer_header`` it tells
-    producers apart by that header.
+    ``finder``: who finds out what a report shows, None where none was asked for.
     ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
     twice, so that they are sorted by offset and each counts once. ``watch``: the bits by which offsets of a
     partition are watched (`spark_backfill.duplicate_offsets`), where they may. ``parallelism``: see `tasks_at_a_time`.
@@ -46,8 +46,7 @@ class Packing:
     plan: SlotPlan
     ordered: bool
     group: str | None = None
-    findings: int = 0
-    producer_header: str | None = None
+    finder: Finder | None = None
     reshard: Reshard | None = None
     has_duplicates: bool = False
     watch: Mapping[int, int] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class Packing:
     @property
     def by_offset(self) -> bool:
         """Whether rows have to come by offset, each offset once."""
-        return self.ordered or bool(self.findings) or self.has_duplicates
+        return self.ordered or self.finder is not None or self.has_duplicates
 
     def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> Packing:
         """Return it for an archive of which these offsets are read.
@@ -84,7 +83,7 @@ class Packing:
         return Wanted(
             spec=str(spec),
             group=self.group,
-            producer_header=self.producer_header,
+            producer_header=None if self.finder is None else self.finder.producer_header,
             with_keys=self.reshard is not None,
             with_redriven=self.marks_redriven,
         )
@@ -94,7 +93,7 @@ class Packing:
         return RunPacker(
             self.plan,
             ordered=self.ordered,
-            findings=self.findings,
+            told=None if self.finder is None else self.finder.told,
             reshard=self.reshard,
             watch=self.watch,
         )
@@ -124,7 +123,7 @@ class PackedRows:
 
 def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     """Return the blocks of rows (`spark_backfill.rows`), which may come in any order."""
-    if packing.ordered or packing.findings:
+    if packing.ordered or packing.finder is not None:
         count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
         placed = rows.repartition(count, placement_column(rows["partition"], count))
         rows = placed.sortWithinPartitions(*order_columns())
@@ -146,16 +145,14 @@ def write_slots(
     target: Target,
     *,
     description: str = "fold and write marks",
-    now_ms: int = 0,
-    with_producers: bool = False,
+    finder: Finder | None = None,
     resharded: bool = False,
     around: Callable[[Task], Task] = lambda task: task,
 ) -> list[SlotOutcome]:
     """Fold the blocks of all sources and write the marks to ``target``; return the outcome of each slot with a row.
 
-    ``now_ms`` is where time ends, and ``with_producers`` whether producers are told apart, where a report
-    was asked for. ``resharded``: blocks may have marks of other partitions. ``around`` wraps the task, for tests
-    that let it fail.
+    ``finder``: as in `Packing`. ``resharded``: blocks may have marks of other partitions. ``around`` wraps the task,
+    for tests that let it fail.
     """
     if not plan.slots:
         return []
@@ -164,8 +161,7 @@ def write_slots(
         slots=plan.slots,
         window=window,
         keep_from_ms={each.partition: each.keep_from_ms for each in offset_ranges},
-        now_ms=now_ms,
-        with_producers=with_producers,
+        finder=finder,
         resharded=resharded,
         accepted={each.partition: each.base.accepted for each in offset_ranges if each.base is not None},
     )

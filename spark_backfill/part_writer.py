@@ -12,6 +12,7 @@ from spark_backfill.base import Base
 from spark_backfill.base_range import SameUntil
 from spark_backfill.ending import ended_by
 from spark_backfill.errors import one_line
+from spark_backfill.finder import Finder
 from spark_backfill.fold import Packing, write_slots
 from spark_backfill.history import History
 from spark_backfill.kafka_log import KafkaLog
@@ -36,7 +37,7 @@ _MOST_IN_A_ROW: Final = 2
 class PartWriter:
     """Takes over and writes the parts of one run.
 
-    ``history``: that of the run; partitions that are taken over end where they ended then. ``findings``: as in
+    ``history``: that of the run; partitions that are taken over end where they ended then. ``finder``: as in
     `spark_backfill.fold.Packing`; ``around``: as in `spark_backfill.fold.write_slots`; ``now_ms``: when the run began.
     """
 
@@ -45,7 +46,7 @@ class PartWriter:
     archive: Archive | None
     base: Base | None
     output: Output
-    findings: int
+    finder: Finder | None
     now_ms: int
     around: Callable[[Task], Task]
     say: Callable[[str], None]
@@ -53,7 +54,8 @@ class PartWriter:
 
     @property
     def _rule(self) -> str:
-        return request_digest(self.options, self.history, self.base, findings=self.findings)
+        sampling = 0 if self.finder is None else self.finder.sampling
+        return request_digest(self.options, self.history, self.base, findings=sampling)
 
     @property
     def records_taken_over(self) -> int:
@@ -157,8 +159,7 @@ class PartWriter:
             options.window,
             self.output.target,
             description=_step(options.topic, part),
-            now_ms=self.now_ms,
-            with_producers=options.producer_header is not None,
+            finder=self.finder,
             resharded=packing.reshard is not None,
             around=self.around,
         )
@@ -198,8 +199,7 @@ class PartWriter:
             plan,
             ordered,
             group=options.group,
-            findings=self.findings,
-            producer_header=options.producer_header,
+            finder=self.finder,
             reshard=reshard,
             parallelism=options.parallelism,
         )

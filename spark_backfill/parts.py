@@ -142,7 +142,7 @@ def _tuples(value: Any) -> Any:
 def request_digest(options: Options, history: History, base: Base | None, *, findings: int) -> str:
     """Return a text that is another one for each thing that a run can ask for, but for how and where it is done.
 
-    ``findings``: of one ID in how many there are findings, as in `spark_backfill.fold.Packing`.
+    ``findings``: of one ID in how many there are findings, 0: there is no report.
     """
     shown = [
         f"{name}={getattr(options, name)!r}" for name in sorted(Options.__slots__) if name not in _NO_RULE

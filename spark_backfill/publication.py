@@ -20,17 +20,16 @@ REPORT_NAME: Final = "report.json"
 
 
 class Made(NamedTuple):
-    """A snapshot whose files are written."""
+    """A snapshot whose files are written; ``document`` is None where no report about duplicates was asked for."""
 
     manifest: Manifest
     report: Report
-    document: Document
+    document: Document | None
 
-    def reports(self, *, with_findings: bool) -> dict[str, str]:
+    def reports(self) -> dict[str, str]:
         """Return the texts beside the manifest, by file name."""
-        return {REPORT_NAME: f"{self.report}\n"} | (
-            {FINDINGS_NAME: f"{self.document}\n"} if with_findings else {}
-        )
+        texts = {REPORT_NAME: self.report, FINDINGS_NAME: self.document}
+        return {name: f"{text}\n" for name, text in texts.items() if text is not None}
 
 
 def describe(
@@ -84,6 +83,8 @@ def describe(
         and options.reshard is None
         and not (base is not None and base.stays),
     )
+    if options.report is None:
+        return Made(manifest, report, None)
     found = total([outcome.findings for outcome in outcomes if outcome.findings is not None])
     document = make_document(manifest, report, found, producer_header=options.producer_header)
     return Made(manifest, report, document)

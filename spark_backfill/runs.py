@@ -10,8 +10,7 @@ slots, too.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -20,13 +19,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Int64s, Marks, cut_marks, select_marks, take_digests
-from dedup_sdk._store.pages import Uint64s, newest_per_digest
-from spark_backfill.duplicate_offsets import check_one_record, is_watched, watched_marks
-from spark_backfill.findings.digest_sample import is_sampled
-from spark_backfill.findings.findings import Findings
-from spark_backfill.findings.gap_fold import fold_run
+from dedup_sdk._store.pages import newest_per_digest
+from spark_backfill.duplicate_offsets import check_one_record, watched_marks
 from spark_backfill.findings.producer_codes import Producers
-from spark_backfill.findings.sightings import ENTRY_BYTES, RunRows, Sightings
 from spark_backfill.partitioner import NO_KEY
 from spark_backfill.reshard import Reshard, is_moved
 from spark_backfill.reshard_fold import latest_per_digest
@@ -39,17 +34,16 @@ PIECE_BYTES: Final = 4 * 2**20
 _NUMBER_BYTES: Final = 8
 PIECE_MARKS: Final = PIECE_BYTES // (DIGEST_BYTES + 3 * _NUMBER_BYTES)
 """Marks of a block: digest, offset, timestamp, and a number in a count window."""
-_PIECE_SIGHTINGS: Final = PIECE_BYTES // ENTRY_BYTES
 
 BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
-    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, sightings "
-    "binary, findings string, watched_digests binary, watched_offsets binary"
+    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, told binary, "
+    "watched_digests binary, watched_offsets binary"
 )
 _NAMES: Final = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
 _COUNTED: Final = 7
 _TYPES: Final = [
-    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), pa.binary(), pa.string(), *[pa.binary()] * 2,
+    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), *[pa.binary()] * 3,
 ]  # fmt: skip
 _NO_OFFSET: Final = 2**63 - 1
 
@@ -151,34 +145,23 @@ class Rows(NamedTuple):
         places = np.flatnonzero(is_moved(targets, partition))
         return _Moved(targets[places], select_marks(self.marks(), places)) if places.size else None
 
-    def beside_marks(self, sampling: int) -> _Beside:
-        """Return the facts for a report that the marks do not tell, of one record without an ID in so many."""
-        keyed = np.ones(len(self.offsets), np.bool_) if self.keyed is None else self.keyed
-        codes, names = (np.zeros(len(keyed), np.uint64), {}) if self.producers is None else self.producers
-        unkeyed = ~keyed & is_watched(self.offsets, sampling.bit_length() - 1)
-        return _Beside(self.timestamps[unkeyed], codes[keyed], codes[unkeyed], names)
-
 
 class _Moved(NamedTuple):
     targets: Int64s
     marks: Marks
 
 
-class _Beside(NamedTuple):
-    unkeyed_ms: Int64s
-    producers: Uint64s
-    unkeyed_producers: Uint64s
-    names: Mapping[int, str]
+Told = Callable[[int, Sequence[Rows], SlotPlan], Iterator[tuple[int, bytes]]]
+"""What a run of these rows of a partition tells which slots for a report."""
 
 
 class Block(NamedTuple):
-    """A part of a run for one slot: marks, or sightings of the same IDs, or the counts of the run.
+    """A part of a run for one slot: marks, or the counts of the run, or what it has told for a report.
 
     The marks ascend by digest in a window by time, each digest once; in a count window they are all rows, by offset.
-    There are sightings where a report was asked for. The counts go to the partition's first slot: the tally, the
-    findings of the run where a report was asked for, and the marks of offsets that are ``watched``
+    The counts go to the partition's first slot: the tally, and the marks of offsets that are ``watched``
     (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not count. In a count window the
-    tally of marks says where they begin, by which they are sorted.
+    tally of marks says where they begin, by which they are sorted. ``told``: see `Told`.
 
     Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left
     out (None: none were), and in a count window their marks bear numbers: they come before all rows.
@@ -187,8 +170,7 @@ class Block(NamedTuple):
     slot: int
     tally: Tally
     marks: Marks = NO_MARKS
-    sightings: Sightings | None = None
-    findings: Findings | None = None
+    told: bytes | None = None
     forgotten_ms: int | None = None
     watched: Marks | None = None
 
@@ -199,15 +181,15 @@ class _Pending:
     marks: list[Marks] = field(default_factory=list)
     moved: list[_Moved] = field(default_factory=list)
     redriven: list[Marks] = field(default_factory=list)
-    beside: list[_Beside] = field(default_factory=list)
+    rows: list[Rows] = field(default_factory=list)
 
 
 class RunPacker:
     """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
     ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left
-    out. ``findings``: a report was asked for, so that rows have to come as in a count window, and the findings of each
-    run go with its blocks; they are about one ID in so many (0: there is no report). ``reshard``: marks go to the
+    out. ``told``: a report was asked for, so that rows have to come as in a count window, and what each run tells goes
+    with its blocks. ``reshard``: marks go to the
     partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows may come from
     two logs.
     """
@@ -217,7 +199,7 @@ class RunPacker:
         plan: SlotPlan,
         *,
         ordered: bool,
-        findings: int = 0,
+        told: Told | None = None,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
         run_rows: int = RUN_ROWS,
@@ -225,7 +207,7 @@ class RunPacker:
         self._plan = plan
         self._ordered = ordered
         self._watch = watch or {}
-        self._findings = findings
+        self._told = told
         self._reshard = reshard
         self._run_rows = run_rows
         self._rows = 0
@@ -242,8 +224,8 @@ class RunPacker:
             pending.moved.append(moved)
         if (redriven := rows.redriven_marks()) is not None:
             pending.redriven.append(redriven)
-        if self._findings:
-            pending.beside.append(rows.beside_marks(self._findings))
+        if self._told is not None:
+            pending.rows.append(rows)
         self._rows += len(rows.offsets)
         if self._rows >= self._run_rows:
             yield from self.finish()
@@ -254,20 +236,17 @@ class RunPacker:
         while self._pending:
             partition, pending = self._pending.popitem()
             marks = _joined(pending.marks)
-            if not (self._ordered or self._findings):
+            if not self._ordered and self._told is None:
                 check_one_record(partition, marks)
-            found = _found(partition, marks, pending.beside, self._findings) if self._findings else None
             yield Block(
                 self._plan.ranges(partition).start,
                 pending.tally,
-                findings=None if found is None else found[1],
                 watched=watched_marks(marks, self._watch[partition]) if partition in self._watch else None,
             )
             yield from self._pieces(partition, marks if self._ordered else newest_per_digest(marks))
-            if found is not None:
-                seen = found[0]
-                for slot, start, end in self._plan.cut(partition, seen.digests, _PIECE_SIGHTINGS):
-                    yield Block(slot, Tally(), sightings=seen.cut(start, end))
+            if self._told is not None:
+                for slot, told in self._told(partition, pending.rows, self._plan):
+                    yield Block(slot, Tally(), told=told)
             if pending.moved and self._reshard is not None:
                 yield from self._moved_blocks(pending.moved, self._reshard)
             if pending.redriven:
@@ -293,27 +272,6 @@ class RunPacker:
             yield Block(slot, tally, cut_marks(marks, start, end))
 
 
-def _found(
-    partition: int, marks: Marks, beside: Sequence[_Beside], sampling: int
-) -> tuple[Sightings, Findings]:
-    names = {code: name for each in beside for code, name in each.names.items()}
-    taken = np.flatnonzero(is_sampled(marks.digests, sampling))
-    sampled = select_marks(marks, taken)
-    return fold_run(
-        RunRows(
-            partition,
-            sampled.digests,
-            sampled.offsets,
-            sampled.timestamps,
-            np.concatenate([each.unkeyed_ms for each in beside]),
-            np.concatenate([each.producers for each in beside])[taken] if names else None,
-            np.concatenate([each.unkeyed_producers for each in beside]),
-            names,
-            sampling,
-        )
-    )
-
-
 def _joined(parts: Sequence[Marks]) -> Marks:
     return Marks(
         b"".join(part.digests for part in parts),
@@ -332,8 +290,7 @@ def to_batch(block: Block) -> pa.RecordBatch:
     packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes(), numbers)
     found = (
         block.forgotten_ms,
-        None if block.sightings is None else block.sightings.to_bytes(),
-        None if block.findings is None else str(block.findings),
+        block.told,
         None if block.watched is None else block.watched.digests,
         None if block.watched is None else block.watched.offsets.tobytes(),
     )
@@ -347,7 +304,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])
-        digests, *packed, numbers, forgotten_ms, sightings, findings, watched, places = (
+        digests, *packed, numbers, forgotten_ms, told, watched, places = (
             column[row].as_py() for column in columns[1 + _COUNTED :]
         )
         offsets, timestamps, *numbered = (
@@ -365,8 +322,7 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
             slot,
             Tally(*counted),
             marks,
-            None if sightings is None else Sightings.from_bytes(sightings),
-            None if findings is None else Findings.from_json(json.loads(findings)),
+            told,
             forgotten_ms,
             None if watched is None else _watched(watched, np.frombuffer(places, np.int64)),
         )

@@ -20,10 +20,7 @@ from dedup_sdk._store.snapshot import SortedFileWriter
 from dedup_sdk._window import Window
 from spark_backfill.count_fold import CountFold, later
 from spark_backfill.duplicate_offsets import check_one_record
-from spark_backfill.findings.digest_sample import SIZE
-from spark_backfill.findings.findings import Findings
-from spark_backfill.findings.gap_fold import merge_runs
-from spark_backfill.findings.sightings import Sightings
+from spark_backfill.finder import Finder
 from spark_backfill.publish import Target
 from spark_backfill.reshard_fold import ReshardFold
 from spark_backfill.runs import Block, Tally, from_batch
@@ -32,7 +29,6 @@ from spark_backfill.slots import Slot
 from spark_backfill.time_fold import TimeFold
 
 _PAGE_MARKS = 100_000
-_CERTAIN_TIMES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +36,16 @@ class SlotWriter:
     """A function for ``mapInArrow``: blocks in, a JSON `SlotOutcome` a slot out.
 
     ``keep_from_ms`` has the horizon of each partition. With a count window the blocks have to come in offset
-    order, and ``accepted`` has how many IDs were accepted in the base's part of a partition. A last sighting
-    beyond ``now_ms`` counts as one at that time in the findings for a report. ``resharded``: there may be
-    marks of other partitions.
+    order, and ``accepted`` has how many IDs were accepted in the base's part of a partition. ``finder`` makes
+    the findings of what blocks tell for a report, None where none was asked for. ``resharded``: there may be marks of
+    other partitions.
     """
 
     target: Target
     slots: tuple[Slot, ...]
     window: Window
     keep_from_ms: Mapping[int, int | None]
-    now_ms: int = 0
-    with_producers: bool = False
+    finder: Finder | None = None
     resharded: bool = False
     accepted: dict[int, int] = field(default_factory=dict)
 
@@ -91,7 +86,7 @@ class SlotWriter:
             forgotten_ms=later(folded.forgotten_ms, state.forgotten_ms),
             forgotten_number=folded.forgotten_number,
             file=self.target.put(slot.partition, slot.range, lambda path: write_marks(path, folded.marks)),
-            findings=state.findings(slot, self.now_ms, with_producers=self.with_producers),
+            findings=self.finder.merged(slot, state.told) if self.finder and state.told else None,
         )
 
 
@@ -102,8 +97,7 @@ class _SlotState:
         self.fold = fold
         self.tally = Tally()
         self.forgotten_ms: int | None = None
-        self._sightings: list[Sightings] = []
-        self._findings: Findings | None = None
+        self.told: list[bytes] = []
         self._watched: list[Marks] = []
 
     def check_watched(self, partition: int) -> None:
@@ -111,28 +105,9 @@ class _SlotState:
         if len(self._watched) > 1:
             check_one_record(partition, join_marks(self._watched))
 
-    def findings(self, slot: Slot, now_ms: int, *, with_producers: bool) -> Findings | None:
-        """The findings of all runs together on the slot's IDs, and those of each.
-
-        None where no report was asked for.
-        """
-        if self._findings is None and not self._sightings:
-            return None
-        lower_ids = slot.range * sum(part.count for part in self._sightings)
-        return (self._findings or Findings()) + merge_runs(
-            slot.partition,
-            self._sightings,
-            now_ms=now_ms,
-            with_producers=with_producers,
-            # So many smaller digests leave none of this slot's in the sample.
-            sampled=0 if lower_ids > _CERTAIN_TIMES * SIZE else SIZE,
-        )
-
     def add(self, block: Block) -> None:
-        if block.sightings is not None:
-            self._sightings.append(block.sightings)
-        if block.findings is not None:
-            self._findings = (self._findings or Findings()) + block.findings
+        if block.told is not None:
+            self.told.append(block.told)
         if block.watched is not None:
             self._watched.append(block.watched)
         self.forgotten_ms = later(self.forgotten_ms, block.forgotten_ms)

@@ -8,7 +8,6 @@ an advice needs nothing but the gaps.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,7 +83,7 @@ class Advice:
 def advise(findings: Findings, window: Window | None = None) -> Advice:
     """Return the advice; ``window`` is the one that the run was given, of which only the time counts."""
     history_ms = _history_ms(findings)
-    exact_ms = _exact_ms(findings)
+    exact_ms, early = _exact_ms(findings), hidden_share(findings, history_ms // 2)
     smallest = None if exact_ms is None else round_up(exact_ms, history_ms)
     lengths = {round_up(history_ms).time_ms or 0, *(length for length in _TABLE_MS if length < history_ms)}
     if findings.duplicates:
@@ -100,7 +99,7 @@ def advise(findings: Findings, window: Window | None = None) -> Advice:
         smallest=smallest,
         exact_ms=exact_ms,
         table=tuple(row(findings, length) for length in sorted(lengths)),
-        still_rising=_late_share(findings, history_ms // 2) > _RISING,
+        still_rising=early is not None and 1 - early > _RISING,
     )
 
 
@@ -161,14 +160,3 @@ def _in_view(findings: Findings, window_ms: int) -> float:
     # A bucket counts from its end: the last records of a history see a window as long as it.
     seen = over_time.records[over_time.starts_ms + over_time.width_ms >= first + window_ms].sum()
     return min(float(seen) / float(counted), 1.0)
-
-
-def _late_share(findings: Findings, length_ms: int) -> float:
-    hidden = hidden_share(findings, length_ms)
-    return 0.0 if hidden is None else 1.0 - hidden
-
-
-def curve(findings: Findings) -> Iterator[tuple[int, float]]:
-    """Yield lengths (ms), ascending, with the share of duplicates that a window of each certainly hides."""
-    for bound, count in zip(*findings.gaps_ms.curve(), strict=True):
-        yield bound, (count + findings.early) / findings.duplicates

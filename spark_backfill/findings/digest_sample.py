@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -39,19 +40,15 @@ class Estimate(NamedTuple):
     error: float
 
 
+@dataclass(frozen=True, slots=True)
 class DigestSample:
-    """The smallest digests of a topic, each with its partitions. Immutable; ``+`` makes the sample of the union.
+    """The smallest digests of a topic, each with its partitions; ``+`` makes the sample of the union.
 
     ``end`` is the digest up to which no ID was left out, None where none was at all.
     """
 
-    __slots__ = ("end", "partitions")
-
-    def __init__(
-        self, partitions: Mapping[bytes, frozenset[int]] | None = None, *, end: bytes | None = None
-    ) -> None:
-        self.partitions = {} if partitions is None else dict(partitions)
-        self.end = end
+    partitions: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
+    end: bytes | None = None
 
     @classmethod
     def of(cls, partition: int, digests: bytes, size: int = SIZE) -> DigestSample:
@@ -98,12 +95,6 @@ class DigestSample:
         if len(smallest) > SIZE:
             end = _before(smallest.pop())
         return DigestSample({digest: union[digest] for digest in smallest}, end=end)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DigestSample) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash((self.end, frozenset(self.partitions.items())))
 
     def several(self) -> dict[bytes, frozenset[int]]:
         """Return the IDs of the sample that came from more than one partition, ascending."""

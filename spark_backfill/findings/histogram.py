@@ -7,7 +7,10 @@ at most a thirty-second (3.2 %) apart: bucket ``i >= 64`` holds ``[m << s, (m + 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -22,71 +25,53 @@ _EXACT: Final = 2 * _PER_DOUBLING
 _LARGEST: Final = 2**52
 
 
+@dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of numbers from 0 on; numbers from 2**52 on count as that. Immutable; ``+`` adds two of them up."""
+    """Counts of numbers from 0 on, by bucket; numbers from 2**52 on count as that. ``+`` adds two of them up."""
 
-    __slots__ = ("_counts",)
-
-    def __init__(self, counts: Int64s | None = None) -> None:
-        self._counts: Int64s = np.zeros(0, np.int64) if counts is None else counts
+    counts: Counter[int] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, values: Int64s) -> Histogram:
         """Count the values, an array of shape ``(n,)``; none may be negative."""
-        if not len(values):
-            return cls()
-        return cls(np.bincount(_buckets(values)).astype(np.int64))
+        counts = np.bincount(_buckets(values))
+        buckets = np.flatnonzero(counts)
+        return cls(Counter(dict(zip(buckets.tolist(), counts[buckets].tolist(), strict=True))))
 
     @classmethod
     def from_json(cls, content: Mapping[str, int]) -> Histogram:
         """Read the output of `to_json`."""
-        counts = np.zeros(max((int(bucket) + 1 for bucket in content), default=0), np.int64)
-        for bucket, count in content.items():
-            counts[int(bucket)] = count
-        return cls(counts)
+        return cls(Counter({int(bucket): count for bucket, count in content.items()}))
 
     def to_json(self) -> dict[str, int]:
         """Return the counts by bucket, only those that are not zero."""
-        return {str(bucket): int(self._counts[bucket]) for bucket in np.flatnonzero(self._counts).tolist()}
+        return {str(bucket): count for bucket, count in sorted(self.counts.items())}
 
     def __add__(self, other: Histogram) -> Histogram:
-        few, many = sorted((self._counts, other._counts), key=len)
-        total = many.copy()
-        total[: len(few)] += few
-        return Histogram(total)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Histogram) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.to_json().items()))
+        return Histogram(self.counts + other.counts)
 
     @property
     def total(self) -> int:
         """How many values were counted."""
-        return int(self._counts.sum())
+        return self.counts.total()
 
     def at_most(self, value: int) -> int:
         """Return how many values are certainly at most ``value``.
 
         Those of its own bucket count only if all of them are.
         """
-        if value < 0:
-            return 0
-        bucket = int(_buckets(np.array([value], np.int64))[0])
-        return int(self._counts[: bucket + (upper_bound(bucket) <= value)].sum())
+        return sum(count for bucket, count in self.counts.items() if upper_bound(bucket) <= value)
 
     def value_reaching(self, count: int) -> int | None:
         """Return the smallest bound below or at which ``count`` values certainly lie; None: there are not so many."""
-        if count > self.total:
-            return None
-        bucket = int(np.searchsorted(np.cumsum(self._counts), count)) if count > 0 else 0
-        return upper_bound(bucket) if count > 0 else 0
+        if count <= 0:
+            return 0
+        return next((bound for bound, reached in zip(*self.curve(), strict=True) if reached >= count), None)
 
     def curve(self) -> tuple[list[int], list[int]]:
         """Return upper bounds, ascending, and how many values lie at or below each."""
-        buckets = np.flatnonzero(self._counts)
-        return [upper_bound(bucket) for bucket in buckets.tolist()], np.cumsum(self._counts[buckets]).tolist()
+        buckets = sorted(self.counts)
+        return list(map(upper_bound, buckets)), list(accumulate(self.counts[bucket] for bucket in buckets))
 
 
 def upper_bound(bucket: int) -> int:

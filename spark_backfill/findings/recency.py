@@ -75,15 +75,14 @@ class Recency:
         levels = list[Int64s]()
         for level in range(_LEVELS):
             levels.append(self._seen_from(newest, level) + other._seen_from(newest, level))
-            if self._reached(newest, level) and other._reached(newest, level):
+            if levels[-1].sum() == self.total + other.total:
                 break
         return Recency(newest, levels)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Recency) and self.to_json() == other.to_json()
 
-    def __hash__(self) -> int:
-        return hash((self.newest_ms, *(level.tobytes() for level in self._levels)))
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def total(self) -> int:
@@ -100,16 +99,6 @@ class Recency:
             if first << level <= oldest:
                 return int(counts[(oldest >> level) - first :].sum())
         return self.total
-
-    def _reached(self, newest_ms: int, level: int) -> bool:
-        """Whether a level reaches back to the oldest, seen from a newest timestamp that may be another's."""
-        top = len(self._levels) - 1
-        if top < 0:
-            return True
-        if level < top:
-            return False
-        oldest = _first_bucket(self.newest_ms, top) + int(np.flatnonzero(self._levels[top])[0])
-        return oldest >> (level - top) >= _first_bucket(newest_ms, level)
 
     def _seen_from(self, newest_ms: int, level: int) -> Int64s:
         """A level, moved to where it ends with the bucket of ``newest_ms``; one above the top is made of the top."""

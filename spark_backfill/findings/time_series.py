@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final
 
 import numpy as np
@@ -12,127 +15,82 @@ from dedup_sdk._marks import Int64s
 MOST_BUCKETS: Final = 1024
 
 _SECOND_MS: Final = 1000
-_DENSE_SECONDS: Final = 1_000_000
-_STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13)
+_STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13, *[10] * 6)
+_WIDTHS_MS: Final = tuple(accumulate(_STEPS, mul, initial=_SECOND_MS))
 """A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 2 d, 14 d, 56 d, 2 y.
 
-Then ten times the last.
+Then ten times the last, until all the numbers of a timestamp are few buckets.
 """
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TimeSeries:
-    """Two counts in each bucket of time that has any: records, and duplicates among them. Immutable; ``+`` adds up.
+    """Two counts in each bucket of time that has any: records, and duplicates among them. ``+`` adds up.
 
     All buckets are of one width, the smallest with which at most `MOST_BUCKETS` of them have a record; each width
     divides the next, so that the result does not depend on the order in which parts are added. Records without a
-    timestamp (negative) are not in it.
+    timestamp (negative) are not in it. ``starts_ms``: where the buckets begin (ms since 1970), ascending.
     """
 
-    __slots__ = ("_counts", "_starts", "width_ms")
-
-    def __init__(
-        self, width_ms: int = _SECOND_MS, starts: Int64s | None = None, counts: Int64s | None = None
-    ) -> None:
-        none = np.empty(0, np.int64)
-        self.width_ms = width_ms
-        self._starts: Int64s = none if starts is None else starts
-        self._counts: Int64s = none.reshape(0, 2) if counts is None else counts
+    width_ms: int = _SECOND_MS
+    starts_ms: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    records: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    duplicates: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def of(cls, records_ms: Int64s, duplicates_ms: Int64s) -> TimeSeries:
         """Count timestamps (ms): of all records, shape ``(n,)``, and of those that are duplicates, shape ``(m,)``."""
-        records, duplicates = _per_second(records_ms), _per_second(duplicates_ms)
-        starts = np.concatenate([records[0], duplicates[0]])
-        counts = np.zeros((len(starts), 2), np.int64)
-        counts[: len(records[0]), 0] = records[1]
-        counts[len(records[0]) :, 1] = duplicates[1]
-        return _summed(_SECOND_MS, starts, counts)
+        records_s, records = _per_second(records_ms)
+        duplicates_s, duplicates = _per_second(duplicates_ms)
+        return cls(_SECOND_MS, records_s, records, np.zeros_like(records)) + cls(
+            _SECOND_MS, duplicates_s, np.zeros_like(duplicates), duplicates
+        )
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> TimeSeries:
         """Read the output of `to_json`."""
-        starts = np.asarray(content["starts"], np.int64) * content["width_ms"]
-        counts = np.asarray([content["records"], content["duplicates"]], np.int64).T.reshape(-1, 2)
-        return cls(content["width_ms"], starts, counts)
+        starts, records, duplicates = (
+            np.asarray(content[name], np.int64) for name in ("starts", "records", "duplicates")
+        )
+        return cls(content["width_ms"], starts * content["width_ms"], records, duplicates)
 
     def to_json(self) -> dict[str, Any]:
         """Return the width of a bucket, and three columns; ``starts`` count widths since 1970."""
         return {
             "width_ms": self.width_ms,
-            "starts": (self._starts // self.width_ms).tolist(),
-            "records": self._counts[:, 0].tolist(),
-            "duplicates": self._counts[:, 1].tolist(),
+            "starts": (self.starts_ms // self.width_ms).tolist(),
+            "records": self.records.tolist(),
+            "duplicates": self.duplicates.tolist(),
         }
 
     def __add__(self, other: TimeSeries) -> TimeSeries:
-        starts = np.concatenate([self._starts, other._starts])
-        counts = np.concatenate([self._counts, other._counts])
-        return _summed(max(self.width_ms, other.width_ms), starts, counts)
+        starts = np.concatenate([self.starts_ms, other.starts_ms])
+        columns = (self.records, other.records), (self.duplicates, other.duplicates)
+        counts = np.column_stack([np.concatenate(column) for column in columns])
+        for width in _WIDTHS_MS[_WIDTHS_MS.index(max(self.width_ms, other.width_ms)) :]:
+            found, where = np.unique(starts // width, return_inverse=True)
+            summed = np.zeros((len(found), 2), np.int64)
+            np.add.at(summed, where.ravel(), counts)
+            starts, counts = found * width, summed
+            if len(found) <= MOST_BUCKETS:
+                break
+        return TimeSeries(width, starts, *counts.T)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TimeSeries) and self.to_json() == other.to_json()
 
-    def __hash__(self) -> int:
-        return hash((self.width_ms, self._starts.tobytes(), self._counts.tobytes()))
-
-    @property
-    def starts_ms(self) -> Int64s:
-        """Where the buckets begin (ms since 1970), ascending; those without a record are left out."""
-        return self._starts
-
-    @property
-    def records(self) -> Int64s:
-        """Records by bucket."""
-        return self._counts[:, 0]
-
-    @property
-    def duplicates(self) -> Int64s:
-        """Duplicates by bucket."""
-        return self._counts[:, 1]
+    __hash__ = None  # type: ignore[assignment]
 
     def moment(self, share: float) -> int | None:
         """Return where the bucket begins by whose end that share of the records had come; None: there are none."""
-        if not len(self._starts):
+        if not len(self.starts_ms):
             return None
         reached = np.cumsum(self.records)
         place = int(np.searchsorted(reached, max(1.0, share * float(reached[-1]))))
-        return int(self._starts[min(place, len(self._starts) - 1)])
+        return int(self.starts_ms[min(place, len(self.starts_ms) - 1)])
 
 
 def _per_second(timestamps: Int64s) -> tuple[Int64s, Int64s]:
     """Where each second begins that has a timestamp (ms), and how many it has."""
-    seconds = timestamps[timestamps >= 0] // _SECOND_MS
-    if not len(seconds):
-        return seconds, seconds
-    first = int(seconds.min())
-    if int(seconds.max()) - first <= len(seconds) + _DENSE_SECONDS:
-        # Counting is several times cheaper than sorting.
-        dense = np.bincount(seconds - first)
-        found = np.flatnonzero(dense)
-        return (found + first) * _SECOND_MS, dense[found]
-    found, counts = np.unique(seconds, return_counts=True)
-    return found * _SECOND_MS, counts
-
-
-def _widths(width_ms: int) -> Iterator[int]:
-    """The widths from one of them on, ascending."""
-    width = _SECOND_MS
-    for step in _STEPS:
-        if width >= width_ms:
-            yield width
-        width *= step
-    while True:
-        if width >= width_ms:
-            yield width
-        width *= 10
-
-
-def _summed(width_ms: int, starts: Int64s, counts: Int64s) -> TimeSeries:
-    for width in _widths(width_ms):
-        found, where = np.unique(starts // width, return_inverse=True)
-        summed = np.zeros((len(found), 2), np.int64)
-        np.add.at(summed, where.ravel(), counts)
-        starts, counts = found * width, summed
-        if len(found) <= MOST_BUCKETS:
-            return TimeSeries(width, starts, counts)
-    raise AssertionError("widths grow without end")
+    seconds, counts = np.unique(timestamps[timestamps >= 0] // _SECOND_MS, return_counts=True)
+    return seconds * _SECOND_MS, counts

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
-from spark_backfill.report_page.wording import length, number
+from spark_backfill.report_page.wording import length
 
 INK: Final = "#22262b"
 MUTED: Final = "#6a7178"
@@ -33,7 +30,7 @@ _VARIABLES: Final = {
 }  # fmt: skip
 _PAPER: Final = "#ffffff"
 _PNG_DOTS_PER_INCH: Final = 220
-_STYLE: Final[Any] = {
+STYLE: Final[Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": LINE,
     "axes.facecolor": "none",
@@ -67,19 +64,19 @@ _MOST_TICKS: Final = 7
 _BYTE_TICKS: Final = 4
 
 
-@contextmanager
-def figure(rows: int = 1, *, height_inches: float = 2.7, **settings: Any) -> Iterator[tuple[Figure, Any]]:
-    """Yield a figure as wide as a telephone, with so many axes below each other that share their x axis."""
-    with mpl.rc_context(_STYLE):
-        drawn = Figure(figsize=(4.3, height_inches), layout="constrained")
-        yield drawn, drawn.subplots(rows, 1, sharex=True, **settings)
+def figure(rows: int = 1, *, height_inches: float = 2.7, **settings: Any) -> tuple[Figure, Any]:
+    """Return a figure as wide as a telephone, with so many axes below each other that share their x axis.
+
+    Figures are made, and written, inside of ``matplotlib.rc_context(STYLE)``.
+    """
+    drawn = Figure(figsize=(4.3, height_inches), layout="constrained")
+    return drawn, drawn.subplots(rows, 1, sharex=True, **settings)
 
 
 def to_svg(drawn: Figure, name: str) -> str:
     """Return a figure as an SVG element; ``name`` sets its IDs apart from those of other figures of the page."""
-    with mpl.rc_context(_STYLE):
-        text = io.StringIO()
-        drawn.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    text = io.StringIO()
+    drawn.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
@@ -87,22 +84,14 @@ def to_svg(drawn: Figure, name: str) -> str:
     svg = re.sub(r'((?:xlink:)?href="#|url\(#)', rf"\1{name}-", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
-    svg = re.sub(
-        r'<svg ([^>]*?)\swidth="[^"]*"',
-        r"<svg \1",
-        re.sub(r'(<svg [^>]*?)\sheight="[^"]*"', r"\1", svg, count=1),
-        count=1,
-    )
+    svg = re.sub(r'\s(?:width|height)="[^"]*"', "", svg, count=2)
     # The page's own font, where the figure has asked for one by name.
     return re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
 
 
 def to_png(drawn: Figure, path: Path) -> None:
     """Write a figure as a PNG on white."""
-    with mpl.rc_context(_STYLE):
-        drawn.savefig(
-            path, format="png", dpi=_PNG_DOTS_PER_INCH, facecolor=_PAPER, metadata={"Software": None}
-        )
+    drawn.savefig(path, format="png", dpi=_PNG_DOTS_PER_INCH, facecolor=_PAPER, metadata={"Software": None})
 
 
 def time_axis(axis: Any, first_ms: float, last_ms: float) -> None:
@@ -121,7 +110,7 @@ def count_axis(axis: Any, last: float) -> None:
     axis.set_xscale("log")
     axis.set_xlim(1, last)
     axis.xaxis.set_major_locator(LogLocator(numticks=_MOST_TICKS))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: short(value)))
+    axis.xaxis.set_major_formatter(EngFormatter())
     axis.xaxis.set_minor_locator(NullLocator())
 
 
@@ -132,11 +121,3 @@ def byte_ticks(most: int) -> list[int]:
         if most <= _BYTE_TICKS * step * 1024**power:
             return list(range(0, most + 1, step * 1024**power))
     return [0]
-
-
-def short(value: float) -> str:
-    """Return a count for an axis: ``20 k``, ``1.5 M``."""
-    for unit, amount in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= amount:
-            return f"{value / amount:.3g} {unit}"
-    return number(value) if float(value).is_integer() else f"{value:.2g}"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
@@ -57,18 +58,21 @@ def write_page(document: Document, folder: Path) -> Path:
         BackfillError: as `check_place`; or the folder is full.
     """
     check_place(folder)
-    from spark_backfill.report_page.figure import to_png, to_svg
+    from matplotlib import rc_context
+
+    from spark_backfill.report_page.figure import STYLE, to_png, to_svg
     from spark_backfill.report_page.plots import plots
 
-    advice = advise(document.findings, _window(document))
+    window = _window(document)
+    advice = advise(document.findings, window)
     try:
         (folder / FINDINGS_NAME).write_text(f"{document}\n", encoding="ascii")
         figures = dict[str, str]()
-        for name, plot in plots(document.findings, advice, _window(document)).items():
-            with plot() as drawn:
+        with rc_context(STYLE):
+            for name, drawn in plots(document.findings, advice, window):
                 figures[name] = to_svg(drawn, name)
                 to_png(drawn, folder / f"{name}.png")
-        (folder / PAGE_NAME).write_text(_html(document, advice, figures), encoding="utf-8")
+        (folder / PAGE_NAME).write_text(_html(document, advice, window, figures), encoding="utf-8")
     except OSError as error:
         raise BackfillError(
             f"report {str(folder)!r} cannot be written: {error.strerror}; choose another folder"
@@ -76,7 +80,7 @@ def write_page(document: Document, folder: Path) -> Path:
     return folder / PAGE_NAME
 
 
-def _html(document: Document, advice: Advice, figures: dict[str, str]) -> str:
+def _html(document: Document, advice: Advice, window: Window | None, figures: dict[str, str]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -91,44 +95,32 @@ def _html(document: Document, advice: Advice, figures: dict[str, str]) -> str:
         name: getattr(wording, name)
         for name in ("length", "moment", "number", "plural", "share", "size_text")
     }
+    findings, sample = document.findings, document.findings.sample
     # Made above, of numbers and of texts that Matplotlib has escaped.
     drawn = {name: Markup(svg) for name, svg in figures.items()}  # noqa: S704
     return environment.get_template("page.html.jinja").render(
         facts=document.facts,
-        findings=document.findings,
+        findings=findings,
         advice=advice,
         figures=drawn,
         target=TARGET,
         sure_duplicates=SURE_DUPLICATES,
         store_bytes_per_id=STORE_BYTES_PER_ID,
         version=_version(),
-        **_tables(document),
-    )
-
-
-def _tables(document: Document) -> dict[str, Any]:
-    from spark_backfill.report_page.plots import producer_name
-
-    findings = document.findings
-    partitions = sorted(findings.partitions.items(), key=lambda each: (-each[1].duplicates, each[0]))
-    producers = sorted(findings.producers.values(), key=lambda each: (-each.duplicates, -each.records))
-    keyed = findings.records - findings.unkeyed
-    return {
-        "window": _window(document),
-        "keyed": keyed,
-        "partitions": sorted(partitions[:MOST_PARTITIONS]),
-        "partitions_left_out": max(len(partitions) - MOST_PARTITIONS, 0),
-        "producer_header": document.producer_header,
-        "producers": [(producer_name(tally), tally) for tally in producers[:MOST_PRODUCERS]],
-        "producers_left_out": max(len(producers) - MOST_PRODUCERS, 0),
-        "several": findings.sample.estimate(),
-        "sampled": len(findings.sample.partitions),
-        "sampled_all": findings.sample.end is None,
-        "several_examples": [
-            (digest.hex(), sorted(where))
-            for digest, where in list(findings.sample.several().items())[:_EXAMPLES]
+        window=window,
+        keyed=findings.records - findings.unkeyed,
+        partitions=findings.worst_partitions(MOST_PARTITIONS),
+        partitions_left_out=max(len(findings.partitions) - MOST_PARTITIONS, 0),
+        producer_header=document.producer_header,
+        producers=findings.worst_producers(MOST_PRODUCERS),
+        producers_left_out=max(len(findings.producers) - MOST_PRODUCERS, 0),
+        several=sample.estimate(),
+        sampled=len(sample.partitions),
+        sampled_all=sample.end is None,
+        several_examples=[
+            (digest.hex(), sorted(where)) for digest, where in islice(sample.several().items(), _EXAMPLES)
         ],
-    }
+    )
 
 
 def _window(document: Document) -> Window | None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 from matplotlib import dates as untyped_dates
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from dedup_sdk._window import Window
-from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, curve, hidden_share
+from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, Advice, hidden_share
 from spark_backfill.findings.findings import Findings
-from spark_backfill.findings.tallies import ProducerTally
 from spark_backfill.report_page.figure import (
     CARD,
     INK,
@@ -27,7 +25,6 @@ from spark_backfill.report_page.figure import (
     byte_ticks,
     count_axis,
     figure,
-    short,
     time_axis,
 )
 from spark_backfill.report_page.wording import length, share, size_text
@@ -40,89 +37,78 @@ _NAME_CHARACTERS: Final = 20
 
 _dates: Any = untyped_dates
 
-Plot = Callable[[], AbstractContextManager[Figure]]
 
-
-def plots(findings: Findings, advice: Advice, window: Window | None) -> dict[str, Plot]:
-    """Return the figures that these findings have something for, by name."""
-    found: dict[str, Plot] = {}
+def plots(findings: Findings, advice: Advice, window: Window | None) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures that these findings have something for, with their names."""
     if findings.duplicates:
-        found["window-adviser"] = lambda: _adviser(findings, advice, window)
-        found["lateness-time"] = lambda: _lateness(findings, advice, window)
-        found["lateness-offsets"] = lambda: _offsets(findings)
+        yield "window-adviser", _adviser(findings, advice, window)
+        yield "lateness-time", _lateness(findings, advice, window)
+        yield "lateness-offsets", _offsets(findings)
     if len(findings.over_time.starts_ms):
-        found["over-time"] = lambda: _over_time(findings)
+        yield "over-time", _over_time(findings)
     if findings.partitions:
-        found["by-partition"] = lambda: _by_partition(findings)
+        yield "by-partition", _by_partition(findings)
     if findings.producers:
-        found["by-producer"] = lambda: _by_producer(findings.producers)
-    return found
+        yield "by-producer", _by_producer(findings)
 
 
-@contextmanager
-def _adviser(findings: Findings, advice: Advice, window: Window | None) -> Iterator[Figure]:
+def _adviser(findings: Findings, advice: Advice, window: Window | None) -> Figure:
     first, last = _span(findings, advice)
     lengths = np.geomspace(first, last, _WINDOW_STEPS)
     missed = [1 - (hidden_share(findings, int(each)) or 0) for each in lengths]
     ids = np.array([findings.last_seen.within(int(each)) for each in lengths]) * findings.sampling
-    with figure(2, height_inches=3.7, height_ratios=[3, 2]) as (drawn, (above, below)):
-        time_axis(below, first, last)
-        above.plot(lengths, np.maximum(missed, _MISSED_FLOOR), color=MAIN, drawstyle="steps-post")
-        above.set_yscale("log")
-        above.set_ylim(_MISSED_FLOOR, 1.3)
-        above.set_yticks(
-            [10.0**power for power in range(-5, 1)], ["0.001 %", "0.01 %", "0.1 %", "1 %", "10 %", "100 %"]
-        )
-        above.minorticks_off()
-        above.axhline(1 - TARGET, color=WARM, linewidth=1, linestyle=(0, (4, 2)))
-        above.set_title("duplicates that it misses", loc="left", fontsize=9, color=INK)
-        below.plot(lengths, ids * STORE_BYTES_PER_ID, color=MAIN)
-        below.fill_between(lengths, ids * STORE_BYTES_PER_ID, color=SOFT, alpha=0.5, linewidth=0)
-        below.set_ylim(0)
-        ticks = byte_ticks(int(ids.max()) * STORE_BYTES_PER_ID)
-        below.set_yticks(ticks, [size_text(tick) for tick in ticks])
-        below.set_title("disk that it takes", loc="left", fontsize=9, color=INK)
-        below.set_xlabel("window")
-        for axis in (above, below):
-            _marks(axis, advice, window, labelled=axis is above)
-        yield drawn
+    drawn, (above, below) = figure(2, height_inches=3.7, height_ratios=[3, 2])
+    time_axis(below, first, last)
+    above.plot(lengths, np.maximum(missed, _MISSED_FLOOR), color=MAIN, drawstyle="steps-post")
+    above.set_yscale("log")
+    above.set_ylim(_MISSED_FLOOR, 1.3)
+    above.set_yticks(
+        [10.0**power for power in range(-5, 1)], ["0.001 %", "0.01 %", "0.1 %", "1 %", "10 %", "100 %"]
+    )
+    above.minorticks_off()
+    above.axhline(1 - TARGET, color=WARM, linewidth=1, linestyle=(0, (4, 2)))
+    above.set_title("duplicates that it misses", loc="left", fontsize=9, color=INK)
+    below.plot(lengths, ids * STORE_BYTES_PER_ID, color=MAIN)
+    below.fill_between(lengths, ids * STORE_BYTES_PER_ID, color=SOFT, alpha=0.5, linewidth=0)
+    below.set_ylim(0)
+    ticks = byte_ticks(int(ids.max()) * STORE_BYTES_PER_ID)
+    below.set_yticks(ticks, [size_text(tick) for tick in ticks])
+    below.set_title("disk that it takes", loc="left", fontsize=9, color=INK)
+    below.set_xlabel("window")
+    for axis in (above, below):
+        _marks(axis, advice, window, labelled=axis is above)
+    return drawn
 
 
-@contextmanager
-def _lateness(findings: Findings, advice: Advice, window: Window | None) -> Iterator[Figure]:
+def _lateness(findings: Findings, advice: Advice, window: Window | None) -> Figure:
     first, last = _span(findings, advice)
-    lengths, shares = zip(*curve(findings), strict=True) if findings.gaps_ms.total else ((first,), (1.0,))
-    with figure() as (drawn, axis):
-        time_axis(axis, first, last)
-        early = findings.early / findings.duplicates
-        axis.plot(
-            [first, *(max(each, first) for each in lengths), last],
-            [early, *shares, shares[-1]],
-            color=MAIN,
-            drawstyle="steps-post",
-        )
-        _share_axis(axis)
-        _marks(axis, advice, window, labelled=True)
-        axis.set_xlabel("time since the sighting before")
-        axis.set_ylabel("duplicates, cumulative")
-        yield drawn
+    lengths, counts = findings.gaps_ms.curve()
+    shares = [(findings.early + count) / findings.duplicates for count in (0, *counts)]
+    drawn, axis = figure()
+    time_axis(axis, first, last)
+    _cumulative(axis, [first, *(max(each, first) for each in lengths), last], [*shares, shares[-1]])
+    _marks(axis, advice, window, labelled=True)
+    axis.set_xlabel("time since the sighting before")
+    return drawn
 
 
-@contextmanager
-def _offsets(findings: Findings) -> Iterator[Figure]:
+def _offsets(findings: Findings) -> Figure:
     bounds, counts = findings.gaps_offsets.curve()
-    with figure() as (drawn, axis):
-        count_axis(axis, max(bounds[-1] * 1.5, 10))
-        shares = [count / counts[-1] for count in counts]
-        axis.plot([1, *bounds, bounds[-1] * 1.5], [0, *shares, 1], color=MAIN, drawstyle="steps-post")
-        _share_axis(axis)
-        axis.set_xlabel("offsets since the sighting before")
-        axis.set_ylabel("duplicates, cumulative")
-        yield drawn
+    drawn, axis = figure()
+    count_axis(axis, max(bounds[-1] * 1.5, 10))
+    _cumulative(axis, [1, *bounds, bounds[-1] * 1.5], [0, *(count / counts[-1] for count in counts), 1])
+    axis.set_xlabel("offsets since the sighting before")
+    return drawn
 
 
-@contextmanager
-def _over_time(findings: Findings) -> Iterator[Figure]:
+def _cumulative(axis: Any, gaps: list[float], shares: list[float]) -> None:
+    axis.plot(gaps, shares, color=MAIN, drawstyle="steps-post")
+    axis.set_ylim(0, 1.04)
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axis.set_ylabel("duplicates, cumulative")
+
+
+def _over_time(findings: Findings) -> Figure:
     series = findings.over_time
     first, last = series.moment(1 - TARGET) or 0, series.moment(TARGET) or 0
     inside = (series.starts_ms >= first) & (series.starts_ms <= last)
@@ -139,96 +125,63 @@ def _over_time(findings: Findings) -> Iterator[Figure]:
     times = _dates.date2num(
         [datetime.fromtimestamp((first + int(edge) * series.width_ms) / 1000, UTC) for edge in edges]
     )
-    with figure(2, height_inches=3.2) as (drawn, axes):
-        for axis, column, colour, name in zip(
-            axes, columns, (MUTED, MAIN), ("records", "duplicates"), strict=True
-        ):
-            axis.stairs(column, times, color=colour, fill=True, alpha=0.85)
-            axis.set_ylim(0)
-            axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _place: short(value)))
-            axis.set_title(f"{name} per {length(series.width_ms * step)}", loc="left", fontsize=9, color=INK)
-        locator = _dates.AutoDateLocator(minticks=3, maxticks=6)
-        axes[-1].xaxis.set_major_locator(locator)
-        axes[-1].xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))
-        axes[-1].set_xlim(times[0], times[-1])
-        yield drawn
+    drawn, axes = figure(2, height_inches=3.2)
+    for axis, column, colour, name in zip(
+        axes, columns, (MUTED, MAIN), ("records", "duplicates"), strict=True
+    ):
+        axis.stairs(column, times, color=colour, fill=True, alpha=0.85)
+        axis.set_ylim(0)
+        axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        axis.yaxis.set_major_formatter(EngFormatter())
+        axis.set_title(f"{name} per {length(series.width_ms * step)}", loc="left", fontsize=9, color=INK)
+    locator = _dates.AutoDateLocator(minticks=3, maxticks=6)
+    axes[-1].xaxis.set_major_locator(locator)
+    axes[-1].xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))
+    axes[-1].set_xlim(times[0], times[-1])
+    return drawn
 
 
-@contextmanager
-def _by_partition(findings: Findings) -> Iterator[Figure]:
-    tallies = sorted(findings.partitions.items(), key=lambda each: (-each[1].duplicates, each[0]))[:MOST_BARS]
-    tallies.sort()
-    with _bars(len(tallies)) as (drawn, axis):
-        values = [tally.duplicates for _, tally in tallies]
-        axis.barh(range(len(tallies)), values, color=MAIN, height=0.7)
-        _names(axis, [str(number) for number, _ in tallies], "partition")
-        for place, (_, tally) in enumerate(tallies):
-            keyed = tally.records - tally.unkeyed
-            _beside(axis, place, tally.duplicates, share(tally.duplicates / keyed if keyed else None))
-        axis.set_xlabel("duplicates (share of records with an ID)")
-        yield drawn
-
-
-@contextmanager
-def _by_producer(producers: Mapping[int, ProducerTally]) -> Iterator[Figure]:
-    tallies = sorted(producers.values(), key=lambda each: (-each.duplicates, -each.records))[:MOST_BARS]
-    with _bars(len(tallies)) as (drawn, axis):
-        own = [tally.duplicates - tally.of_others for tally in tallies]
-        axis.barh(range(len(tallies)), own, color=MAIN, height=0.7, label="its own, again")
-        axis.barh(
-            range(len(tallies)),
-            [tally.of_others for tally in tallies],
-            left=own,
-            color=SOFT,
-            height=0.7,
-            label="another's",
-        )
-        _names(axis, [producer_name(tally)[:_NAME_CHARACTERS] for tally in tallies], "")
-        for place, tally in enumerate(tallies):
-            _beside(
-                axis,
-                place,
-                tally.duplicates,
-                share(tally.duplicates / tally.records if tally.records else None),
-            )
-        axis.legend(frameon=False, loc="lower right", fontsize=8)
-        axis.set_xlabel("duplicates (share of its records)")
-        yield drawn
-
-
-def producer_name(tally: ProducerTally) -> str:
-    """Return how a producer is called in figures and tables."""
-    if tally.name is None:
-        return "all others"
-    return tally.name or "no header"
-
-
-@contextmanager
-def _bars(count: int) -> Iterator[tuple[Figure, Any]]:
-    with figure(height_inches=0.8 + _BAR_INCHES * max(count, 3)) as (drawn, axis):
-        axis.grid(visible=False, axis="y")
-        axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: short(value)))
-        axis.margins(x=0.22)
-        yield drawn, axis
-
-
-def _names(axis: Any, names: list[str], title: str) -> None:
-    axis.set_yticks(range(len(names)), names)
-    axis.invert_yaxis()
-    axis.set_ylabel(title)
-
-
-def _beside(axis: Any, place: int, value: int, text: str) -> None:
-    axis.annotate(
-        text, (value, place), xytext=(4, 0), textcoords="offset points", va="center", color=MUTED, fontsize=8
+def _by_partition(findings: Findings) -> Figure:
+    numbers, tallies = zip(*findings.worst_partitions(MOST_BARS), strict=True)
+    drawn, axis = _bars(
+        list(map(str, numbers)),
+        {"": [tally.duplicates for tally in tallies]},
+        [share(tally.share) for tally in tallies],
     )
+    axis.set_ylabel("partition")
+    axis.set_xlabel("duplicates (share of records with an ID)")
+    return drawn
 
 
-def _share_axis(axis: Any) -> None:
-    axis.set_ylim(0, 1.04)
-    axis.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+def _by_producer(findings: Findings) -> Figure:
+    tallies = findings.worst_producers(MOST_BARS)
+    drawn, axis = _bars(
+        [tally.shown_name[:_NAME_CHARACTERS] for tally in tallies],
+        {
+            "its own, again": [tally.duplicates - tally.of_others for tally in tallies],
+            "another's": [tally.of_others for tally in tallies],
+        },
+        [share(tally.share) for tally in tallies],
+    )
+    axis.legend(frameon=False, loc="lower right", fontsize=8)
+    axis.set_xlabel("duplicates (share of its records)")
+    return drawn
+
+
+def _bars(names: list[str], duplicates: Mapping[str, list[int]], shares: list[str]) -> tuple[Figure, Any]:
+    """A bar a name, of the kinds of duplicates one after the other, with a share behind it."""
+    drawn, axis = figure(height_inches=0.8 + _BAR_INCHES * max(len(names), 3))
+    axis.grid(visible=False, axis="y")
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axis.xaxis.set_major_formatter(EngFormatter())
+    axis.margins(x=0.22)
+    places, ends = range(len(names)), np.zeros(len(names), np.int64)
+    for colour, (kind, counts) in zip((MAIN, SOFT), duplicates.items(), strict=False):
+        axis.barh(places, counts, left=ends, color=colour, height=0.7, label=kind, tick_label=names)
+        ends += counts
+    axis.bar_label(axis.containers[-1], shares, padding=4, color=MUTED, fontsize=8)
+    axis.invert_yaxis()
+    return drawn, axis
 
 
 def _span(findings: Findings, advice: Advice) -> tuple[float, float]:

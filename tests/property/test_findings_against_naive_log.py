@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, total
-from spark_backfill.findings.gap_fold import fold_run, merge_runs
 from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.recency import Recency
-from spark_backfill.findings.sightings import Sightings
+from spark_backfill.findings.sightings import SIGHTINGS, Sightings, fold_run, merge_runs
 from spark_backfill.findings.time_series import TimeSeries
 from tests.support.naive_findings import NaiveFindings, Sighting, run_rows
 from tests.support.naive_fold import digest_of
@@ -57,9 +56,9 @@ def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findi
             shuffle.shuffle(run)
             sightings, findings = fold_run(run_rows(partition, run))
             parts.append(findings)
-            place = sum(sightings.digests[at] < 0x80 for at in range(0, len(sightings.digests), 16))
-            for half, block in enumerate((sightings.cut(0, place), sightings.cut(place, sightings.count))):
-                blocks[partition, half].append(Sightings.from_bytes(block.to_bytes()))
+            place = sum(digest.tobytes()[0] < 0x80 for digest in sightings["digest"])
+            for half, block in enumerate((sightings[:place], sightings[place:])):
+                blocks[partition, half].append(np.frombuffer(block.tobytes(), SIGHTINGS))
     for (partition, _), runs in blocks.items():
         shuffle.shuffle(runs)
         parts.append(merge_runs(partition, runs, now_ms=NOW_MS, with_producers=True))

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from dedup_sdk._marks import DIGEST_BYTES, Marks
 from spark_backfill.duplicate_offsets import watch_bits
+from spark_backfill.finder import Finder
+from spark_backfill.findings.sightings import SIGHTINGS
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import PIECE_BYTES, Block, Rows, RunPacker, Tally, from_batch, to_batch
 from spark_backfill.slots import Slot, SlotPlan
@@ -127,7 +129,7 @@ def test_no_row_is_large(*, ordered: bool) -> None:
     count = 300_000
     digests = random.Random(1).randbytes(DIGEST_BYTES * count)
     run = Rows(np.arange(7, 7 + count), np.arange(count), digests)
-    packer = RunPacker(PLAN, ordered=ordered, findings=1, watch={0: watch_bits(count)})
+    packer = RunPacker(PLAN, ordered=ordered, told=Finder(now_ms=0).told, watch={0: watch_bits(count)})
     batches = [to_batch(block) for block in [*packer.add(0, run), *packer.finish()]]
     assert max(batch.get_total_buffer_size() for batch in batches) < PIECE_BYTES + 4096
     blocks = [block for batch in batches for block in from_batch(batch)]
@@ -135,4 +137,5 @@ def test_no_row_is_large(*, ordered: bool) -> None:
     blocks.sort(key=lambda block: block.tally.first_offset)
     offsets = np.concatenate([block.marks.offsets for block in blocks])
     assert (offsets if ordered else np.sort(offsets)).tolist() == list(range(7, 7 + count))
-    assert sum(block.sightings.count for block in blocks if block.sightings is not None) == count
+    told = [block.told.partition(b"\n")[2] for block in blocks if block.told is not None]
+    assert len(np.frombuffer(b"".join(told), SIGHTINGS)) == count

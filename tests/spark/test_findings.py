@@ -12,6 +12,7 @@ import pytest
 from dedup_sdk._window import Window
 from spark_backfill import slots
 from spark_backfill.duplicate_offsets import is_watched
+from spark_backfill.finder import Finder
 from spark_backfill.findings.findings import Findings, total
 from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.producer_codes import producer_codes
@@ -111,7 +112,8 @@ def test_runs_and_slots_find_what_a_loop_finds(
     partitions, chosen = range(3), Window.parse(window)
     log = log_of(partitions, 400, names=150)
     offset_ranges, plan = plan_of(partitions, 400, split=chosen.count is None)
-    packer = RunPacker(plan, ordered=chosen.count is not None, findings=sampling, run_rows=150)
+    finder = Finder(sampling=sampling, producer_header="sent-by", now_ms=NOW_MS)
+    packer = RunPacker(plan, ordered=chosen.count is not None, told=finder.told, run_rows=150)
 
     def blocks() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(log), 70):
@@ -120,8 +122,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
         yield from map(to_batch, packer.finish())
 
     writer = SlotWriter(
-        target=target, slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), now_ms=NOW_MS,
-        with_producers=True,
+        target=target, slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), finder=finder
     )  # fmt: skip
     outcomes = [
         SlotOutcome.from_json(text) for batch in writer(blocks()) for text in batch.column(0).to_pylist()
@@ -137,14 +138,14 @@ def test_runs_and_slots_find_what_a_loop_finds(
 
 
 def test_without_a_report_nothing_travels() -> None:
-    """Where nobody asked, blocks carry no findings and no sightings."""
+    """Where nobody asked, blocks tell nothing of it."""
     _, plan = plan_of(range(1), 50, split=True)
     packer = RunPacker(plan, ordered=False)
     for partition, rows in rows_of_batch(batch_of(log_of(range(1), 50, names=9))):
         assert list(packer.add(partition, rows)) == []
     for block in packer.finish():
         [read] = from_batch(to_batch(block))
-        assert (read.sightings, read.findings) == (None, None)
+        assert read.told is None
         assert read.marks.digests == block.marks.digests
 
 
@@ -160,7 +161,8 @@ def test_rows_in_any_order_find_the_same(
     random.Random(1).shuffle(scattered)
     schema = "partition int, offset long, timestamp_ms long, digest binary, producer binary"
     rows = spark.createDataFrame(scattered, schema).repartition(3)
-    blocks = pack_rows(rows, Packing(plan, ordered=False, findings=1, producer_header="sent-by"))
+    finder = Finder(producer_header="sent-by", now_ms=NOW_MS)
+    blocks = pack_rows(rows, Packing(plan, ordered=False, finder=finder))
     outcomes = write_slots(
         OnSpark(spark, "orders"),
         [blocks],
@@ -168,7 +170,6 @@ def test_rows_in_any_order_find_the_same(
         offset_ranges,
         Window(days=1),
         target,
-        now_ms=NOW_MS,
-        with_producers=True,
+        finder=finder,
     )
     check(total([outcome.findings for outcome in outcomes if outcome.findings is not None]), log)

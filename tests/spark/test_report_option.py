@@ -117,8 +117,8 @@ def test_a_large_history_is_sampled(
     broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report says so; what the run itself counts is exact."""
-    monkeypatch.setattr("spark_backfill.backfill.SAMPLED_ABOVE", 599)
-    monkeypatch.setattr("spark_backfill.backfill.SAMPLING", 4)
+    monkeypatch.setattr("spark_backfill.finder.SAMPLED_ABOVE", 599)
+    monkeypatch.setattr("spark_backfill.finder.SAMPLING", 4)
     report = backfill(parse_options(arguments(broker, flights, tmp_path), print), lambda: spark)
     found = read_document(tmp_path / "snapshot").findings
     assert (report.records, report.unkeyed) == (600, 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from spark_backfill.findings.sightings import RunRows
+from spark_backfill.findings.sightings import Run, sightings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,17 +55,19 @@ class NaiveFindings:
         self.duplicate_ms.append(record.timestamp_ms)
 
 
-def run_rows(partition: int, records: Sequence[Sighting]) -> RunRows:
-    """Return records of one partition as the columns of a run; producer 7 is called ``p7``."""
+def run_rows(partition: int, records: Sequence[Sighting]) -> Run:
+    """Return records of one partition as a run; producer 7 is called ``p7``."""
     keyed = [record for record in records if record.digest is not None]
     unkeyed = [record for record in records if record.digest is None]
-    return RunRows(
-        partition=partition,
-        digests=b"".join(record.digest or b"" for record in keyed),
-        offsets=np.array([record.offset for record in keyed], np.int64),
-        timestamps=np.array([record.timestamp_ms for record in keyed], np.int64),
+    return Run(
+        partition,
+        sightings_of(
+            b"".join(record.digest or b"" for record in keyed),
+            np.array([record.offset for record in keyed], np.int64),
+            np.array([record.timestamp_ms for record in keyed], np.int64),
+            np.array([record.producer for record in keyed], np.uint64),
+        ),
         unkeyed_ms=np.array([record.timestamp_ms for record in unkeyed], np.int64),
-        producers=np.array([record.producer for record in keyed], np.uint64),
         unkeyed_producers=np.array([record.producer for record in unkeyed], np.uint64),
         names={record.producer: f"p{record.producer}" for record in records},
     )

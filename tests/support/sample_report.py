@@ -8,8 +8,7 @@ import numpy as np
 
 from dedup_sdk._store.pages import Uint64s
 from spark_backfill.findings.findings import Findings, total
-from spark_backfill.findings.gap_fold import fold_run, merge_runs
-from spark_backfill.findings.sightings import RunRows
+from spark_backfill.findings.sightings import Run, fold_run, merge_runs, sightings_of
 from spark_backfill.report_page.document import Document
 from tests.support.naive_fold import digest_of
 
@@ -38,13 +37,10 @@ def sample_findings(partitions: int = 4, records: int = 4_000, days: int = 9) ->
         )
         keyed = random.random(records) > 0.01
         sightings, findings = fold_run(
-            RunRows(
+            Run(
                 partition,
-                digests[keyed].tobytes(),
-                np.flatnonzero(keyed),
-                times[keyed],
+                sightings_of(digests[keyed].tobytes(), np.flatnonzero(keyed), times[keyed], producers[keyed]),
                 times[~keyed],
-                producers[keyed],
                 producers[~keyed],
                 NAMES,
             )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from dedup_sdk._window import Window
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, advise, hidden_share, round_up
 from spark_backfill.findings.findings import Findings, total
-from spark_backfill.findings.gap_fold import fold_run, merge_runs
+from spark_backfill.findings.sightings import fold_run, merge_runs
 from tests.support.naive_findings import NaiveFindings, Sighting, run_rows
 from tests.support.naive_fold import digest_of
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.findings import MOST_PRODUCERS, OTHER_PRODUCERS, Findings, ProducerTally
 from spark_backfill.findings.producer_codes import producer_codes
-from spark_backfill.findings.tallies import MOST_PRODUCERS, OTHER_PRODUCERS, ProducerTally
 
 
 def test_a_producer_has_the_same_code_everywhere() -> None:
