@@ -44,6 +44,7 @@ class History:
     nobody asked. ``eras``: by partition, as the group's commits say, the value that changes when an operator rewinds it
     (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     ``epochs``: the leader epochs of those commits, or of the snapshot that is the history, where they are known.
+    ``vague``: partitions of which more may be read than the window reaches (`spark_backfill.kafka_log.Beginning`).
     """
 
     cluster: str
@@ -55,6 +56,7 @@ class History:
     eras: Mapping[int, str] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
     committed: Mapping[int, int | None] = field(default_factory=dict)
+    vague: frozenset[int] = frozenset()
 
     @property
     def offsets(self) -> int:
@@ -149,7 +151,7 @@ def resolve_history(
         cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
         _check_same_log(log, archived, bounds)
-    offset_ranges = []
+    offset_ranges, vague = [], set()
     for number, claim in claims.items():
         known, entry = archived.get(number), entries.get(number)
         if not reads_log and entry is None and (known is None or known.begin >= claim.high):
@@ -163,11 +165,13 @@ def resolve_history(
             part = _log_part(log, number, read, cut, starts[number], known, window=window, limits=limits)
             low = min(claim.low, entry.low) if claim.vouched else claim.low
             offset_ranges.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
-            continue
-        part = _log_part(
-            log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
-        )
-        offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+        else:
+            part = _log_part(
+                log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
+            )
+            offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+        if part.is_vague and offset_ranges[-1].begin == part.first_kept:
+            vague.add(number)
     if not offset_ranges:
         raise _no_history(log.topic, group, skipped)
     return History(
@@ -178,6 +182,7 @@ def resolve_history(
         skipped=skipped,
         eras={number: each.era for number, each in told.items() if each.era},
         epochs={number: epoch for number, epoch in epochs.items() if epoch is not None},
+        vague=frozenset(vague),
     )
 
 
@@ -297,14 +302,15 @@ def _log_part(
     if claim.vouched and known is not None and known.begin < low:
         low, complete = known.begin, known.begin == 0
     start = min(start, cut)
-    first_kept = None
+    kept = None
     edge = max(low, start)
     reads_window = not whole and window.count is None and limits.keep_from_ms is not None
     if reads_window and edge < cut and limits.keep_from_ms is not None and limits.keep_from_ms > 0:
-        first_kept = log.first_offset_at(partition, limits.keep_from_ms)
+        kept = log.beginning_at(partition, edge, cut, limits.keep_from_ms)
     times = log.first_timestamps_ms(partition, start, cut, FEW_RECORDS) if low < start < cut else []
     first_ms = times[0] if times else None
-    return LogPart(low, cut, start, first_ms, first_kept, complete, max(times, default=None))
+    first_kept, is_vague = (None, False) if kept is None else kept
+    return LogPart(low, cut, start, first_ms, first_kept, complete, max(times, default=None), is_vague)
 
 
 def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Mapping[int, Bounds]) -> None:

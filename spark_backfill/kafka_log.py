@@ -34,6 +34,10 @@ from spark_backfill.errors import BackfillError
 _TIMEOUT_S: Final = 15.0
 _GROUP: Final = "dedup-backfill"
 _FIRST_STEP, _STEP_FACTOR = 1, 32
+_FEW_OFFSETS: Final = 10_000
+"""It is not worth a request to find out whether so many need not be read."""
+_LOOKED_AT: Final = 1_000
+"""So many records behind a marker are looked at: about as many as the answer to one request has."""
 _Answer = TypeVar("_Answer")
 
 
@@ -53,6 +57,20 @@ class Commit(NamedTuple):
 
     offset: int
     text: str
+
+
+class Beginning(NamedTuple):
+    """Where to read a window by time from: ``offset``.
+
+    ``is_vague``: that is because of a transaction's marker, and the first record of the window may be far behind it.
+    """
+
+    offset: int
+    is_vague: bool = False
+
+
+class _SilentError(BackfillError):
+    """No record came in time."""
 
 
 class KafkaLog:
@@ -165,6 +183,35 @@ class KafkaLog:
             raise self._trouble(f"looking for a timestamp in partition {partition}", found.error)
         return found.offset if found.offset >= 0 else None
 
+    def beginning_at(self, partition: int, floor: int, cut: int, timestamp_ms: int) -> Beginning | None:
+        """Return an offset below which all delivered records of ``[floor, cut)`` are older than this timestamp (ms).
+
+        None where the log has no such record. The broker also finds the marker that ends a transaction, by the time
+        at which it was written. Where records are older than that, only reading them tells whether one is new enough;
+        a few are looked at.
+        """
+        found = self.first_offset_at(partition, timestamp_ms)
+        if found is None:
+            return None
+        offset = max(found, floor)
+        if cut - offset < _FEW_OFFSETS:
+            return Beginning(offset)
+        try:
+            with closing(self._between(partition, found, cut)) as records:
+                first = next(records, None)
+            if first is None or first.offset() == found:
+                return Beginning(offset)
+            with closing(self._between(partition, offset, cut)) as records:
+                for message in islice(records, _LOOKED_AT):
+                    at, time_ms = cast("int", message.offset()), message.timestamp()[1]
+                    if time_ms < 0 or time_ms >= timestamp_ms:
+                        return Beginning(at)
+                    offset = at + 1
+        except _SilentError:
+            # Records of aborted transactions, of which a client reads any number before it delivers one.
+            pass
+        return Beginning(offset, is_vague=True)
+
     def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
         """Return the timestamps (ms) of the first ``count`` delivered records in ``[begin, cut)``, or of fewer.
 
@@ -223,7 +270,7 @@ class KafkaLog:
             while True:
                 message = self._consumer.poll(_TIMEOUT_S)
                 if message is None:
-                    raise BackfillError(
+                    raise _SilentError(
                         f"{self.topic}[{partition}] gave no record at offset {begin} within {_TIMEOUT_S:g} s: try again"
                     )
                 error = message.error()

@@ -10,7 +10,7 @@ from dedup_sdk._kafka.commit_text import CommitMetadata
 from spark_backfill import history_plan
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
-from spark_backfill.kafka_log import Bounds, Commit
+from spark_backfill.kafka_log import Beginning, Bounds, Commit
 from spark_backfill.options import parse_options
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class _OneLog:
     def last_timestamp_ms(self, _: int, __: int, cut: int) -> int:
         return NOW_MS + (cut - 100) * HOUR_MS
 
-    def first_offset_at(self, *_: int) -> int:
-        return 10
+    def beginning_at(self, *_: int) -> Beginning:
+        return Beginning(10)
 
     def first_timestamps_ms(self, *_: int) -> list[int]:
         return [NOW_MS - 90 * HOUR_MS]
