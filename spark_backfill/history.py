@@ -23,13 +23,15 @@ from spark_backfill.archived import (
 from spark_backfill.base import Base, check_base_log
 from spark_backfill.base_range import alone, check_base_epoch, entries_of, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
-from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
+from spark_backfill.kafka_log import Bounds, Commit, KafkaLog, LastRecord
 from spark_backfill.offset_range import OffsetRange
 
 NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
 
 _SECOND_MS: Final = 1_000
+_NEAR: Final = 1_000
+"""So many offsets before the cut are searched for a record of which only the epoch is asked for."""
 _ANOTHER_RULE: Final = (
     "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, "
     "--window and the others as they do"
@@ -135,15 +137,22 @@ def resolve_history(
         # Before an archive is looked through.
         raise _no_history(log.topic, group, skipped)
     told = _told(commits or {}, name)
-    epochs = {number: _epoch(log, number, claim, told.get(number)) for number, claim in claims.items()}
+    by_time = reads_log and window.time_ms is not None
+    last = {
+        number: _last_record(log, number, claim, bounds[number].start, by_time=by_time)
+        for number, claim in claims.items()
+    }
+    epochs = {
+        number: _epoch(log, number, claim, told.get(number), last[number]) for number, claim in claims.items()
+    }
     entries = {} if base is None else _resumed(base, claims, window)
     for number, resumed in entries.items():
         check_base_epoch(resumed, epochs[number], log.same_until)
     # Read from the archive alone, a log begins where nothing is asked of it any more.
     starts = {number: bounds[number].start if reads_log else claim.high for number, claim in claims.items()}
     last_ms = {
-        number: log.last_timestamp_ms(number, max(claim.low, starts[number]), claim.high)
-        for number, claim in claims.items()
+        number: each.timestamp_ms if by_time and each is not None else None
+        for number, each in last.items()
         if window.time_ms is not None
     }
     archived: Mapping[int, Archived] = {}
@@ -186,15 +195,23 @@ def resolve_history(
     )
 
 
-def _epoch(log: KafkaLog, number: int, claim: _Claim, metadata: CommitMetadata | None) -> int | None:
-    """The leader epoch of the last record of a history, None where nobody knows it.
+def _last_record(
+    log: KafkaLog, number: int, claim: _Claim, start: int, *, by_time: bool
+) -> LastRecord | None:
+    """The last record before the cut. Where only its epoch is asked for, it is not searched for long."""
+    if not by_time and not claim.vouched:
+        return None
+    floor = max(claim.low, start)
+    return log.last_record(number, floor if by_time else max(floor, claim.high - _NEAR), claim.high)
 
-    A commit says it. Otherwise the record directly before the cut does; where that is a transaction's marker, or the
-    log has lost it, an earlier one might be of an earlier epoch.
-    """
+
+def _epoch(
+    log: KafkaLog, number: int, claim: _Claim, metadata: CommitMetadata | None, last: LastRecord | None
+) -> int | None:
+    """The leader epoch in which a history ends, None where nobody knows it: a commit says it, or the log."""
     if metadata is not None and metadata.epoch is not None:
         return metadata.epoch
-    return log.epoch_at(number, claim.high - 1) if claim.vouched and claim.low < claim.high else None
+    return log.epoch_before(number, claim.high, last) if claim.vouched and last is not None else None
 
 
 def _resumed(base: Base, claims: Mapping[int, _Claim], window: Window) -> dict[int, PartitionManifest]:

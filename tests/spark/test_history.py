@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Lookup, header
@@ -24,7 +24,7 @@ from spark_backfill.options import parse_options
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from tests.support.brokers import Broker
 
@@ -334,6 +334,42 @@ def test_a_long_log_without_transactions_is_read_as_far_as_the_window_reaches(pa
     history = past.resolve(topic, Window(hours=4))
     assert history.offsets == 4 * 3600 + 900 + 1
     assert not history.vague
+
+
+def test_the_epoch_at_the_cut_is_that_of_the_record_before_the_marker(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base made of a transactional topic can be checked, unless the marker may be of a later epoch than the record.
+
+    The broker is asked for each once, and says what it has of the older epoch where its leader has a newer one.
+    """
+    topic = past.make_topic(1)
+    producer = Producer({"bootstrap.servers": past.bootstrap, "transactional.id": topic, "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.commit_transaction(30)
+    for window in (Window(days=1), Window(count=5)):
+        assert past.resolve(topic, window).epochs == {0: 0}
+    monkeypatch.setattr(KafkaLog, "_newest_epochs", {0: 1})
+    assert past.resolve(topic, Window(days=1)).epochs == {0: 0}
+    monkeypatch.setattr(KafkaLog, "same_until", lambda *_: 1)
+    assert past.resolve(topic, Window(days=1)).epochs == {}
+
+
+def test_the_last_record_is_fetched_once(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timestamp and its epoch come from one answer."""
+    topic = past.topic_of(10)
+    fetched: list[tuple[int, int]] = []
+    between = KafkaLog._between
+
+    def counted(log: KafkaLog, partition: int, begin: int, end: int) -> Generator[Message]:
+        fetched.append((begin, end))
+        return between(log, partition, begin, end)
+
+    monkeypatch.setattr(KafkaLog, "_between", counted)
+    assert past.resolve(topic, Window(days=1)).epochs == {0: 0}
+    assert fetched == [(9, 10)]
 
 
 def test_retention_shortens_what_is_known(past: Past) -> None:
