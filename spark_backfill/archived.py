@@ -85,7 +85,7 @@ class LogPart(NamedTuple):
     ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first
     record below ``high``, None without one; ``first_kept`` as of `plan_offset_range`; ``complete``: the history
     begins at ``low``. ``soon_ms`` is the latest of its first `FEW_RECORDS` timestamps (ms), None where it has no
-    first one.
+    first one. ``is_vague``: ``first_kept`` may lie far before that record.
     """
 
     low: int
@@ -95,6 +95,7 @@ class LogPart(NamedTuple):
     first_kept: int | None
     complete: bool
     soon_ms: int | None = None
+    is_vague: bool = False
 
     def times(self) -> tuple[int | None, ...]:
         """Return the timestamps (ms) of records behind its beginning, the first one first."""

@@ -23,13 +23,15 @@ from spark_backfill.archived import (
 from spark_backfill.base import Base, check_base_log
 from spark_backfill.base_range import alone, check_base_epoch, entries_of, plan_on_base, resumable
 from spark_backfill.errors import BackfillError
-from spark_backfill.kafka_log import Bounds, Commit, KafkaLog
+from spark_backfill.kafka_log import Bounds, Commit, KafkaLog, LastRecord
 from spark_backfill.offset_range import OffsetRange
 
 NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
 
 _SECOND_MS: Final = 1_000
+_NEAR: Final = 1_000
+"""So many offsets before the cut are searched for a record of which only the epoch is asked for."""
 _ANOTHER_RULE: Final = (
     "committed by consumers with another ID spec, strategy, kind of window or isolation.level: give --id, "
     "--window and the others as they do"
@@ -44,6 +46,7 @@ class History:
     nobody asked. ``eras``: by partition, as the group's commits say, the value that changes when an operator rewinds it
     (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     ``epochs``: the leader epochs of those commits, or of the snapshot that is the history, where they are known.
+    ``vague``: partitions of which more may be read than the window reaches (`spark_backfill.kafka_log.Beginning`).
     """
 
     cluster: str
@@ -55,6 +58,7 @@ class History:
     eras: Mapping[int, str] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
     committed: Mapping[int, int | None] = field(default_factory=dict)
+    vague: frozenset[int] = frozenset()
 
     @property
     def offsets(self) -> int:
@@ -133,15 +137,22 @@ def resolve_history(
         # Before an archive is looked through.
         raise _no_history(log.topic, group, skipped)
     told = _told(commits or {}, name)
-    epochs = {number: _epoch(log, number, claim, told.get(number)) for number, claim in claims.items()}
+    by_time = reads_log and window.time_ms is not None
+    last = {
+        number: _last_record(log, number, claim, bounds[number].start, by_time=by_time)
+        for number, claim in claims.items()
+    }
+    epochs = {
+        number: _epoch(log, number, claim, told.get(number), last[number]) for number, claim in claims.items()
+    }
     entries = {} if base is None else _resumed(base, claims, window)
     for number, resumed in entries.items():
         check_base_epoch(resumed, epochs[number], log.same_until)
     # Read from the archive alone, a log begins where nothing is asked of it any more.
     starts = {number: bounds[number].start if reads_log else claim.high for number, claim in claims.items()}
     last_ms = {
-        number: log.last_timestamp_ms(number, max(claim.low, starts[number]), claim.high)
-        for number, claim in claims.items()
+        number: each.timestamp_ms if by_time and each is not None else None
+        for number, each in last.items()
         if window.time_ms is not None
     }
     archived: Mapping[int, Archived] = {}
@@ -149,7 +160,7 @@ def resolve_history(
         cuts = {number: min(starts[number], claim.high) for number, claim in claims.items()}
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
         _check_same_log(log, archived, bounds)
-    offset_ranges = []
+    offset_ranges, vague = [], set()
     for number, claim in claims.items():
         known, entry = archived.get(number), entries.get(number)
         if not reads_log and entry is None and (known is None or known.begin >= claim.high):
@@ -163,11 +174,13 @@ def resolve_history(
             part = _log_part(log, number, read, cut, starts[number], known, window=window, limits=limits)
             low = min(claim.low, entry.low) if claim.vouched else claim.low
             offset_ranges.append(plan_on_base(entry, part, known, low=low, window=window, limits=limits))
-            continue
-        part = _log_part(
-            log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
-        )
-        offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+        else:
+            part = _log_part(
+                log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
+            )
+            offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+        if part.is_vague and offset_ranges[-1].begin == part.first_kept:
+            vague.add(number)
     if not offset_ranges:
         raise _no_history(log.topic, group, skipped)
     return History(
@@ -178,18 +191,27 @@ def resolve_history(
         skipped=skipped,
         eras={number: each.era for number, each in told.items() if each.era},
         epochs={number: epoch for number, epoch in epochs.items() if epoch is not None},
+        vague=frozenset(vague),
     )
 
 
-def _epoch(log: KafkaLog, number: int, claim: _Claim, metadata: CommitMetadata | None) -> int | None:
-    """The leader epoch of the last record of a history, None where nobody knows it.
+def _last_record(
+    log: KafkaLog, number: int, claim: _Claim, start: int, *, by_time: bool
+) -> LastRecord | None:
+    """The last record before the cut. Where only its epoch is asked for, it is not searched for long."""
+    if not by_time and not claim.vouched:
+        return None
+    floor = max(claim.low, start)
+    return log.last_record(number, floor if by_time else max(floor, claim.high - _NEAR), claim.high)
 
-    A commit says it. Otherwise the record directly before the cut does; where that is a transaction's marker, or the
-    log has lost it, an earlier one might be of an earlier epoch.
-    """
+
+def _epoch(
+    log: KafkaLog, number: int, claim: _Claim, metadata: CommitMetadata | None, last: LastRecord | None
+) -> int | None:
+    """The leader epoch in which a history ends, None where nobody knows it: a commit says it, or the log."""
     if metadata is not None and metadata.epoch is not None:
         return metadata.epoch
-    return log.epoch_at(number, claim.high - 1) if claim.vouched and claim.low < claim.high else None
+    return log.epoch_before(number, claim.high, last) if claim.vouched and last is not None else None
 
 
 def _resumed(base: Base, claims: Mapping[int, _Claim], window: Window) -> dict[int, PartitionManifest]:
@@ -297,14 +319,15 @@ def _log_part(
     if claim.vouched and known is not None and known.begin < low:
         low, complete = known.begin, known.begin == 0
     start = min(start, cut)
-    first_kept = None
+    kept = None
     edge = max(low, start)
     reads_window = not whole and window.count is None and limits.keep_from_ms is not None
     if reads_window and edge < cut and limits.keep_from_ms is not None and limits.keep_from_ms > 0:
-        first_kept = log.first_offset_at(partition, limits.keep_from_ms)
+        kept = log.beginning_at(partition, edge, cut, limits.keep_from_ms)
     times = log.first_timestamps_ms(partition, start, cut, FEW_RECORDS) if low < start < cut else []
     first_ms = times[0] if times else None
-    return LogPart(low, cut, start, first_ms, first_kept, complete, max(times, default=None))
+    first_kept, is_vague = (None, False) if kept is None else kept
+    return LogPart(low, cut, start, first_ms, first_kept, complete, max(times, default=None), is_vague)
 
 
 def _check_same_log(log: KafkaLog, archived: Mapping[int, Archived], bounds: Mapping[int, Bounds]) -> None:

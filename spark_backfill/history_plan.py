@@ -15,6 +15,7 @@ from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import expire
 from spark_backfill.options import Options
+from spark_backfill.session import spans
 
 
 def plan_history(
@@ -33,13 +34,20 @@ def plan_history(
 
 
 def tell_gaps(history: History, options: Options, say: Callable[[str], None]) -> None:
-    """Say which offsets a history lacks.
+    """Say which offsets a history lacks, and of which partitions more is read than the window reaches.
 
     Raises:
         BackfillError: it lacks some, and that was not allowed.
     """
     for line in check_gaps(options.topic, history.offset_ranges, allowed=options.allow_gap):
         say(f"{line}: coverage begins behind them")
+    if history.vague:
+        offsets = sum(each.offsets for each in history.offset_ranges if each.partition in history.vague)
+        say(
+            f"warning: partitions {spans(sorted(history.vague))} of {options.topic} ({offsets:,} offsets) are read "
+            "from further back than the window reaches: their records have older timestamps than the transactions "
+            "that wrote them, and Kafka's search by time also finds the ends of transactions"
+        )
 
 
 def rule_of(options: Options) -> str:

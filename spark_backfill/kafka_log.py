@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import cached_property
 from itertools import islice
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -21,7 +22,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client import topic_id_of
@@ -34,6 +35,10 @@ from spark_backfill.errors import BackfillError
 _TIMEOUT_S: Final = 15.0
 _GROUP: Final = "dedup-backfill"
 _FIRST_STEP, _STEP_FACTOR = 1, 32
+_FEW_OFFSETS: Final = 10_000
+"""It is not worth a request to find out whether so many need not be read."""
+_LOOKED_AT: Final = 1_000
+"""So many records behind a marker are looked at: about as many as the answer to one request has."""
 _Answer = TypeVar("_Answer")
 
 
@@ -55,6 +60,28 @@ class Commit(NamedTuple):
     text: str
 
 
+class Beginning(NamedTuple):
+    """Where to read a window by time from: ``offset``.
+
+    ``is_vague``: that is because of a transaction's marker, and the first record of the window may be far behind it.
+    """
+
+    offset: int
+    is_vague: bool = False
+
+
+class LastRecord(NamedTuple):
+    """The last delivered record before a cut: its offset, timestamp (ms; -1 where it has none) and leader epoch."""
+
+    offset: int
+    timestamp_ms: int
+    epoch: int | None
+
+
+class _SilentError(BackfillError):
+    """No record came in time."""
+
+
 class KafkaLog:
     """One topic, as the driver sees it. A context manager; raises `BackfillError` in one line that names the broker.
 
@@ -67,6 +94,7 @@ class KafkaLog:
         self._bootstrap = bootstrap
         self.topic = topic
         self.cluster = ""
+        self._numbers: list[int] = []
         self._readers: Readers | None = None
         # librdkafka would write to stderr; here it is one line.
         silent = logging.getLogger("spark_backfill.kafka")
@@ -111,7 +139,8 @@ class KafkaLog:
         if found is None or not found.partitions:
             raise BackfillError(f"topic {self.topic!r} does not exist at {self._bootstrap}: check --topic")
         self.cluster = cast("str | None", metadata.cluster_id) or ""
-        return sorted(found.partitions)
+        self._numbers = sorted(found.partitions)
+        return self._numbers
 
     def topic_id(self) -> str:
         """Return the ID that tells this topic from another of its name; empty where the broker does not say."""
@@ -165,6 +194,35 @@ class KafkaLog:
             raise self._trouble(f"looking for a timestamp in partition {partition}", found.error)
         return found.offset if found.offset >= 0 else None
 
+    def beginning_at(self, partition: int, floor: int, cut: int, timestamp_ms: int) -> Beginning | None:
+        """Return an offset below which all delivered records of ``[floor, cut)`` are older than this timestamp (ms).
+
+        None where the log has no such record. The broker also finds the marker that ends a transaction, by the time
+        at which it was written. Where records are older than that, only reading them tells whether one is new enough;
+        a few are looked at.
+        """
+        found = self.first_offset_at(partition, timestamp_ms)
+        if found is None:
+            return None
+        offset = max(found, floor)
+        if cut - offset < _FEW_OFFSETS:
+            return Beginning(offset)
+        try:
+            with closing(self._between(partition, found, cut)) as records:
+                first = next(records, None)
+            if first is None or first.offset() == found:
+                return Beginning(offset)
+            with closing(self._between(partition, offset, cut)) as records:
+                for message in islice(records, _LOOKED_AT):
+                    at, time_ms = cast("int", message.offset()), message.timestamp()[1]
+                    if time_ms < 0 or time_ms >= timestamp_ms:
+                        return Beginning(at)
+                    offset = at + 1
+        except _SilentError:
+            # Records of aborted transactions, of which a client reads any number before it delivers one.
+            pass
+        return Beginning(offset, is_vague=True)
+
     def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
         """Return the timestamps (ms) of the first ``count`` delivered records in ``[begin, cut)``, or of fewer.
 
@@ -173,8 +231,8 @@ class KafkaLog:
         with closing(self._between(partition, begin, cut)) as found:
             return [message.timestamp()[1] for message in islice(found, count)]
 
-    def last_timestamp_ms(self, partition: int, floor: int, cut: int) -> int | None:
-        """Return the timestamp (ms; -1 where it has none) of the last delivered record in ``[floor, cut)``, or None.
+    def last_record(self, partition: int, floor: int, cut: int) -> LastRecord | None:
+        """Return the last delivered record in ``[floor, cut)``, or None.
 
         Directly before the cut may lie the marker of a transaction, an aborted record or a hole of compaction,
         so that the search steps back in growing steps.
@@ -184,14 +242,35 @@ class KafkaLog:
             begin = max(floor, cut - step)
             last = self._last_between(partition, begin, upper)
             if last is not None:
-                return last
+                return LastRecord(cast("int", last.offset()), last.timestamp()[1], last.leader_epoch())
             upper, step = begin, step * _STEP_FACTOR
         return None
 
-    def epoch_at(self, partition: int, offset: int) -> int | None:
-        """Return the leader epoch of the record at an offset; None if none is delivered there, or none is known."""
-        with closing(self._between(partition, offset, offset + 1)) as found:
-            return next((message.leader_epoch() for message in found), None)
+    def epoch_before(self, partition: int, cut: int, last: LastRecord) -> int | None:
+        """Return the leader epoch of the offset directly before a cut; ``last`` is the last delivered record there.
+
+        What lies between them may be of a later epoch: then, and where the broker does not say, None.
+        """
+        if last.epoch is None or last.offset == cut - 1 or self._newest_epochs.get(partition) == last.epoch:
+            return last.epoch
+        with suppress(BackfillError):
+            return last.epoch if self.same_until(partition, cut, last.epoch) == cut else None
+        return None
+
+    @cached_property
+    def _newest_epochs(self) -> Mapping[int, int | None]:
+        """The epoch of each partition's leader, where the broker says it."""
+        asked = {
+            TopicPartition(self.topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for number in self._numbers
+        }
+        try:
+            answer = self._admin.list_offsets(asked, request_timeout=_TIMEOUT_S)
+            return {
+                place.partition: each.result(_TIMEOUT_S + 1).leader_epoch for place, each in answer.items()
+            }
+        except (KafkaException, TimeoutError):
+            return {}
 
     def same_until(self, partition: int, offset: int, epoch: int) -> int | None:
         """Return up to which offset the log before ``offset`` is still the one of this leader epoch.
@@ -208,10 +287,10 @@ class KafkaLog:
         except (KafkaException, RecoveryError) as error:
             raise self._trouble(f"the end of leader epoch {epoch} in partition {partition}", error) from None
 
-    def _last_between(self, partition: int, begin: int, end: int) -> int | None:
-        last: int | None = None
-        for message in self._between(partition, begin, end):
-            last = message.timestamp()[1]
+    def _last_between(self, partition: int, begin: int, end: int) -> Message | None:
+        last: Message | None = None
+        for last in self._between(partition, begin, end):  # noqa: B007 (the last one is wanted)
+            pass
         return last
 
     def _between(self, partition: int, begin: int, end: int) -> Generator[Message]:
@@ -223,7 +302,7 @@ class KafkaLog:
             while True:
                 message = self._consumer.poll(_TIMEOUT_S)
                 if message is None:
-                    raise BackfillError(
+                    raise _SilentError(
                         f"{self.topic}[{partition}] gave no record at offset {begin} within {_TIMEOUT_S:g} s: try again"
                     )
                 error = message.error()

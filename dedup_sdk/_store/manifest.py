@@ -51,7 +51,12 @@ from dedup_sdk.errors import ConfigurationError, SnapshotError
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT: Final = 5
 RANK_DIGITS: Final = 8
-MAX_MANIFEST_BYTES: Final = 64 * 2**20
+MAX_MANIFEST_BYTES: Final = 512 * 2**20
+"""So many are read of one from anywhere, however long it is there.
+
+The entry of a file takes up to 800 bytes, that of a partition 500: it is enough for 20 files in each of 30,000
+partitions. A backfill adds up to 8 layers to a partition, mostly of one file each: that takes 190 MB.
+"""
 MAX_LAYERS: Final = 64
 """More than anybody writes: each is a generation of the store that installs it, with its open files."""
 _FRAME_BYTES: Final = 2**20

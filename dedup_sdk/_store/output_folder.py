@@ -21,9 +21,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from dedup_sdk._store.manifest import MANIFEST_NAME, open_manifest
+from dedup_sdk._store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, open_manifest
 from dedup_sdk._store.snapshot_source import (
     Task,
     driver_message,
@@ -43,6 +43,7 @@ _WITHOUT_FOLDERS: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", 
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _REMOVED_AT_ONCE: Final = 1_000
 _PUT_TRIES: Final = 5
+_PIECE_BYTES: Final = 2**20
 
 
 def new_run() -> str:
@@ -83,24 +84,20 @@ class OutputFolder:
     def manifest(self) -> bytes | None:
         """Return the manifest that is there now; None: there is none.
 
-        In a folder of this machine it is read no further than a manifest can be long.
+        It is read no further than a manifest can be long; a longer one raises `SnapshotError`.
         """
         with self._told("read", MANIFEST_NAME):
             # Drivers cache listings and sizes.
             self._filesystem.invalidate_cache()
             try:
-                if self.is_local:
-                    return open_manifest(self._path)
-                found: bytes = self._filesystem.cat_file(self._at(MANIFEST_NAME))
+                return self._bounded(MANIFEST_NAME)
             except FileNotFoundError:
                 return None
-            return found
 
     def read(self, name: str) -> bytes:
-        """Return what a small file has."""
+        """Return what a small file has, which is no longer than a manifest can be; a longer one is not read further."""
         with self._told("read", name):
-            found: bytes = self._filesystem.cat_file(self._at(name))
-            return found
+            return self._bounded(name)
 
     def has(self, name: str) -> bool:
         """Whether a file of this name is there now."""
@@ -325,6 +322,31 @@ class OutputFolder:
         _write_durably(path, data)
         return path
 
+    def _bounded(self, name: str) -> bytes:
+        """Read a text; `SnapshotError` where it is longer than any that this package writes."""
+        most = MAX_MANIFEST_BYTES + 1
+        if self.is_local and name == MANIFEST_NAME:
+            found = open_manifest(self._path)
+        elif self._is_object_store:
+            # One request, whose answer is a whole text also where it is just being replaced.
+            try:
+                found = self._filesystem.cat_file(self._at(name), start=0, end=most)
+            except FileNotFoundError:
+                raise
+            except Exception:
+                # An empty object has no such range.
+                if self._filesystem.info(self._at(name))["size"]:
+                    raise
+                found = b""
+        else:
+            with self._filesystem.open(self._at(name), "rb") as file:
+                found = b"".join(_pieces(file, most))
+        if len(found) >= most:
+            raise SnapshotError(
+                f"{self.place}/{name} is larger than {most - 1} bytes, so no backfill wrote it; check the path"
+            )
+        return found
+
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}"
 
@@ -368,6 +390,13 @@ def _unless_gone(error: OSError) -> None:
 def _protocols(filesystem: Any) -> tuple[str, ...]:
     named = filesystem.protocol
     return (named,) if isinstance(named, str) else tuple(named)
+
+
+def _pieces(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """Yield what a file has, so many bytes of it at most; a driver may read fewer than it is asked for."""
+    while most > 0 and (piece := file.read(min(most, _PIECE_BYTES))):
+        most -= len(piece)
+        yield piece
 
 
 def _write_durably(path: Path, data: bytes) -> None:

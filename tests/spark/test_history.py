@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from dedup_sdk import Lookup, header
@@ -17,14 +17,14 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History, resolve_history
-from spark_backfill.history_plan import rule_of
+from spark_backfill.history_plan import rule_of, tell_gaps
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import parse_options
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from tests.support.brokers import Broker
 
@@ -270,6 +270,106 @@ def test_an_open_transaction_bounds_the_cut(past: Past) -> None:
         producer.abort_transaction(30)
     assert offset_range.high == 54
     assert offset_range.keep_from_ms == BASE_MS + (2 - 17) * MINUTE_MS
+
+
+class Imported:
+    """A topic of records with old timestamps, one a second, that transactions have written now."""
+
+    RECORDS, TRANSACTION = 12_000, 500
+
+    def __init__(self, past: Past, late: int | None = None) -> None:
+        self.topic = past.make_topic(1)
+        producer = Producer(
+            {"bootstrap.servers": past.bootstrap, "transactional.id": self.topic, "log_level": 2}
+        )
+        producer.init_transactions(30)
+        for begin in range(0, self.RECORDS, self.TRANSACTION):
+            producer.begin_transaction()
+            for each in range(begin, begin + self.TRANSACTION):
+                second = self.RECORDS - 1 if each == late else each
+                producer.produce(self.topic, b"x", partition=0, timestamp=BASE_MS + second * 1000)
+            producer.commit_transaction(30)
+
+    def offset_of(self, record: int) -> int:
+        """Return the offset of a record: behind each transaction is a marker."""
+        return record + record // self.TRANSACTION
+
+
+def test_old_records_of_new_transactions_are_read_and_the_run_says_so(past: Past) -> None:
+    """The broker finds the first marker, and a record that the window reaches may be anywhere behind it."""
+    topic = Imported(past).topic
+    history = past.resolve(topic, Window(minutes=16))
+    assert history.offsets > 10_000 > 9 * 17 * 60
+    assert history.vague == {0}
+    options = parse_options(
+        ["--bootstrap", "h:1", "--topic", topic, "--whole-topic", "--id", "key", "--window", "16m", "--output", "no"],
+        print,
+    )  # fmt: skip
+    said: list[str] = []
+    tell_gaps(history, options, said.append)
+    (line,) = said
+    assert line == (
+        f"warning: partitions 0 of {topic} ({history.offsets:,} offsets) are read from further back than the window "
+        "reaches: their records have older timestamps than the transactions that wrote them, and Kafka's search by "
+        "time also finds the ends of transactions"
+    )
+
+
+@pytest.mark.parametrize("late", [510, 900, 9_000])
+def test_a_record_of_the_window_among_old_ones_of_new_transactions_is_read(past: Past, late: int) -> None:
+    """It is read wherever it is; where it is near the first marker, reading begins with it."""
+    imported = Imported(past, late)
+    history = past.resolve(imported.topic, Window(minutes=16))
+    (offset_range,) = history.offset_ranges
+    assert offset_range.begin <= imported.offset_of(late)
+    assert (offset_range.begin == imported.offset_of(late)) == (late < 1_000)
+    assert history.vague == (set() if late < 1_000 else {0})
+
+
+def test_a_long_log_without_transactions_is_read_as_far_as_the_window_reaches(past: Past) -> None:
+    """The broker finds the record itself, and the run has nothing to say."""
+    topic = past.make_topic(1)
+    times = (BASE_MS + each * 1000 for each in range(25_000))
+    past.produce(topic, [Outgoing(value=b"x", partition=0, timestamp_ms=each) for each in times])
+    history = past.resolve(topic, Window(hours=4))
+    assert history.offsets == 4 * 3600 + 900 + 1
+    assert not history.vague
+
+
+def test_the_epoch_at_the_cut_is_that_of_the_record_before_the_marker(
+    past: Past, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base made of a transactional topic can be checked, unless the marker may be of a later epoch than the record.
+
+    The broker is asked for each once, and says what it has of the older epoch where its leader has a newer one.
+    """
+    topic = past.make_topic(1)
+    producer = Producer({"bootstrap.servers": past.bootstrap, "transactional.id": topic, "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, b"x", partition=0)
+    producer.commit_transaction(30)
+    for window in (Window(days=1), Window(count=5)):
+        assert past.resolve(topic, window).epochs == {0: 0}
+    monkeypatch.setattr(KafkaLog, "_newest_epochs", {0: 1})
+    assert past.resolve(topic, Window(days=1)).epochs == {0: 0}
+    monkeypatch.setattr(KafkaLog, "same_until", lambda *_: 1)
+    assert past.resolve(topic, Window(days=1)).epochs == {}
+
+
+def test_the_last_record_is_fetched_once(past: Past, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its timestamp and its epoch come from one answer."""
+    topic = past.topic_of(10)
+    fetched: list[tuple[int, int]] = []
+    between = KafkaLog._between
+
+    def counted(log: KafkaLog, partition: int, begin: int, end: int) -> Generator[Message]:
+        fetched.append((begin, end))
+        return between(log, partition, begin, end)
+
+    monkeypatch.setattr(KafkaLog, "_between", counted)
+    assert past.resolve(topic, Window(days=1)).epochs == {0: 0}
+    assert fetched == [(9, 10)]
 
 
 def test_retention_shortens_what_is_known(past: Past) -> None:

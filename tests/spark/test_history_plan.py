@@ -10,7 +10,7 @@ from dedup_sdk._kafka.commit_text import CommitMetadata
 from spark_backfill import history_plan
 from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
-from spark_backfill.kafka_log import Bounds, Commit
+from spark_backfill.kafka_log import Beginning, Bounds, Commit, LastRecord
 from spark_backfill.options import parse_options
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class _OneLog:
         text = CommitMetadata(low=0, complete=True, rule=self.rule).text(end)
         return {at: Commit(end, text) for at in (0, 1)}
 
-    def last_timestamp_ms(self, _: int, __: int, cut: int) -> int:
-        return NOW_MS + (cut - 100) * HOUR_MS
+    def last_record(self, _: int, __: int, cut: int) -> LastRecord:
+        return LastRecord(cut - 1, NOW_MS + (cut - 100) * HOUR_MS, None)
 
-    def first_offset_at(self, *_: int) -> int:
-        return 10
+    def beginning_at(self, *_: int) -> Beginning:
+        return Beginning(10)
 
     def first_timestamps_ms(self, *_: int) -> list[int]:
         return [NOW_MS - 90 * HOUR_MS]

@@ -17,6 +17,7 @@ from dedup_sdk._store.snapshot_source import find_snapshots
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import Options, parse_options
+from spark_backfill.publish import Existing, Output
 from tests.support.archives import write_parquet
 
 if TYPE_CHECKING:
@@ -100,3 +101,10 @@ def test_wrong_outputs_are_wrong_usage(
     assert end.value.code == 2
     (line,) = capsys.readouterr().out.splitlines()
     assert said in line
+
+
+def test_an_empty_manifest_is_no_snapshot(bucket: s3fs.S3FileSystem) -> None:
+    """A server refuses to give a range of an empty object; the run says the same as of a folder."""
+    bucket.pipe_file("snapshots/orders/manifest.json", b"")
+    with pytest.raises(BackfillError, match="files that are no snapshot"):
+        Output("s3://snapshots/orders", Existing.REPLACED)

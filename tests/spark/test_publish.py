@@ -206,7 +206,7 @@ def test_a_manifest_without_an_end_is_none(tmp_path: Path) -> None:
     assert OutputFolder(str(tmp_path)).manifest() == b""
     (tmp_path / MANIFEST_NAME).unlink()
     (tmp_path / MANIFEST_NAME).symlink_to("/dev/zero")
-    with pytest.raises(BackfillError, match="files that are no snapshot"):
+    with pytest.raises(SnapshotError, match="is larger than 536870912 bytes"):
         Output(str(tmp_path), Existing.REPLACED)
 
 

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from dedup_sdk._store import output_folder
+from dedup_sdk._store.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    PartitionManifest,
+    SortedFile,
+    manifest_bytes,
+)
 from dedup_sdk._store.output_folder import OutputFolder, new_run
 from dedup_sdk.errors import SnapshotError
 
@@ -104,3 +114,54 @@ def test_what_cannot_be_looked_at_is_not_taken_for_missing(
     monkeypatch.setattr(MemoryFileSystem, "exists", lambda *_: False)
     with pytest.raises(SnapshotError, match="cannot be read: ConnectionError: reset"):
         folder.has_mark("0" * 16)
+
+
+@pytest.mark.parametrize("length", [1_000, 1_001, 10**6])
+def test_a_text_without_an_end_is_read_no_further_than_one_can_be_long(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """A wrong or hostile URL may give any number of bytes, as a manifest or as the text of a part."""
+    monkeypatch.setattr(output_folder, "MAX_MANIFEST_BYTES", 1_000)
+    read = []
+
+    def cat_file(_: object, path: str, start: int | None = None, end: int | None = None) -> bytes:
+        found: bytes = MemoryFileSystem.store[path].getvalue()[start:end]
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+    run = new_run()
+    for name in (MANIFEST_NAME, f".run-{run}.part-0"):
+        folder.write(name, b"x" * length, run)
+    for name, text in (
+        (MANIFEST_NAME, folder.manifest),
+        ("part-0", lambda: folder.read(f".run-{run}.part-0")),
+    ):
+        if length == 1_000:
+            assert text() == b"x" * length
+            continue
+        with pytest.raises(SnapshotError, match=f"{name} is larger than 1000 bytes.*check the path"):
+            text()
+    assert max(read) <= 1_001
+
+
+def test_a_manifest_of_the_largest_snapshot_may_be_read() -> None:
+    """Each of 30,000 partitions with 20 files, of numbers and names as long as they can be."""
+    digest = "f" * 64
+    file = SortedFile(
+        name="00000-0123456789abcdef-01234567", marks=2**53, bytes=2**53, smallest=digest, largest=digest,
+        oldest_ms=2**53, newest_ms=2**53, newest_number=2**53, fingerprint="f" * 32, sha256=digest,
+        filter_bytes=2**53, filter_sha256=digest, payloads=2**53, layer=7,
+    )  # fmt: skip
+    entry = PartitionManifest(
+        partition=29_999, low=2**53, high=2**53, since_ms=2**53, accepted=2**53, since_number=2**53,
+        newest_ms=2**53, marks=2**53, files=(file,) * 20, committed=2**53, era="e" * 32, epoch=2**31,
+    )  # fmt: skip
+    whole = Manifest(
+        cluster="c" * 22, topic="t" * 249, topic_id="i" * 22, id_spec="key", digest="sha256",
+        isolation="read_committed", window="30d", group="g", vouched=False, created_ms=2**53,
+    )  # fmt: skip
+    without, with_ten = (
+        len(manifest_bytes(replace(whole, partitions=(entry,) * count))) for count in (0, 10)
+    )
+    assert without + (with_ten - without) * 3_000 < MAX_MANIFEST_BYTES
