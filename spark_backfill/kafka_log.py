@@ -78,10 +78,6 @@ class LastRecord(NamedTuple):
     epoch: int | None
 
 
-class _SilentError(BackfillError):
-    """No record came in time."""
-
-
 class KafkaLog:
     """One topic, as the driver sees it. A context manager; raises `BackfillError` in one line that names the broker.
 
@@ -218,8 +214,8 @@ class KafkaLog:
                     if time_ms < 0 or time_ms >= timestamp_ms:
                         return Beginning(at)
                     offset = at + 1
-        except _SilentError:
-            # Records of aborted transactions, of which a client reads any number before it delivers one.
+        except BackfillError:
+            # Silent for too long: a client reads any number of aborted records before it delivers one.
             pass
         return Beginning(offset, is_vague=True)
 
@@ -302,7 +298,7 @@ class KafkaLog:
             while True:
                 message = self._consumer.poll(_TIMEOUT_S)
                 if message is None:
-                    raise _SilentError(
+                    raise BackfillError(
                         f"{self.topic}[{partition}] gave no record at offset {begin} within {_TIMEOUT_S:g} s: try again"
                     )
                 error = message.error()
