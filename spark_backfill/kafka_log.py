@@ -204,11 +204,11 @@ class KafkaLog:
         if cut - offset < _FEW_OFFSETS:
             return Beginning(offset)
         try:
-            with closing(self._between(partition, found, cut)) as records:
+            with closing(self.between(partition, found, cut)) as records:
                 first = next(records, None)
             if first is None or first.offset() == found:
                 return Beginning(offset)
-            with closing(self._between(partition, offset, cut)) as records:
+            with closing(self.between(partition, offset, cut)) as records:
                 for message in islice(records, _LOOKED_AT):
                     at, time_ms = cast("int", message.offset()), message.timestamp()[1]
                     if time_ms < 0 or time_ms >= timestamp_ms:
@@ -224,7 +224,7 @@ class KafkaLog:
 
         A timestamp is -1 where a record has none.
         """
-        with closing(self._between(partition, begin, cut)) as found:
+        with closing(self.between(partition, begin, cut)) as found:
             return [message.timestamp()[1] for message in islice(found, count)]
 
     def last_record(self, partition: int, floor: int, cut: int) -> LastRecord | None:
@@ -247,14 +247,14 @@ class KafkaLog:
 
         What lies between them may be of a later epoch: then, and where the broker does not say, None.
         """
-        if last.epoch is None or last.offset == cut - 1 or self._newest_epochs.get(partition) == last.epoch:
+        if last.epoch is None or last.offset == cut - 1 or self.newest_epochs.get(partition) == last.epoch:
             return last.epoch
         with suppress(BackfillError):
             return last.epoch if self.same_until(partition, cut, last.epoch) == cut else None
         return None
 
     @cached_property
-    def _newest_epochs(self) -> Mapping[int, int | None]:
+    def newest_epochs(self) -> Mapping[int, int | None]:
         """The epoch of each partition's leader, where the broker says it."""
         asked = {
             TopicPartition(self.topic, number): OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -285,11 +285,11 @@ class KafkaLog:
 
     def _last_between(self, partition: int, begin: int, end: int) -> Message | None:
         last: Message | None = None
-        for last in self._between(partition, begin, end):  # noqa: B007 (the last one is wanted)
+        for last in self.between(partition, begin, end):  # noqa: B007 (the last one is wanted)
             pass
         return last
 
-    def _between(self, partition: int, begin: int, end: int) -> Generator[Message]:
+    def between(self, partition: int, begin: int, end: int) -> Generator[Message]:
         """The delivered records of ``[begin, end)``."""
         if begin >= end:
             return

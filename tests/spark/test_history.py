@@ -351,7 +351,7 @@ def test_the_epoch_at_the_cut_is_that_of_the_record_before_the_marker(
     producer.commit_transaction(30)
     for window in (Window(days=1), Window(count=5)):
         assert past.resolve(topic, window).epochs == {0: 0}
-    monkeypatch.setattr(KafkaLog, "_newest_epochs", {0: 1})
+    monkeypatch.setattr(KafkaLog, "newest_epochs", {0: 1})
     assert past.resolve(topic, Window(days=1)).epochs == {0: 0}
     monkeypatch.setattr(KafkaLog, "same_until", lambda *_: 1)
     assert past.resolve(topic, Window(days=1)).epochs == {}
@@ -361,13 +361,13 @@ def test_the_last_record_is_fetched_once(past: Past, monkeypatch: pytest.MonkeyP
     """Its timestamp and its epoch come from one answer."""
     topic = past.topic_of(10)
     fetched: list[tuple[int, int]] = []
-    between = KafkaLog._between
+    between = KafkaLog.between
 
     def counted(log: KafkaLog, partition: int, begin: int, end: int) -> Generator[Message]:
         fetched.append((begin, end))
         return between(log, partition, begin, end)
 
-    monkeypatch.setattr(KafkaLog, "_between", counted)
+    monkeypatch.setattr(KafkaLog, "between", counted)
     assert past.resolve(topic, Window(days=1)).epochs == {0: 0}
     assert fetched == [(9, 10)]
 
