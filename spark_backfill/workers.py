@@ -26,7 +26,7 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 MOST_ROWS: Final = 2_000_000
 """Offsets to read, and marks of a base, that are folded without Spark: above it more processors are quicker."""
-MOST_BYTES: Final = 2**30
+MOST_BYTES: Final = 2**28
 """What may be in memory between reading and folding; Spark shuffles on disk."""
 _BATCH_ROWS: Final = 50_000
 _NO_TIME: Final = 2**63 - 1
@@ -155,7 +155,7 @@ class InProcess:
         yield
 
     def fold(self, sources: Sequence[Source], folding: Folding, _description: str) -> list[str]:
-        """Read, sort and fold in memory; raises `NeedsSparkError` for more than a gigabyte."""
+        """Read, sort and fold in memory; raises `NeedsSparkError` for more than `MOST_BYTES`."""
         batches = list[pa.RecordBatch]()
         size = 0
         for source in sources:
@@ -166,6 +166,9 @@ class InProcess:
                 size += batch.nbytes
                 if size > MOST_BYTES:
                     raise NeedsSparkError
+        if not batches:
+            # All offsets are of aborted records, or of markers.
+            return []
         table = pa.Table.from_batches(batches)
         if folding.order:
             # Nothing is read here that may hold an offset twice.

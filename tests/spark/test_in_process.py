@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
@@ -181,6 +182,22 @@ def test_it_ends_in_order(
     assert (process.returncode, out) == (status, "")
     assert err.splitlines()[-1] == line
     assert list(place.iterdir()) == []
+
+
+def test_a_topic_of_aborted_records_has_no_marks(
+    broker: Broker, make_topic: Callable[..., str], no_spark: list[str], tmp_path: Path
+) -> None:
+    """Its offsets are read, and give no record."""
+    name = make_topic(1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 2})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"x", headers={"dedup-id": b"a"})
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    report = launch.backfill(given(broker, name, tmp_path / "s", "--window", "9n"))
+    assert (report["offsets"], report["records"], report["marks"], no_spark) == (2, 0, 0, [])
+    assert [each.high for each in verify_snapshot(tmp_path / "s").partitions] == [2]
 
 
 def test_another_thread_may_run_it(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:
