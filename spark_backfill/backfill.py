@@ -73,8 +73,6 @@ def backfill(
         base = _base(options)
         archive = _archive(options, session, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
-        if make_session is None and history.rows > MOST_ROWS:
-            raise NeedsSparkError
         _tell_of_base(options, base, say)
         added = f", {history.base_marks:,} marks of the base" if base is not None else ""
         say(
@@ -82,6 +80,8 @@ def backfill(
         )
         if base is not None and base.stays:
             history = _added_to(base, history, options, say)
+        if make_session is None and history.rows > MOST_ROWS:
+            raise NeedsSparkError
         writer = PartWriter(
             options=options,
             history=history,

@@ -217,7 +217,7 @@ class KafkaLog:
         except BackfillError:
             # Silent for too long: a client reads any number of aborted records before it delivers one.
             pass
-        return Beginning(offset, is_vague=True)
+        return Beginning(offset, is_vague=cut - offset >= _FEW_OFFSETS)
 
     def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
         """Return the timestamps (ms) of the first ``count`` delivered records in ``[begin, cut)``, or of fewer.

@@ -35,8 +35,9 @@ from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
 from spark_backfill.client_config import without_secrets
 from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
-from spark_backfill.ending import ended_by
+from spark_backfill.ending import EndedError, ended_by
 from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.parquet_files import layout_of
@@ -44,7 +45,7 @@ from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
 from spark_backfill.user_settings import MASTER, user_settings
-from spark_backfill.workers import NeedsSparkError
+from spark_backfill.workers import MOST_PARTITIONS, NeedsSparkError
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
@@ -68,6 +69,11 @@ class Listeners(NamedTuple):
     say: Callable[[str], None]
     watch: Callable[[Progress], None]
     log: Callable[[str], None]
+
+    def say_all(self, lines: Sequence[str]) -> None:
+        """Say some lines."""
+        for line in lines:
+            self.say(line)
 
 
 def backfill(
@@ -103,18 +109,29 @@ def backfill(
 
 def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | None:
     """Run the job without Spark, and return its report; None where it needs Spark."""
-    options = parse_options(absolute_arguments(arguments), tell.say)
+    said: list[str] = []
+    options = parse_options(absolute_arguments(arguments), said.append)
     if options.archive is not None or options.packages:
         return None
     try:
-        return asdict(run(options, None, say=tell.say, tell=tell.watch))
+        with KafkaLog(options.bootstrap, options.topic, options.client_config) as log:
+            if len(log.partitions()) > MOST_PARTITIONS:
+                return None
+        report = asdict(run(options, None, say=said.append, tell=tell.watch))
     except NeedsSparkError:
+        # The job says it all once more.
         return None
     except Exception as error:
-        if ended_by(error) is not None:
-            raise
+        tell.say_all(said)
+        if (ended := ended_by(error)) is not None:
+            raise ended from error
         failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
         raise failed(without_secrets(one_line(error), options.secrets)) from error
+    except EndedError:
+        tell.say_all(said)
+        raise
+    tell.say_all(said)
+    return report
 
 
 def command(

@@ -51,11 +51,11 @@ class PartWriter:
     around: Callable[[Task], Task]
     say: Callable[[str], None]
     _taken_over: list[WrittenPart] = field(init=False, default_factory=list)
+    _rule: str = field(init=False)
 
-    @property
-    def _rule(self) -> str:
+    def __post_init__(self) -> None:
         sampling = 0 if self.finder is None else self.finder.sampling
-        return request_digest(self.options, self.history, self.base, findings=sampling)
+        self._rule = request_digest(self.options, self.history, self.base, findings=sampling)
 
     @property
     def records_taken_over(self) -> int:

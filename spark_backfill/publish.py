@@ -42,13 +42,13 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from dedup_sdk._store.manifest import MANIFEST_NAME, Manifest, SortedFile, manifest_bytes
+from dedup_sdk._store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SortedFile, manifest_bytes
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import KEPT, MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import IN_FULL, BackfillError
 
 _SECOND_MS: Final = 1_000
 _ABANDONED_S: Final = 14 * 24 * 60 * 60
@@ -296,7 +296,12 @@ class Output:
             )
 
     def _check_carried(self, found: bytes | None) -> None:
-        """See to it that the files which the manifest lists, and this run has not put, are there."""
+        """See to it that the manifest can be read, and that the files are there which it lists and other runs have put."""
+        if len(self._manifest) > MAX_MANIFEST_BYTES:
+            raise self._of_no_use(
+                f"the manifest would have {len(self._manifest):,} bytes, and nothing reads more than "
+                f"{MAX_MANIFEST_BYTES:,}: {IN_FULL}, so that a partition has fewer files"
+            )
         listed = _listed_in(self._manifest) or frozenset()
         carried = {name for name in listed if self.target.run not in name}
         lacking = carried - set(self._folder.names()) if carried else carried

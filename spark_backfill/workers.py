@@ -26,6 +26,8 @@ Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 MOST_ROWS: Final = 2_000_000
 """Offsets to read, and marks of a base, that are folded without Spark: above it more processors are quicker."""
+MOST_PARTITIONS: Final = 200
+"""Each takes some 50 ms to plan, read and write, however small it is."""
 MOST_BYTES: Final = 2**28
 """What may be in memory between reading and folding; Spark shuffles on disk."""
 _BATCH_ROWS: Final = 50_000
@@ -150,7 +152,7 @@ class InProcess:
 
     @contextmanager
     def watched(self, offsets: int) -> Iterator[None]:
-        """Tell how many of the offsets are read after each task."""
+        """Tell how many of the offsets are read before each task."""
         self._meter = Meter(offsets)
         yield
 
@@ -158,14 +160,17 @@ class InProcess:
         """Read, sort and fold in memory; raises `NeedsSparkError` for more than `MOST_BYTES`."""
         batches = list[pa.RecordBatch]()
         size = 0
+        tasks, done = sum(each.tasks for each in sources if isinstance(each, ReadTasks)), 0
         for source in sources:
             if not isinstance(source, ReadTasks):
                 raise NeedsSparkError
-            for batch in source.run(self._numbers(source.tasks)):
+            for batch in source.run(self._numbers(source.tasks, done, tasks)):
                 batches.append(batch)
                 size += batch.nbytes
                 if size > MOST_BYTES:
                     raise NeedsSparkError
+            done += source.tasks
+        self._look(StageCount(1, folding.slots, 0, writes=True))
         if not batches:
             # All offsets are of aborted records, or of markers.
             return []
@@ -176,11 +181,14 @@ class InProcess:
         folded = folding.task(table.to_batches(max_chunksize=_BATCH_ROWS))
         return [text for batch in folded for text in batch.column(0).to_pylist()]
 
-    def _numbers(self, count: int) -> Iterator[pa.RecordBatch]:
+    def _look(self, stage: StageCount) -> None:
+        seen = self._meter.look([stage], time.monotonic())
+        if seen is not None:
+            self._tell(seen)
+
+    def _numbers(self, count: int, done: int, tasks: int) -> Iterator[pa.RecordBatch]:
         for number in range(count):
-            seen = self._meter.look([StageCount(0, count, number, writes=False)], time.monotonic())
-            if seen is not None:
-                self._tell(seen)
+            self._look(StageCount(0, tasks, done + number, writes=False))
             yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], ["id"])
 
 

@@ -17,6 +17,7 @@ from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill import backfill, launch, workers
+from spark_backfill.ending import EndedError
 from spark_backfill.errors import BackfillError
 from spark_backfill.options import parse_options
 from spark_backfill.progress import Progress
@@ -76,13 +77,16 @@ def test_a_small_history_starts_no_spark(
     report = launch.backfill(given(broker, topic, tmp_path / "s"), say=said.append, watch=seen.append)
     assert (report["records"], report["marks"], report["spark_start_seconds"]) == (3, 2, 0)
     assert said == [f"2 partitions of {topic}, 3 offsets to read"]
-    assert [(each.step, each.done, each.tasks, each.offsets) for each in seen] == [("reading", 0, 1, 3)]
+    assert [(each.step, each.done, each.tasks, each.offsets) for each in seen] == [
+        ("reading", 0, 1, 3),
+        ("writing", 0, 1, 3),
+    ]
     assert [each.marks for each in verify_snapshot(tmp_path / "s").partitions] == [2, 0]
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["0", "manifest.json", "report.json"]
     assert no_spark == []
 
 
-@pytest.mark.parametrize("large", ["rows", "bytes"])
+@pytest.mark.parametrize("large", ["rows", "bytes", "partitions"])
 def test_spark_takes_over_what_is_too_large(
     broker: Broker,
     topic: str,
@@ -92,16 +96,18 @@ def test_spark_takes_over_what_is_too_large(
     *,
     large: str,
 ) -> None:
-    """Known before anything is read, or found on the way; nothing is left of the attempt."""
+    """Known before anything is read, or found on the way; nothing is left or said of the attempt."""
     if large == "rows":
         monkeypatch.setattr(backfill, "MOST_ROWS", 2)
-    else:
+    elif large == "bytes":
         monkeypatch.setattr(workers, "MOST_BYTES", 10)
+    else:
+        monkeypatch.setattr(launch, "MOST_PARTITIONS", 1)
     said = list[str]()
     with pytest.raises(BackfillError, match="Spark was to be started"):
         launch.backfill(given(broker, topic, tmp_path / "s"), say=said.append)
     assert no_spark == [str(tmp_path / "s")]
-    assert said == ([] if large == "rows" else [f"2 partitions of {topic}, 3 offsets to read"])
+    assert said == []
     assert not (tmp_path / "s").exists()
 
 
@@ -161,6 +167,7 @@ def test_its_errors_are_one_line(broker: Broker, topic: str, no_spark: list[str]
     [
         (signal.SIGINT, 130, "dedup: interrupted; no snapshot was written"),
         (signal.SIGTERM, 143, "dedup: ended by SIGTERM; no snapshot was written"),
+        (signal.SIGHUP, 129, "dedup: ended by SIGHUP; no snapshot was written"),
     ],
 )
 def test_it_ends_in_order(
@@ -195,9 +202,41 @@ def test_a_topic_of_aborted_records_has_no_marks(
     producer.produce(name, b"x", headers={"dedup-id": b"a"})
     assert producer.flush(30) == 0
     producer.abort_transaction(30)
-    report = launch.backfill(given(broker, name, tmp_path / "s", "--window", "9n"))
-    assert (report["offsets"], report["records"], report["marks"], no_spark) == (2, 0, 0, [])
-    assert [each.high for each in verify_snapshot(tmp_path / "s").partitions] == [2]
+    for more in (["--window", "9n"], ["--add"]):
+        report = launch.backfill(given(broker, name, tmp_path / more[-1], *more))
+        assert (report["records"], report["marks"], no_spark) == (0, 0, [])
+        assert [each.high for each in verify_snapshot(tmp_path / more[-1]).partitions] == [2]
+
+
+def test_a_small_night_for_a_large_snapshot_is_small(
+    broker: Broker,
+    topic: str,
+    produce: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_spark: list[str],
+) -> None:
+    """The marks of files that stay are not read."""
+    launch.backfill(given(broker, topic, tmp_path / "s", "--add"))
+    produce(topic, with_ids("c"))
+    monkeypatch.setattr(backfill, "MOST_ROWS", 1)
+    report = launch.backfill(given(broker, topic, tmp_path / "s", "--add"))
+    assert (report["records"], report["base_marks"], report["marks"], no_spark) == (1, 2, 3, [])
+
+
+def test_an_end_inside_of_a_failure_is_an_end(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where files cannot be removed on the way out."""
+
+    def fail(*_: object, **__: object) -> None:
+        error = OSError("cannot be removed")
+        error.__context__ = EndedError(signal.SIGINT)
+        raise error
+
+    monkeypatch.setattr(launch, "run", fail)
+    with pytest.raises(EndedError):
+        launch.backfill(given(broker, topic, tmp_path / "s"))
 
 
 def test_another_thread_may_run_it(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:
