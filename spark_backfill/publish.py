@@ -296,7 +296,7 @@ class Output:
             )
 
     def _check_carried(self, found: bytes | None) -> None:
-        """See to it that the manifest can be read, and that the files are there which it lists and other runs have put."""
+        """See to it that the manifest can be read, and that all files are there which other runs have put."""
         if len(self._manifest) > MAX_MANIFEST_BYTES:
             raise self._of_no_use(
                 f"the manifest would have {len(self._manifest):,} bytes, and nothing reads more than "
