@@ -19,7 +19,9 @@ from spark_backfill.errors import one_line
 from spark_backfill.finder import Finder
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history, tell_gaps
+from spark_backfill.in_process import MOST_ROWS, InProcess, NeedsSparkError
 from spark_backfill.layers import on_layers
+from spark_backfill.on_spark import OnSpark
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
@@ -38,7 +40,7 @@ from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import DIGEST_NAME
 from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
-from spark_backfill.workers import MOST_ROWS, InProcess, NeedsSparkError, OnSpark, Task, Workers
+from spark_backfill.workers import Task, Workers
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
 

@@ -3,7 +3,7 @@
 It is `dedup backfill`, and the same from Python. The choices made here, and how to choose otherwise:
 
 - without Spark, in the caller's process and with its memory, what is no larger than `MOST_ROWS` and `MOST_PARTITIONS`
-  of `spark_backfill.workers`, unless ``on_spark``, ``$DEDUP_SPARK_ARGS`` or ``--packages`` is given, a cluster is
+  of `spark_backfill.in_process`, unless ``on_spark``, ``$DEDUP_SPARK_ARGS`` or ``--packages`` is given, a cluster is
   named, or an archive is read;
 - ``spark-submit`` of the installed pyspark, with this interpreter and this process's import path for driver and
   workers;
@@ -38,6 +38,7 @@ from spark_backfill.client_config import without_secrets
 from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.ending import EndedError, ended_by
 from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.in_process import MOST_PARTITIONS, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, parse_options
@@ -46,7 +47,6 @@ from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
 from spark_backfill.user_settings import MASTER, user_settings
-from spark_backfill.workers import MOST_PARTITIONS, NeedsSparkError
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"

@@ -18,10 +18,10 @@ from spark_backfill.duplicate_offsets import check_one_record, watch_bits, watch
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.fold import Packing, pack_rows, write_slots
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.on_spark import OnSpark
 from spark_backfill.options import parse_options
 from spark_backfill.runs import Rows, RunPacker
 from spark_backfill.slots import plan_slots
-from spark_backfill.workers import OnSpark
 from tests.support.archives import write_parquet
 from tests.support.naive_fold import Row, digest_of
 

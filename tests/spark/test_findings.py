@@ -18,12 +18,12 @@ from spark_backfill.findings.histogram import Histogram
 from spark_backfill.findings.producer_codes import producer_codes
 from spark_backfill.fold import Packing, pack_rows, write_slots
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.on_spark import OnSpark
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import RunPacker, from_batch, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.workers import OnSpark
 from tests.support.naive_findings import NaiveFindings, Sighting
 from tests.support.naive_fold import digest_of
 

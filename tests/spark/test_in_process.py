@@ -16,12 +16,12 @@ from confluent_kafka import Producer
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill import backfill, launch, workers
+from spark_backfill import backfill, in_process, launch
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import BackfillError
+from spark_backfill.in_process import NeedsSparkError
 from spark_backfill.options import parse_options
 from spark_backfill.progress import Progress
-from spark_backfill.workers import NeedsSparkError
 from tests.support.archives import write_parquet
 from tests.support.producing import with_ids
 from tests.support.spark_cluster import wait_for
@@ -100,7 +100,7 @@ def test_spark_takes_over_what_is_too_large(
     if large == "rows":
         monkeypatch.setattr(backfill, "MOST_ROWS", 2)
     elif large == "bytes":
-        monkeypatch.setattr(workers, "MOST_BYTES", 10)
+        monkeypatch.setattr(in_process, "MOST_BYTES", 10)
     else:
         monkeypatch.setattr(launch, "MOST_PARTITIONS", 1)
     said = list[str]()

@@ -13,13 +13,13 @@ from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.backfill import backfill
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.on_spark import OnSpark
 from spark_backfill.options import parse_options
 from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_files import plain_layout
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.source import read_all_blocks
-from spark_backfill.workers import OnSpark
 from tests.support.archives import write_json_lines, write_parquet
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_backfill.fold import Packing, pack_rows, write_slots
+from spark_backfill.on_spark import OnSpark
 from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.workers import OnSpark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,0 +1,88 @@
+"""The tasks of a small run, one after the other in this process.
+
+Java and Spark take some five seconds to start, in which one process reads a million records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from spark_backfill.progress import Meter, Progress, StageCount
+from spark_backfill.publish import Target
+from spark_backfill.workers import Folding, ReadTasks, Source
+
+MOST_ROWS: Final = 2_000_000
+"""Offsets to read, and marks of a base, that are folded without Spark: above it more processors are quicker."""
+MOST_PARTITIONS: Final = 200
+"""Each takes some 50 ms to plan, read and write, however small it is."""
+MOST_BYTES: Final = 2**28
+"""What may be in memory between reading and folding; Spark shuffles on disk."""
+_BATCH_ROWS: Final = 50_000
+
+
+class NeedsSparkError(Exception):
+    """A history is too large for one process, or lies where only Spark reads it; nothing was written."""
+
+
+class InProcess:
+    """Runs them one after the other in this process, and keeps what they read in memory.
+
+    ``tell`` gets how far it is.
+    """
+
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        self._tell = tell
+        self._meter = Meter(0)
+
+    def tasks_at_a_time(self) -> int:
+        """Return one."""
+        return 1
+
+    def check(self, _target: Target) -> None:
+        """Do nothing: this process is where the output was opened."""
+
+    @contextmanager
+    def watched(self, offsets: int) -> Iterator[None]:
+        """Tell how many of the offsets are read before each task."""
+        self._meter = Meter(offsets)
+        yield
+
+    def fold(self, sources: Sequence[Source], folding: Folding, _description: str) -> list[str]:
+        """Read, sort and fold in memory; raises `NeedsSparkError` for more than `MOST_BYTES`."""
+        batches = list[pa.RecordBatch]()
+        size = 0
+        tasks, done = sum(each.tasks for each in sources if isinstance(each, ReadTasks)), 0
+        for source in sources:
+            if not isinstance(source, ReadTasks):
+                raise NeedsSparkError
+            for batch in source.run(self._numbers(source.tasks, done, tasks)):
+                batches.append(batch)
+                size += batch.nbytes
+                if size > MOST_BYTES:
+                    raise NeedsSparkError
+            done += source.tasks
+        self._look(StageCount(1, folding.slots, 0, writes=True))
+        if not batches:
+            # All offsets are of aborted records, or of markers.
+            return []
+        table = pa.Table.from_batches(batches)
+        if folding.order:
+            # Nothing is read here that may hold an offset twice.
+            table = table.sort_by([(column, "ascending") for column in folding.order])
+        folded = folding.task(table.to_batches(max_chunksize=_BATCH_ROWS))
+        return [text for batch in folded for text in batch.column(0).to_pylist()]
+
+    def _look(self, stage: StageCount) -> None:
+        seen = self._meter.look([stage], time.monotonic())
+        if seen is not None:
+            self._tell(seen)
+
+    def _numbers(self, count: int, done: int, tasks: int) -> Iterator[pa.RecordBatch]:
+        for number in range(count):
+            self._look(StageCount(0, tasks, done + number, writes=False))
+            yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], ["id"])
