@@ -71,6 +71,7 @@ class InProcess:
             # All offsets are of aborted records, or of markers.
             return []
         table = pa.Table.from_batches(batches)
+        del batches
         if folding.order:
             # Nothing is read here that may hold an offset twice.
             table = table.sort_by([(column, "ascending") for column in folding.order])

@@ -122,15 +122,20 @@ def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | N
     except NeedsSparkError:
         # The job says it all once more.
         return None
-    except Exception as error:
+    except (EndedError, KeyboardInterrupt):
+        tell.say_all(said)
+        raise
+    except BaseException as error:
         tell.say_all(said)
         if (ended := ended_by(error)) is not None:
             raise ended from error
+        if not isinstance(error, Exception):
+            kind = type(error).__name__
+            raise BackfillError(
+                f"a function that reads IDs raised {kind}: it must raise an Exception"
+            ) from error
         failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
         raise failed(without_secrets(one_line(error), options.secrets)) from error
-    except EndedError:
-        tell.say_all(said)
-        raise
     tell.say_all(said)
     return report
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from dedup_sdk._cli.app import run
 from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
@@ -160,6 +161,28 @@ def test_its_errors_are_one_line(broker: Broker, topic: str, no_spark: list[str]
     with pytest.raises(ConfigurationError, match="'soon'"):
         launch.backfill(given(broker, topic, tmp_path / "t", "--window", "soon"))
     assert no_spark == []
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "Odd('x')"])
+def test_no_function_of_users_ends_the_command_silently(
+    broker: Broker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    *,
+    raised: str,
+) -> None:
+    """Status 0 says that the snapshot is there."""
+    name = f"raising_{'odd' if 'Odd' in raised else 'exit'}"
+    (tmp_path / f"{name}.py").write_text(f"class Odd(BaseException): ...\ndef read(record): raise {raised}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(["backfill", *given(broker, topic, tmp_path / "s", "--id", f"py:{name}:read@1")]) == 1
+    assert (
+        capfd.readouterr().err.splitlines()[-1]
+        == f"dedup: {raised.replace('(', ': ').strip(')').replace(chr(39), '')}"
+    )
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize(
