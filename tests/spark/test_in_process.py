@@ -178,9 +178,10 @@ def test_no_function_of_users_ends_the_command_silently(
     (tmp_path / f"{name}.py").write_text(f"class Odd(BaseException): ...\ndef read(record): raise {raised}\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert run(["backfill", *given(broker, topic, tmp_path / "s", "--id", f"py:{name}:read@1")]) == 1
+    last = capfd.readouterr().err.splitlines()[-1]
     assert (
-        capfd.readouterr().err.splitlines()[-1]
-        == f"dedup: {raised.replace('(', ': ').strip(')').replace(chr(39), '')}"
+        last
+        == f"dedup: a function that reads IDs raised {raised.partition('(')[0]}: it must raise an Exception"
     )
     assert not (tmp_path / "s").exists()
 
