@@ -41,7 +41,7 @@ from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.in_process import MOST_PARTITIONS, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.option_list import absolute_arguments
-from spark_backfill.options import USAGE_STATUS, parse_options
+from spark_backfill.options import USAGE_STATUS, Options, parse_options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
@@ -87,10 +87,9 @@ def backfill(
 ) -> dict[str, Any]:
     """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
-    ``on_spark``: a small history is read by Spark, too.
-    ``say`` gets the job's lines for the user, ``watch`` how far it is, twice a second; without it ``say`` gets a
-    line of that every half a minute. ``log`` gets Spark's log where the job runs on a cluster. An exception in the
-    call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
+    ``on_spark``: a small history is read by Spark, too. ``say`` gets the job's lines for the user, ``watch`` how far it
+    is, now and then; without it ``say`` gets a line of that every half a minute. ``log`` gets Spark's log where the job
+    runs on a cluster. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
 
     Raises:
         ConfigurationError: the arguments are wrong.
@@ -115,9 +114,8 @@ def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | N
     if options.archive is not None or options.packages:
         return None
     try:
-        with KafkaLog(options.bootstrap, options.topic, options.client_config) as log:
-            if len(log.partitions()) > MOST_PARTITIONS:
-                return None
+        if _partitions(options) > MOST_PARTITIONS:
+            return None
         report = asdict(run(options, None, say=said.append, tell=tell.watch))
     except NeedsSparkError:
         # The job says it all once more.
@@ -138,6 +136,14 @@ def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | N
         raise failed(without_secrets(one_line(error), options.secrets)) from error
     tell.say_all(said)
     return report
+
+
+def _partitions(options: Options) -> int:
+    """Return how many partitions are asked about; none where no broker is asked."""
+    if not options.bootstrap:
+        return 0
+    with KafkaLog(options.bootstrap, options.topic, options.client_config) as log:
+        return len(log.partitions())
 
 
 def command(

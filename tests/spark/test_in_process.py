@@ -248,6 +248,15 @@ def test_a_small_night_for_a_large_snapshot_is_small(
     assert (report["records"], report["base_marks"], report["marks"], no_spark) == (1, 2, 3, [])
 
 
+def test_a_small_snapshot_is_compacted_without_spark(
+    broker: Broker, topic: str, no_spark: list[str], tmp_path: Path
+) -> None:
+    """And without a broker."""
+    launch.backfill(given(broker, topic, tmp_path / "s"))
+    report = launch.backfill(["--base", str(tmp_path / "s"), "--compact", "--output", str(tmp_path / "t")])
+    assert (report["base_marks"], report["marks"], no_spark) == (2, 2, [])
+
+
 def test_an_end_inside_of_a_failure_is_an_end(
     broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
