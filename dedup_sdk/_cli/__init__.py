@@ -18,6 +18,9 @@ def main() -> None:
     ready_streams()
     try:
         from dedup_sdk._cli.app import run
+    except KeyboardInterrupt:
+        sys.stderr.write("dedup: interrupted\n")
+        sys.exit(130)
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in _EXTRA:
             raise

@@ -32,6 +32,7 @@ from dedup_sdk._store.snapshot_check import check_snapshot, diff_snapshots
 from dedup_sdk._store.snapshot_copy import UrlTarget, copy_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots, remove_snapshot
 from dedup_sdk.errors import SnapshotError
+from spark_backfill import publish
 from spark_backfill.ending import EndedError, ended_by, ending_in_order
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
@@ -161,6 +162,16 @@ def test_a_snapshot_is_replaced_only_on_request(place: str) -> None:
     assert whole(place) == older
     newer = published(place, 2, overwrite=True)
     assert (readable(place), newer == older) == (newer, False)
+
+
+def test_a_manifest_that_nothing_reads_is_not_written(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older snapshot stays, and nothing is left beside it."""
+    older = published(place, 1)
+    monkeypatch.setattr(publish, "MAX_MANIFEST_BYTES", 10)
+    with pytest.raises(BackfillError, match=r"bytes, and nothing reads more than 10: rebuild in full"):
+        published(place, 2, overwrite=True)
+    monkeypatch.undo()
+    assert whole(place) == older
 
 
 def test_a_snapshot_of_another_format_is_replaced(tmp_path: Path) -> None:

@@ -84,6 +84,30 @@ def test_a_flush_takes_several_calls_and_every_id_is_known_at_each(deduplicator:
     assert again(deduplicator, at, range(MANY)) == ["duplicate"] * MANY
 
 
+def test_a_flush_that_falls_behind_takes_more_steps_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three where as many marks came meanwhile as begin one, all where they are twice as many."""
+    steps = list[int]()
+    step = Partition.flush_step
+
+    def counted(flushed: Partition) -> None:
+        steps[-1] += 1
+        step(flushed)
+
+    monkeypatch.setattr(Partition, "flush_step", counted)
+    with engine(HOUR, store=RocksStore(tmp_path / "store", recent_marks=MANY)) as made:
+        handled = 0
+        for more in (MANY, 1, MANY - 2, 1, MANY):
+            steps.append(0)
+            handle(made, range(handled, handled + more))
+            handled += more
+        # A batch is two calls, one as it comes and one as it is completed; the first one finds nothing to flush.
+        assert steps[:4] == [1, 1 + 1, 1 + 1, 1 + 3]
+        assert steps[4] > 3 + 3
+        assert only(made).writer.flushing is None
+
+
 def test_what_is_completed_meanwhile_is_flushed_later(deduplicator: Deduplicator) -> None:
     """The journal keeps the steps that came after a flush began."""
     assert handle(deduplicator, range(MANY, MANY + 5)) == ["fresh"] * 5
