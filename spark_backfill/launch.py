@@ -114,6 +114,8 @@ def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | N
     if options.archive is not None or options.packages:
         return None
     try:
+        if options.report is not None:
+            check_place(options.report)
         if _partitions(options) > MOST_PARTITIONS:
             return None
         report = asdict(run(options, None, say=said.append, tell=tell.watch))

@@ -15,6 +15,7 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import StoreCorruptError, StoreError, StoreLockedError
 from tests.support.damage import Damage, damage_file, flip_marks
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks
+from tests.support.surviving import copy_at_one_moment
 
 WINDOW = Window(days=7)
 FLUSHED = random_marks(1_000, 1)
@@ -38,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(STEPS):
         partition.append(progress(1_001 + number), marks((f"id{number}", 1_000 + number, 0)))
     # Closing it could move the ten steps from the log to a file.
-    shutil.copytree(folder / "living", folder / "store")
+    copy_at_one_moment(folder / "living", folder / "store")
     store.close()
     return folder / "store"
 

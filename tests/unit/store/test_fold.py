@@ -15,6 +15,7 @@ from tests.support.damage import flip_marks
 from tests.support.marks import digest, marks, progress, random_marks, rows, write_snapshot
 from tests.support.steps import installing
 from tests.support.stored import only_folder, open_store
+from tests.support.surviving import copy_at_one_moment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,7 +162,7 @@ def test_each_step_of_a_flush_leaves_a_whole_store(
             found = store.find(b"".join(expected), len(expected))
             assert found.offsets == [offset for offset, _ in expected.values()]
             copies += 1
-            shutil.copytree(root, tmp_path / f"copy{copies}")
+            copy_at_one_moment(root, tmp_path / f"copy{copies}")
             left = open_store(tmp_path / f"copy{copies}", generation_marks=8 * EACH)
             assert rows(left.scan()).keys() >= before.keys()
             assert len(left.find(b"".join(before), len(before)).indexes) == len(before)

@@ -21,6 +21,7 @@ from dedup_sdk.errors import (
 )
 from tests.support.marks import IDENTITY, digest, marks, progress, random_marks, rows
 from tests.support.stored import only_folder, open_store
+from tests.support.surviving import copy_at_one_moment
 
 
 def test_another_process_is_told_of_the_lock(root: Path, store: RocksPartition) -> None:
@@ -117,7 +118,7 @@ def test_a_damaged_log_goes_back_to_an_earlier_step_or_fails(root: Path, tmp_pat
         store.append(progress(number + 1), step)
     # Closing it could move the steps from the log to a file.
     killed = tmp_path / "killed"
-    shutil.copytree(root, killed)
+    copy_at_one_moment(root, killed)
     store.close()
     log = max(only_folder(killed).glob("*.log"), key=lambda path: path.stat().st_size)
     size = log.stat().st_size
