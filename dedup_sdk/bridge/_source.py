@@ -275,7 +275,8 @@ _SOON_S: Final = 0.02
 """Seconds to wait for records while start positions are being read."""
 _RETRIABLE_ERRORS: Final = frozenset({KafkaError._MAX_POLL_EXCEEDED, KafkaError._RESOLVE})  # noqa: SLF001
 """The group removed a member that did not poll for long: it joins again. A failed name resolution is retried."""
-_BUSY: Final = frozenset({KafkaError._STATE})  # noqa: SLF001 (as above)
+_BUSY: Final = frozenset({KafkaError._STATE, KafkaError._OUTDATED})  # noqa: SLF001 (as above)
+"""A rebalance came between: the partition is asked about again, if it is still there."""
 _SEEK_TRIES: Final = 50
 _LEAVE_S: Final = 30.0
 _SEEK_PAUSE_S: Final = 0.02
