@@ -96,26 +96,27 @@ def backfill(
         BackfillError: the job failed; the message is the job's own line.
     """
     _check(arguments)
+    placed = absolute_arguments(arguments)
+    options = parse_options(placed, say)
+    if options.report is not None:
+        check_place(options.report)
     local = _is_local(user_settings(_more_arguments(), spark_home()))
     tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
     if local and not (on_spark or _more_arguments()):
-        small = _in_process(arguments, tell)
+        small = _in_process(options, tell)
         if small is not None:
             return small
-    lines = _start(arguments, tell).splitlines()
+    lines = _start(placed, options, tell).splitlines()
     report: dict[str, Any] = json.loads(lines[-1])
     return report
 
 
-def _in_process(arguments: Sequence[str], tell: Listeners) -> dict[str, Any] | None:
+def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
     """Run the job without Spark, and return its report; None where it needs Spark."""
     said: list[str] = []
-    options = parse_options(absolute_arguments(arguments), said.append)
     if options.archive is not None or options.packages:
         return None
     try:
-        if options.report is not None:
-            check_place(options.report)
         if _partitions(options) > MOST_PARTITIONS:
             return None
         report = asdict(run(options, None, say=said.append, tell=tell.watch))
@@ -226,21 +227,17 @@ def environment(scratch: Path) -> dict[str, str]:
     }
 
 
-def _start(arguments: Sequence[str], tell: Listeners) -> str:
-    """Run the job and return its stdout."""
+def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
+    """Run the job with these arguments, which ``options`` were read from, and return its stdout."""
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as folder:
         scratch = Path(folder)
         logging = scratch / "log4j2.properties"
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
-        options = parse_options(arguments, tell.say)
-        if options.report is not None:
-            check_place(options.report)
         idle = options.archive is None or layout_of(options) is not None
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
-        placed = absolute_arguments(arguments)
-        line = command(placed, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
+        line = command(arguments, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
         return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell)
 
 
