@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
 from benchmarks.measure import peak_rss_mib
-from benchmarks.planned_size import SPEC, WINDOW, Planned, Size, nights, nights_a_round
+from benchmarks.planned_size import SPEC, Planned, Size, nights, nights_a_round
 from dedup_sdk._store.manifest import (
     MAX_MANIFEST_BYTES,
     Manifest,
@@ -94,7 +94,7 @@ def cpu_seconds_of_spark() -> float:
 
 def functions_of(planned: Planned) -> dict[str, object]:
     """Return the functions of the tasks that read the topic, read the base, and write."""
-    packing = Packing(planned.slots, ordered=False, group="billing")
+    packing = Packing(planned.slots, group="billing")
     rows = ClientRows(
         settings={"bootstrap.servers": "localhost:9092"},
         topic="orders",
@@ -106,14 +106,13 @@ def functions_of(planned: Planned) -> dict[str, object]:
         "write": SlotWriter(
             target=Target("/output", "0" * 16),
             slots=planned.slots.slots,
-            window=WINDOW,
             keep_from_ms={each.partition: each.keep_from_ms for each in planned.offset_ranges},
         ),
     }
     if planned.base_tasks:
         floors = {each.partition: 0 for each in planned.offset_ranges}
         found["base"] = BaseReader(
-            files=Path("/output"), tasks=planned.base_tasks, plan=planned.slots, ordered=False, floors=floors
+            files=Path("/output"), tasks=planned.base_tasks, plan=planned.slots, floors=floors
         )
     return found
 

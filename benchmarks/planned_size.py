@@ -153,7 +153,7 @@ def _planned(offset_ranges: Sequence[OffsetRange], cores: int, base: Manifest | 
         tuple(offset_ranges),
         plan_ranges(log_bounds(offset_ranges), cores),
         share_out(files, parallelism=cores) if files else (),
-        plan_slots(offset_ranges, split=True, parallelism=cores),
+        plan_slots(offset_ranges, parallelism=cores),
     )
 
 

@@ -24,12 +24,13 @@ from spark_backfill.archive_checks import checked_part, without_topic
 from spark_backfill.archived import Archived
 from spark_backfill.arrow_columns import last_values
 from spark_backfill.errors import BackfillError
-from spark_backfill.fold import PackedRows, Packing, pack_rows
+from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
 from spark_backfill.last_id_spec import Spec, keys_of
 from spark_backfill.offset_range import Bounds
+from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
 from spark_backfill.rows import Wanted, read_keys, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
-from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
+from spark_backfill.slots import SlotPlan
 from spark_backfill.survey import ArchiveSurvey, Batch, Input, ReadBatches, SurveyTask, total
 
 
@@ -105,11 +106,11 @@ class Archive:
             return pack_rows(frame.mapInArrow(task, task.wanted.schema), packing)
         return frame.mapInArrow(PackedRows(packing, task), BLOCK_SCHEMA)
 
-    def shuffled_rows(self, bounds: Bounds, shuffle: SlotShuffle) -> DataFrame:
-        """Return those rows with their slots (`spark_backfill.slot_shuffle`)."""
-        frame, task = self.rows(bounds, Wanted.of(self._spec, shuffle.group))
-        shuffle = shuffle.of_archive(bounds, has_duplicates=self._has_duplicates)
-        return frame.mapInArrow(ShuffledRows(task, shuffle), SHUFFLED_SCHEMA)
+    def ordered_blocks(self, bounds: Bounds, plan: SlotPlan, wanted: Wanted) -> DataFrame:
+        """Return those rows in blocks for a fold in offset order (`spark_backfill.ordered_rows`)."""
+        frame, task = self.rows(bounds, wanted)
+        rows = by_offset(frame.mapInArrow(task, wanted.schema), plan)
+        return rows.mapInArrow(OrderedBlocks(plan), ORDERED_SCHEMA)
 
     def rows(self, bounds: Bounds, wanted: Wanted) -> tuple[DataFrame, RowsTask]:
         """Return a frame, and the task that makes those rows of it."""

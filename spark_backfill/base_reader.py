@@ -1,9 +1,8 @@
 """The marks of a base as blocks: its sorted files are read in tasks, and join the blocks of the rows read.
 
-A base is one more source, so that the fold needs no second way: it merges by the larger offset as ever. In
-a count window the marks of a base have their numbers and come before all rows, and the fold goes on from
-the base's count. Leaving out marks of a base (below the group's ``low``) moves coverage behind them, because
-an earlier sighting of the same ID is not in the base any more.
+A base is one more source, so that the fold needs no second way: it merges by the larger offset as ever. Leaving out
+marks of a base (below the group's ``low``) moves coverage behind them, because an earlier sighting of the same ID is
+not in the base any more.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class BaseReader:
 
     ``files`` are the snapshot's: a folder that all workers see, or what is behind a URL, from which a task fetches its
     own and not the manifest. ``tasks`` are the files of each. Marks of offsets below the partition's in ``floors`` are
-    left out. ``ordered``: a count window is folded.
+    left out.
 
     Raises in the task:
         SnapshotError: a file differs from the manifest.
@@ -54,7 +53,6 @@ class BaseReader:
     files: Path | RemoteFiles
     tasks: tuple[tuple[BaseFile, ...], ...]
     plan: SlotPlan
-    ordered: bool
     floors: Mapping[int, int]
     run_rows: int = RUN_ROWS
 
@@ -88,18 +86,15 @@ class BaseReader:
         out = marks.offsets < self.floors[partition]
         forgotten_ms = int(marks.timestamps[out].max()) if out.any() else None
         kept = select_marks(marks, np.flatnonzero(~out)) if out.any() else marks
-        if not self.ordered:
-            kept = Marks(kept.digests, kept.offsets, kept.timestamps)
+        kept = Marks(kept.digests, kept.offsets, kept.timestamps)
         if forgotten_ms is not None:
             yield Block(self.plan.ranges(partition).start, Tally(), forgotten_ms=forgotten_ms)
-        # Before all rows, also where they are sorted by it.
-        tally = Tally(first_offset=-1) if self.ordered else Tally()
         for slot, start, end in self.plan.cut(partition, kept.digests, PIECE_MARKS):
-            yield Block(slot, tally, cut_marks(kept, start, end))
+            yield Block(slot, Tally(), cut_marks(kept, start, end))
 
 
 def base_tasks(
-    base: Base, offset_ranges: Sequence[OffsetRange], plan: SlotPlan, *, ordered: bool, parallelism: int
+    base: Base, offset_ranges: Sequence[OffsetRange], plan: SlotPlan, *, parallelism: int
 ) -> ReadTasks | None:
     """Return what gives the blocks of the marks that the offset ranges take from the base, None for none.
 
@@ -119,7 +114,7 @@ def base_tasks(
     if not files:
         return None
     tasks = share_out(files, parallelism=parallelism)
-    reader = BaseReader(files=base.files, tasks=tasks, plan=plan, ordered=ordered, floors=floors)
+    reader = BaseReader(files=base.files, tasks=tasks, plan=plan, floors=floors)
     return ReadTasks(len(tasks), reader, BLOCK_SCHEMA)
 
 

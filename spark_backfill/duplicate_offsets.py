@@ -12,8 +12,7 @@ more rows than offsets it is sorted by offset instead, and every row is compared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,29 +68,10 @@ def check_one_record(partition: int, marks: Marks) -> None:
     high, low = digest_words(marks.digests)
     differ = np.flatnonzero((high[one] != high[other]) | (low[one] != low[other]))
     if differ.size:
-        raise _two_records(partition, int(offsets[one[differ[0]]]))
+        raise two_records(partition, int(offsets[one[differ[0]]]))
 
 
-class _AtOffset(Protocol):
-    @property
-    def offset(self) -> int: ...
-
-
-_Row = TypeVar("_Row", bound=_AtOffset)
-
-
-def each_once(rows: Iterable[_Row], partition: int, id_of: Callable[[_Row], object]) -> Iterator[_Row]:
-    """Yield one of the rows at each offset, which have to ascend; raises as `check_one_record` does."""
-    before: _Row | None = None
-    for row in rows:
-        if before is None or row.offset != before.offset:
-            yield row
-        elif id_of(row) != id_of(before):
-            raise _two_records(partition, row.offset)
-        before = row
-
-
-def _two_records(partition: int, offset: int) -> BackfillError:
+def two_records(partition: int, offset: int) -> BackfillError:
     """Return the error of two records at one offset."""
     return BackfillError(
         f"offset {offset} of partition {partition} is there twice with different contents: two topics of the same "

@@ -1,4 +1,4 @@
-"""The fold of IDs that are looked up: from rows to blocks, and from blocks to sorted files, in one shuffle."""
+"""The fold of last sightings, in any order: from rows to blocks, and from blocks to sorted files, in one shuffle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk._window import Window
 from dedup_sdk.ids import IdSpec
 from spark_backfill.duplicate_offsets import watch_bits
 from spark_backfill.finder import Finder
@@ -34,7 +33,7 @@ _TASKS_A_CORE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How tasks pack the rows they read: the slots, whether rows are kept in order; see `RunPacker`.
+    """How tasks pack the rows they read for the slots of the plan; see `RunPacker`.
 
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
     ``finder``: who finds out what a report shows, None where none was asked for.
@@ -44,7 +43,6 @@ class Packing:
     """
 
     plan: SlotPlan
-    ordered: bool
     group: str | None = None
     finder: Finder | None = None
     reshard: Reshard | None = None
@@ -54,16 +52,13 @@ class Packing:
 
     @property
     def marks_redriven(self) -> bool:
-        """Whether a record with a redrive header leaves two marks, one as the group that the header names knows it.
-
-        In a count window it does not.
-        """
-        return self.group is None and not self.ordered
+        """Whether a record with a redrive header leaves two marks, one as the group that the header names knows it."""
+        return self.group is None
 
     @property
     def by_offset(self) -> bool:
         """Whether rows have to come by offset, each offset once."""
-        return self.ordered or self.finder is not None or self.has_duplicates
+        return self.finder is not None or self.has_duplicates
 
     def of_archive(self, bounds: Bounds, *, has_duplicates: bool) -> Packing:
         """Return it for an archive of which these offsets are read.
@@ -92,7 +87,6 @@ class Packing:
         """Return a packer for one task."""
         return RunPacker(
             self.plan,
-            ordered=self.ordered,
             told=None if self.finder is None else self.finder.told,
             reshard=self.reshard,
             watch=self.watch,
@@ -123,10 +117,8 @@ class PackedRows:
 
 def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     """Return the blocks of rows (`spark_backfill.rows`), which may come in any order."""
-    if packing.ordered or packing.finder is not None:
-        count = 1 + max((slot.partition for slot in packing.plan.slots), default=0)
-        placed = rows.repartition(count, placement_column(rows["partition"], count))
-        rows = placed.sortWithinPartitions(*order_columns())
+    if packing.finder is not None:
+        rows = by_offset(rows, packing.plan)
     elif packing.has_duplicates:
         rows = rows.repartition(
             _TASKS_A_CORE * tasks_at_a_time(rows.sparkSession, packing.parallelism),
@@ -136,12 +128,18 @@ def pack_rows(rows: DataFrame, packing: Packing) -> DataFrame:
     return rows.mapInArrow(PackedRows(packing), BLOCK_SCHEMA)
 
 
+def by_offset(rows: DataFrame, plan: SlotPlan) -> DataFrame:
+    """Return rows (`spark_backfill.rows`) so that one task has those of a partition, in the order of `OffsetOrder`."""
+    count = 1 + max((slot.partition for slot in plan.slots), default=0)
+    placed = rows.repartition(count, placement_column(rows["partition"], count))
+    return placed.sortWithinPartitions(*order_columns())
+
+
 def write_slots(
     workers: Workers,
     sources: Sequence[Source],
     plan: SlotPlan,
     offset_ranges: Sequence[OffsetRange],
-    window: Window,
     target: Target,
     *,
     description: str = "fold and write marks",
@@ -159,12 +157,9 @@ def write_slots(
     task = SlotWriter(
         target=target,
         slots=plan.slots,
-        window=window,
         keep_from_ms={each.partition: each.keep_from_ms for each in offset_ranges},
         finder=finder,
         resharded=resharded,
-        accepted={each.partition: each.base.accepted for each in offset_ranges if each.base is not None},
     )
-    order = ("slot", "first_offset") if window.count is not None else ()
-    written = workers.fold(sources, Folding(around(task), len(plan.slots), order), description)
+    written = workers.fold(sources, Folding(around(task), len(plan.slots)), description)
     return list(map(SlotOutcome.from_json, written))

@@ -73,7 +73,6 @@ class InProcess:
         table = pa.Table.from_batches(batches)
         del batches
         if folding.order:
-            # Nothing is read here that may hold an offset twice.
             table = table.sort_by([(column, "ascending") for column in folding.order])
         folded = folding.task(table.to_batches(max_chunksize=_BATCH_ROWS))
         return [text for batch in folded for text in batch.column(0).to_pylist()]

@@ -88,8 +88,34 @@ class LastIdSpec:
         return str(self.keys)
 
 
-OrderedSpec = LastIdSpec | UnitSpec
-"""Specs whose rows are folded in offset order, after a shuffle (`spark_backfill.slot_shuffle`)."""
+@dataclass(frozen=True, slots=True)
+class CountSpec:
+    """A `Lookup` with a window by count, as texts. ``str`` is the manifest's ID spec."""
+
+    id: str
+    window: str
+
+    @property
+    def strategy(self) -> Lookup:
+        """The strategy of the consumer; raises `ConfigurationError` and `IdSpecError`."""
+        return Lookup(id=id_spec(self.id), window=Window.parse(self.window))
+
+    @property
+    def keys(self) -> Keys:
+        """The IDs read of a record."""
+        return self.strategy.keys
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The columns that are read."""
+        return self.keys.needs
+
+    def __str__(self) -> str:
+        return str(self.keys)
+
+
+OrderedSpec = LastIdSpec | UnitSpec | CountSpec
+"""Specs whose rows are folded in offset order (`spark_backfill.ordered_fold`)."""
 Spec = IdSpec | OrderedSpec
 """The keys read of a record: its ID, its source key, or its unit key."""
 SpecText = str | OrderedSpec

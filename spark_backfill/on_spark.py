@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
-from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.publish import Target
 from spark_backfill.session import describe_jobs
 from spark_backfill.slots import placement_column
 from spark_backfill.workers import Folding, Source
-
-_NO_TIME: Final = 2**63 - 1
 
 
 class OnSpark:
@@ -58,7 +54,7 @@ class OnSpark:
         rows = reduce(DataFrame.unionByName, map(self.frame, sources))
         placed = rows.repartition(folding.slots, placement_column(rows["slot"], folding.slots))
         if folding.order:
-            placed = placed.sortWithinPartitions(*folding.order, *([_earlier()] if folding.repeats else []))
+            placed = placed.sortWithinPartitions(*folding.order)
         return [row[0] for row in placed.mapInArrow(folding.task, "outcome string").collect()]
 
     def frame(self, source: Source) -> DataFrame:
@@ -66,7 +62,3 @@ class OnSpark:
         if isinstance(source, DataFrame):
             return source
         return self._spark.range(0, source.tasks, 1, source.tasks).mapInArrow(source.run, source.schema)
-
-
-def _earlier() -> Column:
-    return F.when(F.col("timestamp_ms") < 0, _NO_TIME).otherwise(F.col("timestamp_ms"))

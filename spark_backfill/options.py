@@ -29,7 +29,7 @@ from spark_backfill.base import open_base
 from spark_backfill.client_config import read_options, refuse_ours, secrets_of, take_consumers_own
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
-from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec, Spec
+from spark_backfill.last_id_spec import CountSpec, LastIdSpec, OrderedSpec, Spec
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import check_places
@@ -99,8 +99,9 @@ class Options:
 
     @property
     def ordered(self) -> OrderedSpec | None:
-        """The spec of a fold in offset order, from the beginning of the history; None: IDs are looked up one by one."""
-        return self.last_id or self.units
+        """The spec of a fold in offset order, from the beginning of the history; None: the last sighting counts."""
+        counts = CountSpec(str(self.id), str(self.window)) if self.window.count is not None else None
+        return self.last_id or self.units or counts
 
     @property
     def reach(self) -> Window:

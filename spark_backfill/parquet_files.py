@@ -78,7 +78,7 @@ def layout_of(options: Options) -> Layout | None:
     if options.reshard is not None and "key" not in names:
         names = (*names, "key")
     layout = plain_layout(archive, names)
-    in_order = options.window.count is not None or options.report is not None
+    in_order = options.report is not None
     return None if in_order or "record" in options.spec.needs else layout
 
 

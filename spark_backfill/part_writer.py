@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_backfill.archive import Archive
@@ -16,17 +16,17 @@ from spark_backfill.finder import Finder
 from spark_backfill.fold import Packing, write_slots
 from spark_backfill.history import History
 from spark_backfill.kafka_log import KafkaLog
-from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
-from spark_backfill.last_id_writer import write_ordered
+from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import Options
+from spark_backfill.ordered_fold import plan_whole, write_ordered
 from spark_backfill.parts import WrittenPart, cut_parts, request_digest, still_right, with_taken_over
 from spark_backfill.publish import Output
+from spark_backfill.rows import Wanted
 from spark_backfill.session import spans
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.slot_shuffle import SlotShuffle
 from spark_backfill.slots import SlotPlan, plan_slots
-from spark_backfill.source import read_all_blocks, read_shuffled_rows
+from spark_backfill.source import read_all_blocks, read_ordered_blocks
 from spark_backfill.workers import Task, Workers
 
 _MOST_IN_A_ROW: Final = 2
@@ -135,9 +135,7 @@ class PartWriter:
 
     def _together(self, workers: Workers) -> int:
         """Return how many partitions a part should have: where each is one slot, as many as tasks run at a time."""
-        ordered, counts = self.options.ordered, self.options.window.count is not None
-        splits = not counts if ordered is None else _splits(ordered)
-        return 1 if splits else workers.tasks_at_a_time()
+        return 1 if self.options.ordered is None else workers.tasks_at_a_time()
 
     def _write_one(self, workers: Workers, part: Sequence[OffsetRange]) -> WrittenPart:
         """Read, fold and write one part; raises the errors of its tasks."""
@@ -156,7 +154,6 @@ class PartWriter:
             read_all_blocks(workers, options, part, packing, self.archive, self.base),
             packing.plan,
             part,
-            options.window,
             self.output.target,
             description=_step(options.topic, part),
             finder=self.finder,
@@ -169,15 +166,18 @@ class PartWriter:
         self, workers: Workers, part: Sequence[OffsetRange], spec: OrderedSpec
     ) -> tuple[SlotPlan, list[SlotOutcome]]:
         options = self.options
-        plan = plan_slots(part, split=_splits(spec), parallelism=workers.tasks_at_a_time())
-        shuffle = SlotShuffle(spec=spec, plan=plan, group=options.group)
+        plan = plan_whole(part)
+        header = None if self.finder is None else self.finder.producer_header
+        wanted = replace(Wanted.of(spec, options.group), producer_header=header)
         outcomes = write_ordered(
             workers,
-            read_shuffled_rows(workers, options, part, shuffle, self.archive),
+            read_ordered_blocks(workers, options, part, plan, wanted, self.archive),
             plan,
             part,
             spec,
             self.output.target,
+            base=self.base,
+            finder=self.finder,
             description=_step(options.topic, part),
             now_ms=self.now_ms,
             around=self.around,
@@ -187,17 +187,14 @@ class PartWriter:
     def _packing(self, workers: Workers, part: Sequence[OffsetRange]) -> Packing:
         """Return the slots, and how rows are packed for them."""
         options = self.options
-        ordered = options.window.count is not None
         reshard = None if options.reshard is None else options.reshard.with_cuts(part)
         plan = plan_slots(
             part,
-            split=not ordered,
             parallelism=workers.tasks_at_a_time(),
             arriving=0 if reshard is None else 1 + sum(each.offsets for each in part) // reshard.partitions,
         )
         return Packing(
             plan,
-            ordered,
             group=options.group,
             finder=self.finder,
             reshard=reshard,
@@ -208,15 +205,6 @@ class PartWriter:
 def _nobody_knows(_partition: int, _offset: int, _epoch: int) -> int | None:
     """For a run that asks no broker."""
     return None
-
-
-def _splits(spec: OrderedSpec) -> bool:
-    """Whether a partition that is folded in offset order may have several slots.
-
-    Not where the partition is one source without a second opinion, which leaves one mark; nor where there are
-    units, which are judged in the order of their ends.
-    """
-    return isinstance(spec, LastIdSpec) and (spec.source, spec.otherwise) != (None, None)
 
 
 def _step(topic: str, part: Sequence[OffsetRange]) -> str:

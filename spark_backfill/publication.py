@@ -79,7 +79,8 @@ def describe(
         taken_over=taken_over,
         spark_start_seconds=spark_start_seconds,
         seconds=seconds,
-        one_mark_each=options.ordered is None
+        one_mark_each=options.last_id is None
+        and options.units is None
         and options.reshard is None
         and not (base is not None and base.stays),
     )

@@ -32,18 +32,18 @@ RUN_ROWS: Final = 500_000
 
 PIECE_BYTES: Final = 4 * 2**20
 _NUMBER_BYTES: Final = 8
-PIECE_MARKS: Final = PIECE_BYTES // (DIGEST_BYTES + 3 * _NUMBER_BYTES)
-"""Marks of a block: digest, offset, timestamp, and a number in a count window."""
+PIECE_MARKS: Final = PIECE_BYTES // (DIGEST_BYTES + 2 * _NUMBER_BYTES)
+"""Marks of a block: digest, offset and timestamp."""
 
 BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
-    "digests binary, offsets binary, timestamps binary, numbers binary, forgotten_ms long, told binary, "
+    "digests binary, offsets binary, timestamps binary, forgotten_ms long, told binary, "
     "watched_digests binary, watched_offsets binary"
 )
 _NAMES: Final = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
 _COUNTED: Final = 7
 _TYPES: Final = [
-    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 4, pa.int64(), *[pa.binary()] * 3,
+    pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 3, pa.int64(), *[pa.binary()] * 3,
 ]  # fmt: skip
 _NO_OFFSET: Final = 2**63 - 1
 
@@ -158,13 +158,12 @@ Told = Callable[[int, Sequence[Rows], SlotPlan], Iterator[tuple[int, bytes]]]
 class Block(NamedTuple):
     """A part of a run for one slot: marks, or the counts of the run, or what it has told for a report.
 
-    The marks ascend by digest in a window by time, each digest once; in a count window they are all rows, by offset.
-    The counts go to the partition's first slot: the tally, and the marks of offsets that are ``watched``
-    (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not count. In a count window the
-    tally of marks says where they begin, by which they are sorted. ``told``: see `Told`.
+    The marks ascend by digest, each digest once. The counts go to the partition's first slot: the tally, and the marks
+    of offsets that are ``watched`` (`spark_backfill.duplicate_offsets`; None: none are), of which the timestamps do not
+    count. ``told``: see `Told`.
 
     Blocks of a base have nothing to count, but ``forgotten_ms``, the newest timestamp of its marks that were left
-    out (None: none were), and in a count window their marks bear numbers: they come before all rows.
+    out (None: none were).
     """
 
     slot: int
@@ -187,25 +186,21 @@ class _Pending:
 class RunPacker:
     """Takes rows, gives blocks. For one task; rows of several partitions may come in turns.
 
-    ``ordered``: a count window is folded, so that rows have to come by offset, each offset once, and none is left
-    out. ``told``: a report was asked for, so that rows have to come as in a count window, and what each run tells goes
-    with its blocks. ``reshard``: marks go to the
-    partition of their record's key, too. ``watch``: by partition the bits of `watched_marks`, where rows may come from
-    two logs.
+    ``told``: a report was asked for, so that rows have to come by offset, each offset once, and what each run tells
+    goes with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by partition the
+    bits of `watched_marks`, where rows may come from two logs.
     """
 
     def __init__(
         self,
         plan: SlotPlan,
         *,
-        ordered: bool,
         told: Told | None = None,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
         run_rows: int = RUN_ROWS,
     ) -> None:
         self._plan = plan
-        self._ordered = ordered
         self._watch = watch or {}
         self._told = told
         self._reshard = reshard
@@ -236,14 +231,14 @@ class RunPacker:
         while self._pending:
             partition, pending = self._pending.popitem()
             marks = _joined(pending.marks)
-            if not self._ordered and self._told is None:
+            if self._told is None:
                 check_one_record(partition, marks)
             yield Block(
                 self._plan.ranges(partition).start,
                 pending.tally,
                 watched=watched_marks(marks, self._watch[partition]) if partition in self._watch else None,
             )
-            yield from self._pieces(partition, marks if self._ordered else newest_per_digest(marks))
+            yield from self._pieces(partition, newest_per_digest(marks))
             if self._told is not None:
                 for slot, told in self._told(partition, pending.rows, self._plan):
                     yield Block(slot, Tally(), told=told)
@@ -266,10 +261,7 @@ class RunPacker:
 
     def _pieces(self, partition: int, marks: Marks) -> Iterator[Block]:
         for slot, start, end in self._plan.cut(partition, marks.digests, PIECE_MARKS):
-            tally = (
-                Tally(int(marks.offsets[start]), int(marks.timestamps[start])) if self._ordered else Tally()
-            )
-            yield Block(slot, tally, cut_marks(marks, start, end))
+            yield Block(slot, Tally(), cut_marks(marks, start, end))
 
 
 def _joined(parts: Sequence[Marks]) -> Marks:
@@ -286,8 +278,7 @@ def to_batch(block: Block) -> pa.RecordBatch:
     counted = (
         tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed, tally.keyless, tally.moved,
     )  # fmt: skip
-    numbers = None if marks.numbers is None else marks.numbers.tobytes()
-    packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes(), numbers)
+    packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes())
     found = (
         block.forgotten_ms,
         block.told,
@@ -304,14 +295,12 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Block]:
     columns = [batch.column(name) for name in _NAMES]
     for row in range(batch.num_rows):
         slot, *counted = (column[row].as_py() for column in columns[: 1 + _COUNTED])
-        digests, *packed, numbers, forgotten_ms, told, watched, places = (
+        digests, *packed, forgotten_ms, told, watched, places = (
             column[row].as_py() for column in columns[1 + _COUNTED :]
         )
-        offsets, timestamps, *numbered = (
-            np.frombuffer(each, np.int64) for each in (*packed, *([] if numbers is None else [numbers]))
-        )
-        marks = Marks(digests, offsets, timestamps, numbered[0] if numbered else None)
-        lengths = {len(each) for each in (offsets, timestamps, *numbered)}
+        offsets, timestamps = (np.frombuffer(each, np.int64) for each in packed)
+        marks = Marks(digests, offsets, timestamps)
+        lengths = {len(each) for each in (offsets, timestamps)}
         if lengths != {len(digests) / DIGEST_BYTES}:
             message = (
                 f"a block of slot {slot} has {len(digests)} bytes of digests, and columns of "

@@ -20,7 +20,9 @@ class SlotOutcome:
     - ``keyless``, ``moved``: as `spark_backfill.runs.Tally`; ``malformed``: records whose ID the order of `LastId`
       cannot read.
     - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
-    - ``accepted``, ``forgotten_ms``, ``forgotten_number``: as `spark_backfill.time_fold.Folded`.
+    - ``accepted``: the rank of the last accepted record (0 without a count window); ``forgotten_ms`` and
+      ``forgotten_number``: the newest timestamp and the highest acceptance number left out (None: nothing, or no
+      numbers).
     - ``file``: the sorted file, whose name no other attempt has; None when nothing is remembered.
     - ``cut``: where the offset range ends instead, because a unit is open there; None: where it was to end.
     - ``findings``: those about duplicates, None where no report was asked for.

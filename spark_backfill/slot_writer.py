@@ -7,7 +7,7 @@ attempts whose results Spark kept (`spark_backfill.publish`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -17,8 +17,6 @@ import pyarrow as pa
 from dedup_sdk._marks import Marks, join_marks, select_marks
 from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._store.snapshot import SortedFileWriter
-from dedup_sdk._window import Window
-from spark_backfill.count_fold import CountFold, later
 from spark_backfill.duplicate_offsets import check_one_record
 from spark_backfill.finder import Finder
 from spark_backfill.publish import Target
@@ -26,7 +24,7 @@ from spark_backfill.reshard_fold import ReshardFold
 from spark_backfill.runs import Block, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
-from spark_backfill.time_fold import TimeFold
+from spark_backfill.time_fold import TimeFold, later
 
 _PAGE_MARKS = 100_000
 
@@ -35,19 +33,15 @@ _PAGE_MARKS = 100_000
 class SlotWriter:
     """A function for ``mapInArrow``: blocks in, a JSON `SlotOutcome` a slot out.
 
-    ``keep_from_ms`` has the horizon of each partition. With a count window the blocks have to come in offset
-    order, and ``accepted`` has how many IDs were accepted in the base's part of a partition. ``finder`` makes
-    the findings of what blocks tell for a report, None where none was asked for. ``resharded``: there may be marks of
-    other partitions.
+    ``keep_from_ms`` has the horizon of each partition. ``finder`` makes the findings of what blocks tell for a report,
+    None where none was asked for. ``resharded``: there may be marks of other partitions.
     """
 
     target: Target
     slots: tuple[Slot, ...]
-    window: Window
     keep_from_ms: Mapping[int, int | None]
     finder: Finder | None = None
     resharded: bool = False
-    accepted: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold all blocks, then write."""
@@ -61,13 +55,9 @@ class SlotWriter:
         if outcomes:
             yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.string())], ["outcome"])
 
-    def _fold(self, slot: Slot) -> TimeFold | CountFold | ReshardFold:
+    def _fold(self, slot: Slot) -> TimeFold | ReshardFold:
         keep_from_ms = self.keep_from_ms[slot.partition]
-        if self.resharded:
-            return ReshardFold(keep_from_ms)
-        if self.window.count is None:
-            return TimeFold(keep_from_ms)
-        return CountFold(self.window, keep_from_ms, accepted=self.accepted.get(slot.partition, 0))
+        return ReshardFold(keep_from_ms) if self.resharded else TimeFold(keep_from_ms)
 
     def _write(self, number: int, state: _SlotState) -> SlotOutcome:
         slot = self.slots[number]
@@ -82,9 +72,9 @@ class SlotWriter:
             first_offset=state.tally.first_offset,
             first_ms=state.tally.first_ms,
             newest_ms=state.tally.newest_ms,
-            accepted=folded.accepted,
+            accepted=0,
             forgotten_ms=later(folded.forgotten_ms, state.forgotten_ms),
-            forgotten_number=folded.forgotten_number,
+            forgotten_number=None,
             file=self.target.put(slot.partition, slot.range, lambda path: write_marks(path, folded.marks)),
             findings=self.finder.merged(slot, state.told) if self.finder and state.told else None,
         )
@@ -93,7 +83,7 @@ class SlotWriter:
 class _SlotState:
     """A fold, and the counts beside it."""
 
-    def __init__(self, fold: TimeFold | CountFold | ReshardFold) -> None:
+    def __init__(self, fold: TimeFold | ReshardFold) -> None:
         self.fold = fold
         self.tally = Tally()
         self.forgotten_ms: int | None = None
@@ -111,9 +101,6 @@ class _SlotState:
         if block.watched is not None:
             self._watched.append(block.watched)
         self.forgotten_ms = later(self.forgotten_ms, block.forgotten_ms)
-        if isinstance(self.fold, CountFold) and block.marks.numbers is not None:
-            self.fold.resume(block.marks)
-            return
         self.tally.add(block.tally)
         self.fold.add(block.marks.digests, block.marks.offsets, block.marks.timestamps)
 

@@ -1,8 +1,8 @@
 """Slots: the units of the one shuffle, each a digest range of one partition, each one sorted file.
 
 Digests are uniform (they are SHA-256), so that ranges of equal size are known in advance to be of equal load, without a
-pass over the data to find bounds. A count window depends on the order of a whole partition: there a partition is
-one slot.
+pass over the data to find bounds. A fold in offset order has a whole partition as one slot
+(`spark_backfill.ordered_fold.plan_whole`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 
-from dedup_sdk._marks import DIGEST_BYTES, Int64s
+from dedup_sdk._marks import DIGEST_BYTES
 from spark_backfill.offset_range import OffsetRange
 
 ROWS_PER_SLOT: Final = 2_000_000
@@ -60,14 +60,6 @@ class SlotPlan:
             for begin in range(start, end, most):
                 yield first + index, begin, min(begin + most, end)
 
-    def numbers(self, partition: int, prefixes: Int64s) -> Int64s:
-        """Return the slot of each digest, told by its first two bytes (as a big-endian number).
-
-        `KeyError` as in `cut`.
-        """
-        first = self._first[partition]
-        return first + prefixes * self.slots[first].ranges // _PREFIX_VALUES
-
     def ranges(self, partition: int) -> range:
         """Return all slots of a partition; `KeyError` as in `cut`."""
         first = self._first[partition]
@@ -78,12 +70,10 @@ class SlotPlan:
         return {slot.partition: number for number, slot in enumerate(self.slots) if slot.range == 0}
 
 
-def plan_slots(
-    offset_ranges: Sequence[OffsetRange], *, split: bool, parallelism: int, arriving: int = 0
-) -> SlotPlan:
+def plan_slots(offset_ranges: Sequence[OffsetRange], *, parallelism: int, arriving: int = 0) -> SlotPlan:
     """Cut the partitions that have something to fold into slots.
 
-    ``split`` is False for count windows. ``parallelism`` is how many tasks run at a time. ``arriving``: about how
+    ``parallelism`` is how many tasks run at a time. ``arriving``: about how
     many marks come to each partition from others, so that each has slots.
     """
     busy = [offset_range for offset_range in offset_ranges if offset_range.rows or arriving]
@@ -92,7 +82,7 @@ def plan_slots(
     for offset_range in busy:
         ranges = 1
         rows = offset_range.rows + arriving
-        if split and rows > WORTH_SPLITTING:
+        if rows > WORTH_SPLITTING:
             ranges = min(max(-(-rows // ROWS_PER_SLOT), least), _PREFIX_VALUES)
         slots += [Slot(offset_range.partition, number, ranges) for number in range(ranges)]
     return SlotPlan(tuple(slots))

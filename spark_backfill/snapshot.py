@@ -9,13 +9,13 @@ from typing import Final
 
 from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk._window import Window
-from spark_backfill.count_fold import later
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import Spec
 from spark_backfill.offset_range import OffsetRange, Staying
 from spark_backfill.reshard import Reshard, weakest_since_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
+from spark_backfill.time_fold import later
 
 DIGEST_NAME: Final = "sha256-16"
 

@@ -11,9 +11,10 @@ from spark_backfill.client_reader import ClientRows, plan_ranges
 from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.offset_range import Bounds, OffsetRange, archive_bounds, log_bounds
 from spark_backfill.options import Options
+from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
 from spark_backfill.rows import Wanted
 from spark_backfill.runs import BLOCK_SCHEMA
-from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, ShuffledRows, SlotShuffle
+from spark_backfill.slots import SlotPlan
 from spark_backfill.workers import ReadTasks, Source, Workers
 
 
@@ -37,27 +38,27 @@ def read_all_blocks(
             base,
             offset_ranges,
             packing.plan,
-            ordered=packing.ordered,
             parallelism=workers.tasks_at_a_time(),
         )
         sources += [] if kept is None else [kept]
     return sources
 
 
-def read_shuffled_rows(
+def read_ordered_blocks(
     workers: Workers,
     options: Options,
     offset_ranges: Sequence[OffsetRange],
-    shuffle: SlotShuffle,
+    plan: SlotPlan,
+    wanted: Wanted,
     archive: Archive | None,
 ) -> list[Source]:
-    """Return what gives the rows (`spark_backfill.slot_shuffle`) of those offset ranges."""
-    sources = list[Source]()
+    """Return what gives the blocks (`spark_backfill.ordered_rows`) of those offset ranges."""
+    sources = list[Source]([ReadTasks(1, OrderedBlocks(plan).begin, ORDERED_SCHEMA)])
     if in_log := log_bounds(offset_ranges):
-        task = _of_topic(workers, options, in_log, Wanted.of(shuffle.spec, shuffle.group))
-        sources.append(ReadTasks(len(task.ranges), ShuffledRows(task, shuffle), SHUFFLED_SCHEMA))
+        task = _of_topic(workers, options, in_log, wanted)
+        sources.append(ReadTasks(len(task.ranges), OrderedBlocks(plan, task), ORDERED_SCHEMA))
     if archive is not None and (in_archive := archive_bounds(offset_ranges)):
-        sources.append(archive.shuffled_rows(in_archive, shuffle))
+        sources.append(archive.ordered_blocks(in_archive, plan, wanted))
     return sources
 
 

@@ -13,16 +13,10 @@ PENDING_ROWS: Final = 2_000_000
 
 
 class Folded(NamedTuple):
-    """The marks at the cut, ascending by digest, and the bounds of those left out.
-
-    ``forgotten_ms`` and ``forgotten_number`` are the newest timestamp and the highest acceptance number left out (None:
-    nothing, or no numbers); ``accepted`` the rank of the last accepted record (0 without a count window).
-    """
+    """The marks at the cut, ascending by digest; ``forgotten_ms``: the newest timestamp left out (None: none)."""
 
     marks: Marks
     forgotten_ms: int | None
-    forgotten_number: int | None = None
-    accepted: int = 0
 
 
 class TimeFold:
@@ -61,11 +55,14 @@ class TimeFold:
         )
 
 
+def later(one: int | None, other: int | None) -> int | None:
+    """Return the larger of two values, of which None is none."""
+    return other if one is None else one if other is None else max(one, other)
+
+
 def leave_out(marks: Marks, keep_from_ms: int) -> Folded:
     """Return the marks without those older than ``keep_from_ms``."""
     kept = marks.timestamps >= keep_from_ms
     if kept.all():
         return Folded(marks, None)
-    old = ~kept
-    number = None if marks.numbers is None else int(marks.numbers[old].max())
-    return Folded(select_marks(marks, np.flatnonzero(kept)), int(marks.timestamps[old].max()), number)
+    return Folded(select_marks(marks, np.flatnonzero(kept)), int(marks.timestamps[~kept].max()))

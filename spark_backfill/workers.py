@@ -33,14 +33,12 @@ Source = ReadTasks | DataFrame
 class Folding(NamedTuple):
     """The second half of a run: rows or blocks of one slot meet in one task, in an order, and ``task`` folds them.
 
-    ``slots``: their number; ``order``: the columns to sort by (none: any order). Where ``order`` ends with an offset
-    that may come twice (``repeats``), the row with the earlier timestamp comes first, any before none.
+    ``slots``: their number; ``order``: the columns to sort by (none: any order).
     """
 
     task: Task
     slots: int
     order: tuple[str, ...] = ()
-    repeats: bool = False
 
 
 class Workers(Protocol):

@@ -105,6 +105,11 @@ class CountWindow:
         if self.unnumbered.get(digest) == offset:
             del self.unnumbered[digest]
 
+    def accept(self, digest: bytes) -> int:
+        """Give the next number to an accepted ID, while nothing is undecided; return the number."""
+        self._give(digest, -1)
+        return self.given
+
     def number_all(self, digests: Sequence[bytes], offset: int) -> None:
         """Give the next numbers to the IDs accepted at an offset: everything that is judged before has ended."""
         if not digests or not self._drop(offset, len(digests)):

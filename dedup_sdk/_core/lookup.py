@@ -608,25 +608,60 @@ class LookupMemory:
 
     def fold(self, chunk: Chunk, find: Find, live: Live, end: int, *, now_ms: int) -> LastRecord | None:
         """See `Memory`."""
-        del find, end, now_ms
+        del live, end, now_ms
         offsets, timestamps, digests = chunk.offsets, chunk.timestamps, chunk.digests
         chunk.leave_no_mark(row for row, digest in enumerate(digests) if digest is None)
-        if self.count_window is not None:
-            # One record after the other: a count window depends on the order.
-            for row, (offset, digest) in enumerate(zip(offsets, digests, strict=True)):
-                if digest is None:
-                    self.flight.skip(offset + 1)
-                else:
-                    live([offset], timestamps[row : row + 1], [digest])
-            self.flight.forget_dirty()
-        elif chunk.unmarked:
+        column, joined = chunk.column, b""
+        if chunk.unmarked:
             keyed = [row for row, digest in enumerate(digests) if digest is not None]
             joined = b"".join([digest_of(chunk, row) for row in keyed])
-            self.recent.fold(joined, chunk.column[keyed], timestamps[keyed])
+            column, timestamps = column[keyed], timestamps[keyed]
         else:
-            self.recent.fold(chunk.join_digests(), chunk.column, timestamps)
+            joined = chunk.join_digests()
+        if self.count_window is not None:
+            self._fold_counted(self.count_window, joined, column, timestamps, find)
+        self.recent.fold(joined, column, timestamps)
         chunk.finish_offered()
-        return (offsets[-1], int(timestamps[-1]), digests[-1]) if offsets else None
+        return (offsets[-1], int(chunk.timestamps[-1]), digests[-1]) if offsets else None
+
+    def _fold_counted(
+        self, count_window: CountWindow, digests: bytes, offsets: Int64s, timestamps: Int64s, find: Find
+    ) -> None:
+        """Number the records that were accepted, one after the other: each verdict depends on those before it."""
+        count = len(offsets)
+        marks = self._numbered_marks(count_window, digests, count, find) if count else {}
+        for digest, offset, timestamp_ms in zip(
+            cut_digests(digests), offsets.tolist(), timestamps.tolist(), strict=True
+        ):
+            mark = marks.get(digest)
+            number = 0 if mark is None else mark.number
+            if (
+                mark is None
+                or (count_window.floor and number <= count_window.floor)
+                or decide(
+                    offset, timestamp_ms, mark, keyed=True, low=offset, high=offset, done=(), covered=True,
+                    window=self.window, accepted=count_window.given,
+                ) is not VerdictKind.DUPLICATE
+            ):  # fmt: skip
+                number = count_window.accept(digest)
+            marks[digest] = Mark(offset, timestamp_ms, number)
+
+    def _numbered_marks(
+        self, count_window: CountWindow, digests: bytes, count: int, find: Find
+    ) -> dict[bytes, Mark]:
+        """Return the newest mark of each ID that has one, with its number; numbers of the store are noted."""
+        cut, marks = cut_digests(digests), dict[bytes, Mark]()
+        for index, mark in _as_marks(find(digests, count)).items():
+            count_window.know(cut[index], mark.number)
+            marks[cut[index]] = mark
+        for index, mark in _as_marks(self.recent.find(digests, count)).items():
+            digest = cut[index]
+            if digest not in marks or mark.offset > marks[digest].offset:
+                marks[digest] = mark
+        return {
+            digest: mark._replace(number=count_window.numbers.get(digest, mark.number))
+            for digest, mark in marks.items()
+        }
 
     def folded(self, chunk: Chunk) -> Marks:
         """See `Memory`."""

@@ -29,7 +29,7 @@ PLAN = SlotPlan((Slot(0, 0, 1), Slot(1, 0, 1)))
 
 def read(kafka: MockKafka, *ranges: Range) -> list[Block]:
     """The pieces of the ranges, each of which is a task."""
-    packing = Packing(PLAN, ordered=False)
+    packing = Packing(PLAN)
     reader = ClientRows(
         settings={"bootstrap.servers": kafka.bootstrap},
         topic="pairs",

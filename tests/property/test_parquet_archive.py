@@ -108,7 +108,7 @@ def test_pieces_are_those_of_the_records(
     offset_ranges = [
         OffsetRange(partition=number, low=0, begin=0, high=50, complete=True) for number in range(3)
     ]
-    packing = Packing(plan_slots(offset_ranges, split=True, parallelism=2), ordered=False)
+    packing = Packing(plan_slots(offset_ranges, parallelism=2))
     with TemporaryDirectory() as folder:
         reader = reader_of(write_parquet(Path(folder), records, **written), spec)
         bounds = dict.fromkeys(range(3), (begin, end))

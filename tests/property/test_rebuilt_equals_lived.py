@@ -413,7 +413,6 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
     replay = replayed(log, strategy, data.draw(RECENT_MARKS), data.draw(SLICES))
     oldest_ms, newest_ms = (edge(each.timestamp_ms for each in log) for edge in (min, max))
     is_alive = alive_at(spec, newest_ms)
-    ranges = st.integers(1, 3 if comparing.source or comparing.second else 1)
     watched = data.draw(st.booleans())
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
@@ -422,7 +421,6 @@ def test_compared_ids(comparing: Comparing, data: st.DataObject, seed: int) -> N
             offset_range_of(log, spec.reach),
             spec,
             folder,
-            ranges=data.draw(ranges),
             task_records=data.draw(SLICES),
             watched=watched,
         )
@@ -456,7 +454,7 @@ def test_compared_ids_whose_history_begins_late(comparing: Comparing, data: st.D
     with TemporaryDirectory() as place:
         folder = Path(place) / "snapshot"
         offset_range = offset_range_of(log, spec.reach, complete=False)
-        manifest = rebuild_records(log, offset_range, spec, folder, ranges=3, task_records=data.draw(SLICES))
+        manifest = rebuild_records(log, offset_range, spec, folder, task_records=data.draw(SLICES))
         assert in_snapshot(folder).alive(is_alive) == in_store(replay, spec.strategy).alive(is_alive)
     since_ms = manifest.partitions[0].since_ms
     assert since_ms is not None
@@ -508,7 +506,15 @@ def rebuilt_units(
         keep_from_ms=horizon_ms(window, inside[-1].timestamp_ms, NOW_MS),
     )
     records = [record_of(entry) for entry in [*inside, *again]]
-    manifest = rebuild_records(records, offset_range, spec, folder, task_records=task_records, now_ms=NOW_MS)
+    manifest = rebuild_records(
+        records,
+        offset_range,
+        spec,
+        folder,
+        task_records=task_records,
+        watched=bool(again),
+        now_ms=NOW_MS,
+    )
     assert manifest.id_spec == str(spec.keys)
     return only_entry(manifest)
 

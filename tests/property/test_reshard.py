@@ -151,7 +151,7 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
     plan = SlotPlan(
         tuple(Slot(each.partition, n, ranges) for each in history.offset_ranges for n in range(ranges))
     )
-    packer = RunPacker(plan, ordered=False, reshard=reshard, run_rows=run_rows)
+    packer = RunPacker(plan, reshard=reshard, run_rows=run_rows)
     blocks: list[Block] = []
     for offset_range in history.offset_ranges:
         read = world.logs[offset_range.partition][offset_range.begin : offset_range.high]
@@ -163,7 +163,6 @@ def resharded(world: World, window: Window, folder: Path, *, run_rows: int, rang
         writer = SlotWriter(
             target=output.target,
             slots=plan.slots,
-            window=window,
             keep_from_ms={each.partition: each.keep_from_ms for each in history.offset_ranges},
             resharded=True,
         )

@@ -56,9 +56,9 @@ def batch_of(taken: list[Row]) -> pa.RecordBatch:
     )
 
 
-def packed(taken: list[Row], cut: int, *, ordered: bool, run_rows: int) -> list[Block]:
+def packed(taken: list[Row], cut: int, *, run_rows: int) -> list[Block]:
     """The pieces of rows that come in two batches, on the other side of the shuffle."""
-    packer = RunPacker(PLAN, ordered=ordered, run_rows=run_rows)
+    packer = RunPacker(PLAN, run_rows=run_rows)
     blocks: list[Block] = []
     for part in (taken[:cut], taken[cut:]):
         # As a slice of a larger batch, whose buffers begin elsewhere.
@@ -83,7 +83,7 @@ def last_of(marks: list[Marks]) -> dict[bytes, tuple[int, int]]:
 @settings(deadline=None)
 def test_pieces_hold_the_last_mark_of_each_id(taken: list[Row], cut: int, run_rows: int) -> None:
     """In the slot of its digest; every row is counted once."""
-    blocks = packed(taken, cut, ordered=False, run_rows=run_rows)
+    blocks = packed(taken, cut, run_rows=run_rows)
     for partition, ranges in PARTITIONS.items():
         ours = [each for each in blocks if PLAN.slots[each.slot].partition == partition]
         mine = [(o, t, digest(n)) for p, o, t, n in taken if p == partition]
@@ -104,18 +104,6 @@ def test_pieces_hold_the_last_mark_of_each_id(taken: list[Row], cut: int, run_ro
             assert total.newest_ms == max(stamp for _, stamp, _ in mine)
 
 
-@given(rows, st.integers(0, 80), st.integers(1, 100))
-@settings(deadline=None)
-def test_a_count_window_gets_every_row(taken: list[Row], cut: int, run_rows: int) -> None:
-    """One after the other, as they came: a repetition tells as much as a first sighting."""
-    taken = [row for row in sorted(taken) if row[0] == 0]
-    blocks = packed(taken, cut, ordered=True, run_rows=run_rows)
-    keyed = [(o, t, digest(n)) for _, o, t, n in taken if n is not None]
-    assert b"".join(each.marks.digests for each in blocks) == b"".join(d for _, _, d in keyed if d)
-    assert [o for each in blocks for o in each.marks.offsets.tolist()] == [o for o, _, _ in keyed]
-    assert [t for each in blocks for t in each.marks.timestamps.tolist()] == [t for _, t, _ in keyed]
-
-
 def test_a_damaged_piece_is_an_error() -> None:
     """Columns of different lengths would become wrong marks."""
     marks = Marks(digest(1) or b"", np.array([1], np.int64), np.array([2, 3], np.int64))
@@ -123,19 +111,16 @@ def test_a_damaged_piece_is_an_error() -> None:
         list(from_batch(to_batch(Block(0, Tally(), marks))))
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-def test_no_row_is_large(*, ordered: bool) -> None:
-    """However long a run is; in a count window, sorted by where they begin, the pieces are all rows by offset."""
+def test_no_row_is_large() -> None:
+    """However long a run is."""
     count = 300_000
     digests = random.Random(1).randbytes(DIGEST_BYTES * count)
     run = Rows(np.arange(7, 7 + count), np.arange(count), digests)
-    packer = RunPacker(PLAN, ordered=ordered, told=Finder(now_ms=0).told, watch={0: watch_bits(count)})
+    packer = RunPacker(PLAN, told=Finder(now_ms=0).told, watch={0: watch_bits(count)})
     batches = [to_batch(block) for block in [*packer.add(0, run), *packer.finish()]]
     assert max(batch.get_total_buffer_size() for batch in batches) < PIECE_BYTES + 4096
     blocks = [block for batch in batches for block in from_batch(batch)]
-    random.Random(2).shuffle(blocks)
-    blocks.sort(key=lambda block: block.tally.first_offset)
     offsets = np.concatenate([block.marks.offsets for block in blocks])
-    assert (offsets if ordered else np.sort(offsets)).tolist() == list(range(7, 7 + count))
+    assert np.sort(offsets).tolist() == list(range(7, 7 + count))
     told = [block.told.partition(b"\n")[2] for block in blocks if block.told is not None]
     assert len(np.frombuffer(b"".join(told), SIGHTINGS)) == count

@@ -207,9 +207,7 @@ def test_tasks_fetch_files_of_a_base_and_not_its_manifest(
     rows = [Row(0, offset, 1_000 + offset, digest_of(offset)) for offset in range(9)]
     rebuild(rows, DAY, tmp_path / "bases" / "yesterday", high=9)
     base = open_base((tmp_path / "bases").as_uri())
-    reader = BaseReader(
-        files=base.files, tasks=(), plan=SlotPlan((Slot(0, 0, 1),)), ordered=False, floors={0: 2}
-    )
+    reader = BaseReader(files=base.files, tasks=(), plan=SlotPlan((Slot(0, 0, 1),)), floors={0: 2})
     (tmp_path / "bases" / "yesterday" / "manifest.json").unlink()
     on_a_worker = pickle.loads(pickle.dumps(reader))  # noqa: S301 (our own)
     (file,) = base.manifest.partitions[0].files

@@ -16,13 +16,12 @@ from spark_backfill import parquet_files
 from spark_backfill.backfill import backfill
 from spark_backfill.duplicate_offsets import check_one_record, watch_bits, watched_marks
 from spark_backfill.errors import BackfillError, one_line
-from spark_backfill.fold import Packing, pack_rows, write_slots
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.on_spark import OnSpark
 from spark_backfill.options import parse_options
 from spark_backfill.runs import Rows, RunPacker
 from spark_backfill.slots import plan_slots
 from tests.support.archives import write_parquet
+from tests.support.folding import fold_to_files
 from tests.support.naive_fold import Row, digest_of
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def test_another_record_may_not() -> None:
 def test_a_run_is_looked_through() -> None:
     """Also where the two came in different batches, and beside one without an ID."""
     packer = RunPacker(
-        plan_slots([*OFFSET_RANGES, replace(OFFSET_RANGES[0], partition=1)], split=True, parallelism=1),
-        ordered=False,
+        plan_slots([*OFFSET_RANGES, replace(OFFSET_RANGES[0], partition=1)], parallelism=1),
     )
     one, other = marks(("a", 5, 1), ("b", 6, 1)), marks(("c", 5, 1))
     list(packer.add(0, Rows(one.offsets, one.timestamps, one.digests)))
@@ -80,9 +78,7 @@ def test_a_run_is_looked_through() -> None:
 def fold(rows: DataFrame, target: Target, *, ordered: bool) -> list[int]:
     """The newest timestamps of the rows of each slot."""
     window = Window(count=9) if ordered else Window(days=30)
-    plan = plan_slots(OFFSET_RANGES, split=not ordered, parallelism=2)
-    blocks, workers = pack_rows(rows, Packing(plan, ordered=ordered)), OnSpark(rows.sparkSession, "orders")
-    return [each.newest_ms for each in write_slots(workers, [blocks], plan, OFFSET_RANGES, window, target)]
+    return [each.newest_ms for each in fold_to_files(rows, OFFSET_RANGES, window, target)[1]]
 
 
 @pytest.mark.slow
@@ -117,12 +113,8 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
     usual = spark.conf.get(setting)
     spark.conf.set(setting, "1")
     try:
-        plan = plan_slots(OFFSET_RANGES, split=False, parallelism=2)
-        blocks = pack_rows(
-            frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1), Packing(plan, ordered=True)
-        )
-        workers = OnSpark(spark, "orders")
-        (written,) = write_slots(workers, [blocks], plan, OFFSET_RANGES, Window(count=9), target)
+        repeated = frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1)
+        _, (written,) = fold_to_files(repeated, OFFSET_RANGES, Window(count=9), target)
         assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
         with pytest.raises(Exception, match=SAYS):
             fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), target, ordered=True)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dedup_sdk._window import Window
 from spark_backfill import slots
 from spark_backfill.duplicate_offsets import is_watched
 from spark_backfill.finder import Finder
@@ -63,13 +62,13 @@ def batch_of(records: list[Sighting]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def plan_of(partitions: range, count: int, *, split: bool) -> tuple[list[OffsetRange], SlotPlan]:
+def plan_of(partitions: range, count: int) -> tuple[list[OffsetRange], SlotPlan]:
     """The offset ranges of such a log, and its slots."""
     offset_ranges = [
         OffsetRange(partition=partition, low=0, begin=0, high=3 * count, complete=True)
         for partition in partitions
     ]
-    return offset_ranges, plan_slots(offset_ranges, split=split, parallelism=2)
+    return offset_ranges, plan_slots(offset_ranges, parallelism=2)
 
 
 def check(found: Findings, log: list[Sighting]) -> None:
@@ -99,21 +98,20 @@ def taken(sighting: Sighting, sampling: int) -> bool:
     return int.from_bytes(sighting.digest, "big") < 2**128 // sampling
 
 
-@pytest.mark.parametrize("window", ["1d", "1000n"])
 @pytest.mark.parametrize("sampling", [1, 4])
 def test_runs_and_slots_find_what_a_loop_finds(
-    target: Target, monkeypatch: pytest.MonkeyPatch, window: str, sampling: int
+    target: Target, monkeypatch: pytest.MonkeyPatch, sampling: int
 ) -> None:
     """Cut into runs and digest ranges, packed, written and read from the outcomes' text, nothing is miscounted.
 
     A sample has all records of its IDs, and only slots of these IDs have findings, and each partition's first one.
     """
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
-    partitions, chosen = range(3), Window.parse(window)
+    partitions = range(3)
     log = log_of(partitions, 400, names=150)
-    offset_ranges, plan = plan_of(partitions, 400, split=chosen.count is None)
+    offset_ranges, plan = plan_of(partitions, 400)
     finder = Finder(sampling=sampling, producer_header="sent-by", now_ms=NOW_MS)
-    packer = RunPacker(plan, ordered=chosen.count is not None, told=finder.told, run_rows=150)
+    packer = RunPacker(plan, told=finder.told, run_rows=150)
 
     def blocks() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(log), 70):
@@ -122,7 +120,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
         yield from map(to_batch, packer.finish())
 
     writer = SlotWriter(
-        target=target, slots=plan.slots, window=chosen, keep_from_ms=dict.fromkeys(partitions), finder=finder
+        target=target, slots=plan.slots, keep_from_ms=dict.fromkeys(partitions), finder=finder
     )  # fmt: skip
     outcomes = [
         SlotOutcome.from_json(text) for batch in writer(blocks()) for text in batch.column(0).to_pylist()
@@ -139,8 +137,8 @@ def test_runs_and_slots_find_what_a_loop_finds(
 
 def test_without_a_report_nothing_travels() -> None:
     """Where nobody asked, blocks tell nothing of it."""
-    _, plan = plan_of(range(1), 50, split=True)
-    packer = RunPacker(plan, ordered=False)
+    _, plan = plan_of(range(1), 50)
+    packer = RunPacker(plan)
     for partition, rows in rows_of_batch(batch_of(log_of(range(1), 50, names=9))):
         assert list(packer.add(partition, rows)) == []
     for block in packer.finish():
@@ -156,19 +154,18 @@ def test_rows_in_any_order_find_the_same(
     monkeypatch.setattr(slots, "WORTH_SPLITTING", 100)
     partitions = range(2)
     log = log_of(partitions, 300, names=120)
-    offset_ranges, plan = plan_of(partitions, 300, split=True)
+    offset_ranges, plan = plan_of(partitions, 300)
     scattered: list[Any] = [(*record[:4], VALUES[record.producer]) for record in log]
     random.Random(1).shuffle(scattered)
     schema = "partition int, offset long, timestamp_ms long, digest binary, producer binary"
     rows = spark.createDataFrame(scattered, schema).repartition(3)
     finder = Finder(producer_header="sent-by", now_ms=NOW_MS)
-    blocks = pack_rows(rows, Packing(plan, ordered=False, finder=finder))
+    blocks = pack_rows(rows, Packing(plan, finder=finder))
     outcomes = write_slots(
         OnSpark(spark, "orders"),
         [blocks],
         plan,
         offset_ranges,
-        Window(days=1),
         target,
         finder=finder,
     )

@@ -13,6 +13,7 @@ import pytest
 from dedup_sdk._window import Window
 from spark_backfill import slots
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.ordered_fold import plan_whole
 from spark_backfill.publish import Output
 from spark_backfill.slots import SlotPlan, placement_column, plan_slots
 from tests.support.folding import fold_to_files
@@ -114,7 +115,7 @@ def test_an_id_on_most_records_is_a_mark_a_run(
     rows = sorted([*hot, *(Row(0, offset, 1_000, digest_of(offset)) for offset in range(1, 2_000, 2))])
     offset_ranges = [offset_range_of(0, 2_000)]
     given = frame(rows).coalesce(2)
-    packed = pack_rows(given, Packing(plan_slots(offset_ranges, split=True, parallelism=2), ordered=False))
+    packed = pack_rows(given, Packing(plan_slots(offset_ranges, parallelism=2)))
     sizes = packed.select(F.sum(F.length("offsets")), F.sum("records")).collect()[0]
     assert sizes[1] == 2_000
     assert sizes[0] <= 8 * (1_000 + 2)
@@ -182,13 +183,11 @@ def test_thirty_thousand_slots_are_planned_at_once(spark: SparkSession) -> None:
 
 
 def test_slots_follow_the_number_of_offsets() -> None:
-    """Big partitions are split, small and empty ones are not, and a count window splits nothing."""
+    """Big partitions are split, small and empty ones are not; a fold in offset order splits nothing."""
     offset_ranges = [offset_range_of(0, 9_000_000), offset_range_of(1, 10), offset_range_of(2, 0)]
-    assert [slot.ranges for slot in plan_slots(offset_ranges, split=True, parallelism=2).slots] == [5] * 5 + [
-        1
-    ]
-    assert len(plan_slots(offset_ranges, split=False, parallelism=2).slots) == 2
-    assert plan_slots([offset_range_of(2, 0)], split=True, parallelism=2).slots == ()
+    assert [slot.ranges for slot in plan_slots(offset_ranges, parallelism=2).slots] == [5] * 5 + [1]
+    assert len(plan_whole(offset_ranges).slots) == 2
+    assert plan_slots([offset_range_of(2, 0)], parallelism=2).slots == ()
 
 
 class FailsFirst:

@@ -97,7 +97,7 @@ def test_the_topic_is_cut_for_the_wanted_tasks(spark: SparkSession, cluster: Clu
         options = parse_options(
             ["--bootstrap", "localhost:1", *ARGUMENTS[:7], "--output", "out", *more], pytest.fail
         )
-        packing = Packing(plan_slots(ranges, split=True, parallelism=1), ordered=False)
+        packing = Packing(plan_slots(ranges, parallelism=1))
         workers = OnSpark(spark, "orders", options.parallelism)
         (source,) = read_all_blocks(workers, options, ranges, packing, None)
         return workers.frame(source).rdd.getNumPartitions()
@@ -113,7 +113,7 @@ def test_rows_that_are_sorted_are_cut_for_the_wanted_tasks(
     cluster.cores = 3
     rows = frame([])
     for wanted, parts in ((None, 12), (5, 20)):
-        packing = Packing(SlotPlan(()), ordered=False, has_duplicates=True, parallelism=wanted)
+        packing = Packing(SlotPlan(()), has_duplicates=True, parallelism=wanted)
         assert pack_rows(rows, packing).rdd.getNumPartitions() == parts
 
 

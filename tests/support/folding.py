@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spark_backfill.fold import Packing, pack_rows, write_slots
+from spark_backfill.fold import Packing, by_offset, pack_rows, write_slots
+from spark_backfill.last_id_spec import CountSpec
 from spark_backfill.on_spark import OnSpark
+from spark_backfill.ordered_fold import plan_whole, write_ordered
+from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
 from spark_backfill.slots import SlotPlan, plan_slots
 
 if TYPE_CHECKING:
@@ -16,13 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from dedup_sdk._window import Window
-    from spark_backfill.count_fold import CountFold
     from spark_backfill.offset_range import OffsetRange
     from spark_backfill.publish import Target
     from spark_backfill.slot_outcome import SlotOutcome
     from spark_backfill.time_fold import TimeFold
     from spark_backfill.workers import Task
     from tests.support.naive_fold import Row
+
+NOW_MS = 10**9
 
 
 def fold_to_files(
@@ -37,17 +41,20 @@ def fold_to_files(
 
     Return the slots and the outcome of each.
     """
-    ordered = window.count is not None
-    plan = plan_slots(
-        offset_ranges, split=not ordered, parallelism=rows.sparkSession.sparkContext.defaultParallelism
-    )
-    blocks = pack_rows(rows, Packing(plan, ordered))
-    return plan, write_slots(
-        OnSpark(rows.sparkSession, "orders"), [blocks], plan, offset_ranges, window, target, around=around
-    )
+    workers = OnSpark(rows.sparkSession, "orders")
+    if window.count is not None:
+        plan = plan_whole(offset_ranges)
+        packed = by_offset(rows, plan).mapInArrow(OrderedBlocks(plan), ORDERED_SCHEMA)
+        spec = CountSpec("key", str(window))
+        return plan, write_ordered(
+            workers, [packed], plan, offset_ranges, spec, target, description="", now_ms=NOW_MS, around=around
+        )
+    plan = plan_slots(offset_ranges, parallelism=workers.tasks_at_a_time())
+    blocks = pack_rows(rows, Packing(plan))
+    return plan, write_slots(workers, [blocks], plan, offset_ranges, target, around=around)
 
 
-def add_rows(folding: CountFold | TimeFold, rows: Sequence[Row], batch: int) -> None:
+def add_rows(folding: TimeFold, rows: Sequence[Row], batch: int) -> None:
     """Give a fold these rows, all of which have an ID, so many a batch."""
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]

@@ -12,19 +12,22 @@ import numpy as np
 import pyarrow as pa
 
 from dedup_sdk._store.manifest import Manifest, read_manifest
+from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, id_spec
 from spark_backfill.archived import LogPart, horizons, plan_joined
+from spark_backfill.base import Base
 from spark_backfill.base_range import plan_on_base, resumable
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.history import History
-from spark_backfill.last_id_writer import writer_of
+from spark_backfill.last_id_spec import CountSpec
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.ordered_fold import plan_whole, writer_of
+from spark_backfill.ordered_rows import BLOCK_ORDER, OrderedBlocks
 from spark_backfill.publish import Existing, Output, Target
 from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
-from spark_backfill.slot_shuffle import SHUFFLED_SCHEMA, SlotShuffle
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
@@ -40,8 +43,8 @@ if TYPE_CHECKING:
     Write = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 NOW_MS = 10**9
-_NAMES = [column.split()[0] for column in SHUFFLED_SCHEMA.split(", ")]
-_NO_TIME = 2**63 - 1
+_ROW_NAMES = [column.split()[0] for column in ROWS_SCHEMA.split(", ")]
+_ROW_TYPES = (pa.int32(), pa.int64(), pa.int64(), pa.binary())
 
 
 def plan(
@@ -110,28 +113,52 @@ def write(
     run_rows: int = 7,
 ) -> Manifest:
     """Make the snapshot of one stretch."""
-    ordered = window.count is not None
-    slots = plan_slots([offset_range], split=not ordered, parallelism=2)
-    packer = RunPacker(slots, ordered=ordered, run_rows=run_rows)
     read = [row for row in rows if offset_range.begin <= row.offset < offset_range.high]
+    history = History(cluster="c", topic="orders", topic_id="t", offset_ranges=(offset_range,))
+    if window.count is not None:
+        return _write_counted(history, read, window, folder, base=base, run_rows=run_rows)
+    slots = plan_slots([offset_range], parallelism=2)
+    packer = RunPacker(slots, run_rows=run_rows)
     blocks = [block for row in read for block in packer.add(0, _columns(row))]
     blocks += packer.finish()
     if offset_range.base is not None and base is not None:
-        blocks += _of_base(base, slots, offset_range, ordered=ordered, run_rows=run_rows)
-    blocks.sort(key=lambda block: (block.slot, block.tally.first_offset))
-    history = History(cluster="c", topic="orders", topic_id="t", offset_ranges=(offset_range,))
+        blocks += _of_base(base, slots, offset_range, run_rows=run_rows)
+    blocks.sort(key=lambda block: block.slot)
 
     def writer(target: Target) -> Write:
-        return SlotWriter(
-            target=target,
-            slots=slots.slots,
-            window=window,
-            keep_from_ms={0: offset_range.keep_from_ms},
-            accepted={} if offset_range.base is None else {0: offset_range.base.accepted},
-        )
+        return SlotWriter(target=target, slots=slots.slots, keep_from_ms={0: offset_range.keep_from_ms})
 
     return _published(
         folder, slots, writer, map(to_batch, blocks), history, id_spec("key"), window, group="billing"
+    )
+
+
+def _write_counted(
+    history: History, rows: Sequence[Row], window: Window, folder: Path, *, base: Path | None, run_rows: int
+) -> Manifest:
+    """Make the snapshot of a window by count; tasks read ``run_rows`` rows each."""
+    slots, spec = plan_whole(history.offset_ranges), CountSpec("key", str(window))
+    read = [
+        pa.RecordBatch.from_arrays(
+            [
+                pa.array(column, kind)
+                for column, kind in zip(zip(*part, strict=True), _ROW_TYPES, strict=True)
+            ],
+            _ROW_NAMES,
+        )
+        for start in range(0, len(rows), run_rows)
+        if (part := rows[start : start + run_rows])
+    ]
+    found = None if base is None else Base(find_snapshots([str(base)])[0][0])
+    return _published(
+        folder,
+        slots,
+        lambda target: writer_of(spec, slots, history.offset_ranges, target, base=found, now_ms=NOW_MS),
+        _in_order([OrderedBlocks(slots).begin([]), *(OrderedBlocks(slots)([batch]) for batch in read)]),
+        history,
+        spec,
+        window,
+        group="billing",
     )
 
 
@@ -141,7 +168,6 @@ def rebuild_records(
     spec: OrderedSpec,
     folder: Path,
     *,
-    ranges: int = 1,
     task_records: int = 7,
     batch_rows: int = 5,
     watched: bool = False,
@@ -149,27 +175,19 @@ def rebuild_records(
 ) -> Manifest:
     """Make the snapshot of one stretch whose records are folded in offset order; return its manifest.
 
-    They are read by tasks of ``task_records`` records, in any order. ``watched``: as an archive in which an offset
-    may come twice.
+    They are read by tasks of ``task_records`` records each. ``watched``: by one, as an archive in which an offset may
+    come twice.
     """
-    slots = SlotPlan(tuple(Slot(offset_range.partition, number, ranges) for number in range(ranges)))
-    shuffle = SlotShuffle(spec=spec, plan=slots)
-    if watched:
-        shuffle = shuffle.of_archive(
-            {offset_range.partition: (offset_range.begin, offset_range.high)}, has_duplicates=True
-        )
-    rows = _sorted_rows(
-        [
-            batch
-            for start in range(0, len(records), task_records)
-            for batch in shuffle([rows_of(records[start : start + task_records], spec)])
-        ]
-    )
+    slots = SlotPlan((Slot(offset_range.partition, 0, 1),))
+    rows = _sorted_rows([rows_of(records, spec)])
+    read = [rows] if watched else _sliced(rows, task_records)
+    blocks = [OrderedBlocks(slots).begin([])]
+    blocks += [OrderedBlocks(slots)(_sliced(batch, batch_rows)) for batch in read]
     return _published(
         folder,
         slots,
         lambda target: writer_of(spec, slots, [offset_range], target, now_ms=now_ms),
-        [rows.slice(start, batch_rows) for start in range(0, rows.num_rows, batch_rows)],
+        _in_order(blocks),
         History(cluster="c", topic="t", topic_id="", offset_ranges=(offset_range,)),
         spec,
         Window.parse(spec.window),
@@ -188,18 +206,23 @@ def rows_of(records: Sequence[Record], spec: OrderedSpec) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, [column.split()[0] for column in ROWS_SCHEMA.split(", ")])
 
 
+def _sliced(batch: pa.RecordBatch, rows: int) -> list[pa.RecordBatch]:
+    return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
+
+
 def _sorted_rows(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Return rows as the task of a slot reads them: by slot, fold key, offset and time, any time before none."""
-    table = pa.Table.from_batches(batches)
-    columns = [table.column(name).to_pylist() for name in _NAMES]
-    rows = sorted(
-        zip(*columns, strict=True), key=lambda row: (*row[:3], _NO_TIME if row[3] < 0 else row[3], row[4])
+    """Return rows by offset; of those of one offset the one with an ID and the earlier time first, any before none."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    rows.sort(
+        key=lambda row: (row["offset"], row["digest"] is None, row["timestamp_ms"] < 0, row["timestamp_ms"])
     )
-    arrays = [
-        pa.array(values, kind)
-        for values, kind in zip(zip(*rows, strict=True), table.schema.types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, _NAMES)
+    return pa.RecordBatch.from_pylist(rows, batches[0].schema)
+
+
+def _in_order(tasks: Sequence[Iterable[pa.RecordBatch]]) -> list[pa.RecordBatch]:
+    """Return the blocks of tasks as the fold reads them."""
+    blocks = [batch for task in tasks for batch in task]
+    return sorted(blocks, key=lambda batch: tuple(batch.column(name)[0].as_py() for name in BLOCK_ORDER))
 
 
 def _published(
@@ -241,7 +264,6 @@ def _of_base(
     plan: SlotPlan,
     offset_range: OffsetRange,
     *,
-    ordered: bool,
     run_rows: int,
 ) -> Iterator[Block]:
     assert offset_range.base is not None
@@ -249,7 +271,6 @@ def _of_base(
         files=base,
         tasks=(),
         plan=plan,
-        ordered=ordered,
         floors={0: offset_range.base.floor},
         run_rows=run_rows,
     )
