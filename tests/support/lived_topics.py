@@ -266,11 +266,11 @@ RULES = {
         sources=(KAFKA, LINES),
     ),
     "units-count": Rule(
-        said=in_units("40n"), log=lambda group: units(group, 240), early=200, sources=(KAFKA, PARQUET),
+        said=in_units("40n"), log=lambda group: units(group, 240), early=200, sources=(KAFKA, PARQUET), expires=True,
     ),
     "units-members": Rule(
         said=in_units("1h+40n", "members"), log=lambda group: units(group, 240), early=200, sources=(TWICE,),
-        whole_topic=True,
+        whole_topic=True, expires=True,
     ),
 }  # fmt: skip
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import KeyStore
 from dedup_sdk._store.rocks import RocksStore
 from dedup_sdk._strategy import Lookup
 from dedup_sdk._window import Window
-from dedup_sdk.ids import key
+from dedup_sdk.ids import RecordFields, key
 from tests.support.disks import keeping
 from tests.support.records import DAY_MS, record
 
@@ -60,6 +62,28 @@ def test_what_a_ring_let_go_is_no_larger_ring_s(recent_marks: int, days: float, 
     assert run(key_store, 3, recent_marks, *"abcd", begin=0, days=days) == ["fresh"] * 4
     assert run(key_store, 5, recent_marks, *"dcba", begin=4, days=days) == ["duplicate"] * 3 + ["unverified"]
     assert run(key_store, 5, recent_marks, *"aefghi", begin=8, days=days)[-1] == "fresh"
+
+
+@pytest.mark.parametrize("recent_marks", [1, 2, 1000])
+def test_a_history_that_is_read_again_forgets_the_same(recent_marks: int, key_store: KeyStore) -> None:
+    """Records that the group completed elsewhere, above those of the store: the larger ring numbers what was forgotten.
+
+    The newest of an ID's marks counts, whether it is in memory or in a file.
+    """
+    assert run(key_store, 5, recent_marks, *"abcde", begin=0) == ["fresh"] * 5
+    assert run(key_store, 2, recent_marks, *"de", begin=5) == ["duplicate"] * 2
+    strategy = Lookup(id=key(), window=Window(count=5))
+    again = [record(offset, name) for offset, name in enumerate("eabe", 7)]
+    with Deduplicator(strategy, keeping(recent_marks, key_store), clock=lambda: DAY_MS / 1000) as engine:
+        held = engine.attach("t", 0)
+        assert held.loaded is not None
+        held.start(plan_start(held.loaded.progress, committed=11, low=0))
+        times = np.asarray([each.timestamp_ms for each in again], np.int64)
+        held.fold([7, 8, 9, 10], times, list(strategy.keys.digests(RecordFields(again)).digests), 11)
+        # e is in, a and b were forgotten by the smaller ring; then e again, whose mark lies at 7 now.
+        assert held.state.progress.accepted == 7
+    assert run(key_store, 5, recent_marks, *"eabd", begin=11) == ["duplicate"] * 4
+    assert run(key_store, 5, recent_marks, *"c", begin=15) == ["unverified"]
 
 
 @pytest.mark.parametrize("recent_marks", [1, 2, 1000])
