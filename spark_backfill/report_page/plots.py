@@ -39,6 +39,8 @@ _STYLE: Final[Any] = {
     "axes.titlelocation": "left",
     "axes.titlesize": 9,
     "figure.constrained_layout.use": True,
+    # Readers' fonts are a little wider than the one that places are worked out for.
+    "figure.constrained_layout.w_pad": 0.1,
     "figure.facecolor": "none",
     "font.size": 9,
     "grid.color": _LINE,
