@@ -228,16 +228,14 @@ def report(
     `{"page"}`.
     """
     from spark_backfill.report_page.document import read_document
-    from spark_backfill.report_page.page import check_place, write_page
+    from spark_backfill.report_page.page import write_page
 
     for place in (source, output):
         if is_url(place):
             raise ConfigurationError(
                 f"{redacted_url(place)} is a URL; give a folder here, and copy what is at a URL to one before"
             )
-    document = read_document(Path(source))
-    check_place(Path(output))
-    page = write_page(document, Path(output))
+    page = write_page(read_document(Path(source)), Path(output))
     if not quiet:
         typer.echo(printable(f"{page}: open it in a browser"), err=True)
     if json_output:

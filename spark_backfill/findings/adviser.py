@@ -1,18 +1,16 @@
 """Which window: the duplicates that each length hides, the IDs that it remembers, and the limits of the history.
 
-Each length has the share of duplicates that it hides, and the IDs that it remembers. A duplicate refreshes its
-mark, so that a window hides exactly the duplicates whose gap to the sighting before is no longer than the window:
-an advice needs nothing but the gaps.
+A duplicate refreshes its mark, so that a window hides exactly the duplicates whose gap to the sighting before is no
+longer than the window: an advice needs nothing but the gaps.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
-from dedup_sdk._window import Window
 from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.histogram import at_most, reaching
 
 TARGET: Final = 0.999
 """The share of duplicates that the advised window hides."""
@@ -27,19 +25,12 @@ SURE_DUPLICATES: Final = 10_000
 """With fewer duplicates their rarest thousandth is a handful, and the advice hangs on them."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-_ROUND_MS: Final = (
-    *(n * _SECOND for n in (1, 2, 5, 10, 15, 20, 30, 45)),
-    *(n * _MINUTE for n in (1, 2, 3, 5, 10, 15, 20, 30, 45)),
-    *(n * _HOUR for n in (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 21)),
-    *(n * _DAY for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 21, 30, 45, 60, 90, 120, 180, 365)),
-)
-_TABLE_MS: Final = (
-    *(n * _SECOND for n in (1, 10)),
-    *(n * _MINUTE for n in (1, 5, 15)),
-    *(n * _HOUR for n in (1, 6, 12)),
-    *(n * _DAY for n in (1, 2, 3, 7, 14, 30, 60, 90, 180, 365)),
-)
-_MOST_ROWS: Final = 12
+USUAL_MS: Final = (
+    _SECOND, _MINUTE, 15 * _MINUTE, _HOUR, 6 * _HOUR, *(days * _DAY for days in (1, 3, 7, 14, 30, 90, 180, 365)),
+)  # fmt: skip
+"""Lengths of time that people choose windows from."""
+
+_LEAST_UNITS: Final = 5
 _RISING: Final = 0.01
 
 
@@ -48,12 +39,11 @@ class WindowRow:
     """One length of window.
 
     - ``hidden``: share of the duplicates seen that it certainly hides (None: none were seen).
-    - ``ids``, ``bytes``: IDs that it would remember at the cut, and the disk of a consumer's store for them; estimated
-      where the findings are about a sample.
+    - ``ids``, ``bytes``: IDs that it would remember at the cut, and the disk of a consumer's store for them.
     - ``in_view``: share of the records before which so much history was read: 1 is all, at 0 nothing is known.
     """
 
-    window: Window
+    window_ms: int
     hidden: float | None
     ids: int
     bytes: int
@@ -65,98 +55,67 @@ class Advice:
     """The figures of the history for windows.
 
     - ``history_ms``: how much of it was read, by the timestamps of all but the oddest thousandth of the records.
-    - ``smallest``: the shortest window that hides `TARGET` of the duplicates that were seen, rounded up to a usual
-      length; None where there are none. ``exact_ms`` is the same before rounding.
+    - ``smallest_ms``: the shortest window that hides `TARGET` of the duplicates that were seen, rounded up; None where
+      there are none.
     - ``table``: windows of usual lengths, ascending, the run's own and the smallest among them.
     - ``still_rising``: more than 1 % of the duplicates came later than half of the history: a longer one would
       show more.
     """
 
     history_ms: int
-    duplicates: int
-    smallest: Window | None
-    exact_ms: int | None
+    smallest_ms: int | None
     table: tuple[WindowRow, ...]
     still_rising: bool
 
 
-def advise(findings: Findings, window: Window | None = None) -> Advice:
-    """Return the advice; ``window`` is the one that the run was given, of which only the time counts."""
-    history_ms = _history_ms(findings)
-    exact_ms, early = _exact_ms(findings), hidden_share(findings, history_ms // 2)
-    smallest = None if exact_ms is None else round_up(exact_ms, history_ms)
-    lengths = {round_up(history_ms).time_ms or 0, *(length for length in _TABLE_MS if length < history_ms)}
-    if findings.duplicates:
-        # Where nothing is hidden yet there is nothing to choose from, but for one row to see that.
-        shortest = findings.gaps_ms.value_reaching(max(round(0.05 * findings.gaps_ms.total), 1)) or 0
-        below = [length for length in lengths if length < shortest]
-        lengths -= set(sorted(below)[:-1])
-    lengths = set(sorted(lengths)[-_MOST_ROWS:])
-    lengths |= {each.time_ms for each in (smallest, window) if each is not None and each.time_ms is not None}
+def advise(findings: Findings, window_ms: int | None = None) -> Advice:
+    """Return the advice; ``window_ms`` is the time of the window that the run was given."""
+    series = findings.records_over_time
+    first, last = reaching(series.counts, 1 - TARGET), reaching(series.counts, TARGET)
+    history_ms = 0 if first is None or last is None else last + series.width_ms - first
+    needed_ms = reaching(findings.gaps_ms, TARGET)
+    smallest_ms = None if needed_ms is None else round_up(needed_ms, history_ms)
+    known = sum(length <= history_ms for length in USUAL_MS)
+    # The first one beyond the history is there to say that nothing is known of it.
+    lengths = {*USUAL_MS[: known + 1], smallest_ms, window_ms} - {None}
+    early = hidden_share(findings, history_ms // 2)
     return Advice(
         history_ms=history_ms,
-        duplicates=findings.duplicates,
-        smallest=smallest,
-        exact_ms=exact_ms,
-        table=tuple(row(findings, length) for length in sorted(lengths)),
+        smallest_ms=smallest_ms,
+        table=tuple(_row(findings, length, first or 0) for length in sorted(filter(None, lengths))),
         still_rising=early is not None and 1 - early > _RISING,
-    )
-
-
-def row(findings: Findings, window_ms: int) -> WindowRow:
-    """Return the figures of a window of that length (ms)."""
-    ids = findings.last_seen.within(window_ms) * findings.sampling
-    return WindowRow(
-        window=Window(milliseconds=window_ms),
-        hidden=hidden_share(findings, window_ms),
-        ids=ids,
-        bytes=ids * STORE_BYTES_PER_ID,
-        in_view=_in_view(findings, window_ms),
     )
 
 
 def hidden_share(findings: Findings, window_ms: int) -> float | None:
     """Return the share of duplicates that a window of that length (ms) certainly hides, None where there are none."""
-    if not findings.duplicates:
-        return None
-    return (findings.early + findings.gaps_ms.at_most(window_ms)) / findings.duplicates
+    duplicates = findings.total.duplicates
+    return at_most(findings.gaps_ms, window_ms) / duplicates if duplicates else None
 
 
-def round_up(length_ms: int, most_ms: int | None = None) -> Window:
-    """Return the shortest window of a usual length that is not shorter; beyond a year, of whole years.
+def round_up(length_ms: int, most_ms: int) -> int:
+    """Return a length not shorter, of five or more whole days, hours, minutes or seconds, the longest unit that fits.
 
-    Where that would be longer than ``most_ms``, the length in whole seconds, minutes or hours, whichever is
-    coarsest and still fits; as it is where none does.
+    As it is where that would be longer than ``most_ms`` (ms, as all lengths) for each unit; at least a millisecond.
     """
-    years = max(-(-length_ms // _ROUND_MS[-1]), 1) * _ROUND_MS[-1]
-    usual = next((each for each in _ROUND_MS if each >= length_ms), years)
-    if most_ms is not None and usual > most_ms:
-        whole = [-(-length_ms // unit) * unit for unit in (_HOUR, _MINUTE, _SECOND)]
-        usual = next((each for each in whole if each <= most_ms), max(length_ms, 1))
-    return Window(milliseconds=usual)
+    for unit in (_DAY, _HOUR, _MINUTE, _SECOND):
+        whole = -(-length_ms // unit) * unit
+        if _LEAST_UNITS * unit <= whole <= most_ms:
+            return whole
+    return max(length_ms, 1)
 
 
-def _exact_ms(findings: Findings) -> int | None:
-    if not findings.duplicates:
-        return None
-    needed = math.ceil(TARGET * findings.duplicates) - findings.early
-    return findings.gaps_ms.value_reaching(max(needed, 0)) or 0
-
-
-def _history_ms(findings: Findings) -> int:
-    first, last = findings.over_time.moment(1 - TARGET), findings.over_time.moment(TARGET)
-    if first is None or last is None:
-        return 0
-    return last + findings.over_time.width_ms - first
-
-
-def _in_view(findings: Findings, window_ms: int) -> float:
-    """The share of records at least a window after the first, the oddest ones at the beginning apart."""
-    over_time = findings.over_time
-    first = over_time.moment(1 - TARGET)
-    if first is None:
-        return 0.0
-    counted = over_time.records[over_time.starts_ms >= first].sum()
+def _row(findings: Findings, window_ms: int, first_ms: int) -> WindowRow:
+    series = findings.records_over_time
+    # The oddest records, at the beginning, are apart.
+    counts = {start: count for start, count in series.counts.items() if start >= first_ms}
     # A bucket counts from its end: the last records of a history see a window as long as it.
-    seen = over_time.records[over_time.starts_ms + over_time.width_ms >= first + window_ms].sum()
-    return min(float(seen) / float(counted), 1.0)
+    unseen = at_most(counts, first_ms + window_ms - series.width_ms - 1)
+    ids = findings.ids_within(window_ms)
+    return WindowRow(
+        window_ms=window_ms,
+        hidden=hidden_share(findings, window_ms),
+        ids=ids,
+        bytes=ids * STORE_BYTES_PER_ID,
+        in_view=1 - unseen / sum(counts.values()) if counts else 0.0,
+    )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dedup_sdk._store.pages import Uint64s
 
+NO_HEADER: Final = "no header"
 _LONGEST: Final = 80
 
 
@@ -21,19 +22,13 @@ class Producers(NamedTuple):
 
 
 def producer_codes(values: pa.Array) -> Producers:
-    """Return the producers of ``n`` header values (binary, null where there is none).
+    """Return the producers of ``n`` header values (binary, null where there is none, which is like an empty one).
 
-    A code is 8 bytes of a digest of the value. A name is at most 80 characters, empty for a record without the header.
+    A code is 8 bytes of a digest of the value. A name is at most 80 characters.
     """
-    encoded = values.dictionary_encode()
-    distinct = [b"" if value is None else value for value in encoded.dictionary.to_pylist()]
-    hashed = [_code(value) for value in (*distinct, b"")]
-    indexes = encoded.indices.fill_null(len(distinct)).to_numpy(zero_copy_only=False)
-    codes = np.asarray(hashed, np.uint64)[indexes]
-    names = {code: _name(value) for code, value in zip(hashed, distinct, strict=False)}
-    if encoded.null_count:
-        names[hashed[-1]] = ""
-    return Producers(codes, names)
+    encoded = values.fill_null(b"").dictionary_encode()
+    names = {_code(value): _name(value) for value in encoded.dictionary.to_pylist()}
+    return Producers(np.array(list(names), np.uint64)[encoded.indices.to_numpy()], names)
 
 
 def _code(value: bytes) -> int:
@@ -41,7 +36,8 @@ def _code(value: bytes) -> int:
 
 
 def _name(value: bytes) -> str:
-    text = value.decode("utf-8", "replace")
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
-    )[:_LONGEST]
+    text = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in value.decode("utf-8", "replace")
+    )
+    return text[:_LONGEST] or NO_HEADER

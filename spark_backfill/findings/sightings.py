@@ -9,7 +9,7 @@ and the first one of the latter make one more gap. So an ID on half of all recor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ from dedup_sdk._marks import Int64s
 from dedup_sdk._store.pages import Uint64s, digest_order, digest_words
 from spark_backfill.findings.digest_sample import SIZE, DigestSample
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, PartitionTally, ProducerTally, Repeater
-from spark_backfill.findings.histogram import Histogram
-from spark_backfill.findings.recency import Recency
+from spark_backfill.findings.histogram import counted, histogram
 from spark_backfill.findings.time_series import TimeSeries
 
 SIGHTINGS: Final = np.dtype(
@@ -37,30 +36,16 @@ The producers' codes are 0 where none is counted.
 Sightings = NDArray[np.void]
 """An array of `SIGHTINGS`."""
 
-_NONE: Final = np.empty(0, np.int64)
-_NO_CODES: Final = np.empty(0, np.uint64)
 
+def sightings_of(
+    digests: bytes, keyed: NDArray[np.bool_], offsets: Int64s, timestamps: Int64s, producers: Uint64s
+) -> Sightings:
+    """Return one for each of ``n`` records, in columns of shape ``(n,)``.
 
-class Run(NamedTuple):
-    """The records of a run, in any order.
-
-    ``sightings``: of each record with an ID; ``unkeyed_ms`` and ``unkeyed_producers`` are those of the records without
-    one, shape ``(m,)``. ``names`` are the producers' names by code; without them no producer is counted.
-    ``sampling``: they are the records of one ID in so many.
+    ``digests`` are those of the ``keyed`` ones, 16 bytes each; the others have an ID of zeros.
     """
-
-    partition: int
-    sightings: Sightings
-    unkeyed_ms: Int64s = _NONE
-    unkeyed_producers: Uint64s = _NO_CODES
-    names: Mapping[int, str] = {}
-    sampling: int = 1
-
-
-def sightings_of(digests: bytes, offsets: Int64s, timestamps: Int64s, producers: Uint64s) -> Sightings:
-    """Return those of ``n`` records: ``16 * n`` bytes of digests, and columns of shape ``(n,)``."""
-    found = np.empty(len(offsets), SIGHTINGS)
-    found["digest"] = np.frombuffer(digests, "V16")
+    found = np.zeros(len(offsets), SIGHTINGS)
+    found["digest"][keyed] = np.frombuffer(digests, "V16")
     found["first_offset"] = found["last_offset"] = offsets
     found["first_ms"] = found["last_ms"] = timestamps
     found["first_producer"] = found["last_producer"] = producers
@@ -68,37 +53,32 @@ def sightings_of(digests: bytes, offsets: Int64s, timestamps: Int64s, producers:
     return found
 
 
-def fold_run(run: Run) -> tuple[Sightings, Findings]:
-    """Return the sightings of a run, one for each ID, ascending, and the findings that need no other run."""
-    merged, found = _merged(run.partition, run.sightings, with_producers=bool(run.names))
-    every_ms = np.concatenate([run.sightings["last_ms"], run.unkeyed_ms])
+def fold_run(
+    partition: int, records: Sightings, keyed: NDArray[np.bool_], names: Mapping[int, str]
+) -> tuple[Sightings, Findings]:
+    """Return the sightings of a run, one for each ID, ascending, and the findings that need no other run.
+
+    ``records`` may have any order; ``keyed`` says which have an ID. ``names`` are the producers' by code.
+    """
+    # Rows are taken several times faster than they are indexed.
+    merged, found = _merged(partition, records.take(np.flatnonzero(keyed)))
     tally = PartitionTally(
-        records=len(every_ms),
-        unkeyed=len(run.unkeyed_ms),
-        oldest_ms=int(every_ms.min()) if len(every_ms) else None,
-        newest_ms=int(every_ms.max()) if len(every_ms) else None,
+        records=len(records),
+        unkeyed=len(records) - int(keyed.sum()),
+        oldest_ms=int(records["first_ms"].min(initial=PartitionTally().oldest_ms)),
+        newest_ms=int(records["first_ms"].max(initial=PartitionTally().newest_ms)),
     )
-    every_producer = np.concatenate([run.sightings["last_producer"], run.unkeyed_producers])
     return merged, found + Findings(
-        partitions={run.partition: tally},
+        partitions={partition: tally},
         producers={
-            code: ProducerTally(name=run.names[code], records=count)
-            for code, count in (_counted(every_producer).items() if run.names else ())
+            code: ProducerTally(name=names[code], records=count)
+            for code, count in _by_producer(records["first_producer"]).items()
         },
-        over_time=TimeSeries.of(every_ms, _NONE),
-        sample=DigestSample.up_to(run.sampling),
-        sampling=run.sampling,
+        records_over_time=TimeSeries.of(records["first_ms"]),
     )
 
 
-def merge_runs(
-    partition: int,
-    runs: Sequence[Sightings],
-    *,
-    now_ms: int,
-    with_producers: bool = False,
-    sampled: int = SIZE,
-) -> Findings:
+def merge_runs(partition: int, runs: Sequence[Sightings], *, now_ms: int, sampled: int = SIZE) -> Findings:
     """Return the findings about IDs known only when all runs of a partition that have them are looked at together.
 
     The runs have no offset in common and may come in any order. A last sighting beyond ``now_ms`` counts as one at
@@ -106,21 +86,19 @@ def merge_runs(
     """
     if not any(map(len, runs)):
         return Findings()
-    merged, found = _merged(partition, np.concatenate(runs), with_producers=with_producers)
+    merged, found = _merged(partition, np.concatenate(runs))
+    last_ms = np.clip(merged["last_ms"], 0, now_ms)
     return found + Findings(
         partitions={partition: PartitionTally(ids=len(merged))},
-        last_seen=Recency.of(merged["last_ms"], now_ms),
-        counts=Histogram.of(merged["count"]),
         repeaters=_repeaters(partition, merged),
-        sample=DigestSample.of(partition, merged["digest"].tobytes(), sampled),
+        sample=DigestSample.of(partition, merged["digest"].tobytes(), last_ms, sampled),
     )
 
 
-def _merged(partition: int, sightings: Sightings, *, with_producers: bool) -> tuple[Sightings, Findings]:
+def _merged(partition: int, sightings: Sightings) -> tuple[Sightings, Findings]:
     """Return the sightings with one for each ID, ascending, and the findings about the gaps between them."""
     high, low = digest_words(sightings["digest"].tobytes())
     order = digest_order(high, low, sightings["first_offset"])
-    # Rows are taken several times faster than they are indexed.
     ordered, high, low = sightings.take(order), high[order], low[order]
     is_first = np.ones(len(ordered), np.bool_)
     is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -135,42 +113,36 @@ def _merged(partition: int, sightings: Sightings, *, with_producers: bool) -> tu
     again = np.flatnonzero(~is_first & is_later)
     before, after = ordered.take(again - 1), ordered.take(again)
     gaps_ms = after["first_ms"] - before["last_ms"]
-    late = gaps_ms >= 0
+    codes = after["first_producer"]
+    of_others = _by_producer(codes[codes != before["last_producer"]])
     return merged, Findings(
         partitions={partition: PartitionTally(duplicates=len(after))},
-        producers=_duplicates(before, after) if with_producers else {},
-        over_time=TimeSeries.of(_NONE, after["first_ms"]),
-        gaps_ms=Histogram.of(gaps_ms[late]),
-        early=len(late) - int(late.sum()),
-        gaps_offsets=Histogram.of(after["first_offset"] - before["last_offset"]),
+        producers={
+            code: ProducerTally(duplicates=count, of_others=of_others.get(code, 0))
+            for code, count in _by_producer(codes).items()
+        },
+        gaps_ms=histogram(np.maximum(gaps_ms, 0)),
+        gaps_offsets=histogram(after["first_offset"] - before["last_offset"]),
+        early=int((gaps_ms < 0).sum()),
+        duplicates_over_time=TimeSeries.of(after["first_ms"]),
     )
 
 
-def _duplicates(before: Sightings, after: Sightings) -> dict[int, ProducerTally]:
-    """Count the duplicates of each producer, whose name is not known here."""
-    codes = after["first_producer"]
-    of_others = _counted(codes[codes != before["last_producer"]])
-    return {
-        code: ProducerTally(duplicates=count, of_others=of_others.get(code, 0))
-        for code, count in _counted(codes).items()
-    }
-
-
-def _counted(codes: Uint64s) -> dict[int, int]:
-    found, counts = np.unique(codes, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+def _by_producer(codes: Uint64s) -> dict[int, int]:
+    return counted(codes[codes != 0])
 
 
 def _repeaters(partition: int, sightings: Sightings) -> tuple[Repeater, ...]:
     """The IDs of ascending sightings that came most often; of those that came equally often the largest digests."""
     several = sightings[sightings["count"] > 1]
     often = several[np.argsort(several["count"], kind="stable")[::-1][:MOST_REPEATERS]]
-    numbers = ("count", "first_offset", "last_offset", "first_ms", "last_ms")
+    columns = ("first_offset", "last_offset", "first_ms", "last_ms")
     return tuple(
         Repeater(
-            partition=partition,
+            times=int(each["count"]),
             digest=each["digest"].tobytes().hex(),
-            **{name: int(each[name]) for name in numbers},
+            partition=partition,
+            **{name: int(each[name]) for name in columns},
         )
         for each in often
     )

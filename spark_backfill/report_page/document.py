@@ -16,8 +16,7 @@ from spark_backfill.report import Report
 FINDINGS_NAME: Final = "findings.json"
 """Its name in the folder of a report, and in that of a snapshot that was made with one."""
 
-FORMAT: Final = 1
-_MOST_BYTES: Final = 256 * 2**20
+FORMAT: Final = 2
 _PLACES: Final = frozenset({"output", "sources", "versions", "base"})
 
 
@@ -36,29 +35,16 @@ class Document:
 
     def __str__(self) -> str:
         """The JSON, in one line."""
-        content = {
-            "format": FORMAT,
-            "facts": self.facts,
-            "producer_header": self.producer_header,
-            "findings": self.findings.to_json(),
-        }
-        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":"))
 
 
 def make_document(
     manifest: Manifest, report: Report, findings: Findings, *, producer_header: str | None = None
 ) -> Document:
     """Return the document of a run that made a snapshot."""
-    told = {name: value for name, value in asdict(report).items() if name not in _PLACES}
-    known = {name: value for name, value in asdict(manifest).items() if name != "partitions"}
-    partitions = [
-        {
-            **{name: value for name, value in asdict(entry).items() if name != "files"},
-            "bytes": sum(file.bytes for file in entry.files),
-        }
-        for entry in manifest.partitions
-    ]
-    facts = {**told, **known, "partitions": partitions}
+    facts = {name: value for name, value in asdict(report).items() if name not in _PLACES} | asdict(manifest)
+    for entry in facts["partitions"]:
+        entry["bytes"] = sum(file["bytes"] for file in entry.pop("files"))
     return Document(facts=facts, findings=findings, producer_header=producer_header)
 
 
@@ -71,35 +57,38 @@ def read_document(place: Path) -> Document:
     """
     path = place / FINDINGS_NAME if place.is_dir() else place
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise BackfillError(f"{path} is larger than a report can be; give the {FINDINGS_NAME} of one")
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BackfillError(
-            f"{path} does not exist: run the backfill with --report, or give the {FINDINGS_NAME} of a report"
-        ) from None
-    except OSError as error:
-        raise BackfillError(
-            f"{path} cannot be read: {error.strerror}; check the file and its permissions"
-        ) from None
-    except (ValueError, RecursionError):
-        raise BackfillError(f"{path} is no JSON; give the {FINDINGS_NAME} of a report") from None
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise BackfillError(
-            f"{path} has format {found!r}, and this version draws format {FORMAT}; run the backfill again"
-        )
-    manifest = read_manifest(place) if (place / MANIFEST_NAME).exists() else None
-    try:
-        if manifest is not None and content["facts"]["fingerprint"] != manifest.fingerprint:
+        if content["format"] != FORMAT:
             raise BackfillError(
-                f"{path} is of another snapshot than {MANIFEST_NAME} beside it: the run that made this one had no "
-                "--report; run the backfill again with it"
+                f"{path} has format {content['format']!r}, and this version draws format {FORMAT}; run the backfill "
+                "again"
             )
-        return Document(
+        document = Document(
             facts=content["facts"],
             findings=Findings.from_json(content["findings"]),
             producer_header=content["producer_header"],
         )
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise BackfillError(f"{path} is no whole report ({error!r}); run the backfill again") from None
+        fingerprint = document.facts["fingerprint"]
+    except OSError as error:
+        raise BackfillError(
+            f"{path} cannot be read ({error.strerror}): run the backfill with --report, or give the {FINDINGS_NAME} "
+            "of a report"
+        ) from None
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise BackfillError(
+            f"{path} is no whole report ({error!r}); give the {FINDINGS_NAME} of one, or run the backfill again"
+        ) from None
+    if (place / MANIFEST_NAME).exists() and read_manifest(place).fingerprint != fingerprint:
+        raise BackfillError(
+            f"{path} is of another snapshot than {MANIFEST_NAME} beside it: the run that made this one had no "
+            "--report; run the backfill again with it"
+        )
+    return document

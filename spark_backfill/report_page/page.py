@@ -5,27 +5,23 @@ The page needs no other file and no network.
 
 from __future__ import annotations
 
-import os
+import tempfile
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
-from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, SURE_DUPLICATES, TARGET, Advice, advise
+from spark_backfill.findings import adviser
 from spark_backfill.report_page import wording
 from spark_backfill.report_page.document import FINDINGS_NAME, Document
 
 PAGE_NAME: Final = "report.html"
-MOST_PARTITIONS: Final = 64
-"""So many partitions, those with the most duplicates, have a row each."""
-MOST_PRODUCERS: Final = 50
-
 NEEDED: Final = ("jinja2", "matplotlib")
-_EXAMPLES: Final = 10
+_FILTERS: Final = ("length", "moment", "number", "plural", "share", "size_text")
 
 
 def check_place(folder: Path) -> None:
@@ -39,16 +35,14 @@ def check_place(folder: Path) -> None:
             raise BackfillError(
                 f"a report needs {name}, which is not installed: pip install 'dedup-sdk[report]'"
             )
-    if "\0" in str(folder):
-        raise BackfillError(f"report {str(folder)!r} cannot be a folder: leave the NUL character out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
         raise BackfillError(
-            f"report {str(folder)!r} cannot be a folder: {error.strerror}; choose another"
+            f"report {str(folder)!r} cannot be a folder to write to: {error}; choose another"
         ) from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise BackfillError(f"report {str(folder)!r} cannot be written; choose another folder, or its owner")
 
 
 def write_page(document: Document, folder: Path) -> Path:
@@ -58,21 +52,14 @@ def write_page(document: Document, folder: Path) -> Path:
         BackfillError: as `check_place`; or the folder is full.
     """
     check_place(folder)
-    from matplotlib import rc_context
+    from spark_backfill.report_page.plots import draw
 
-    from spark_backfill.report_page.figure import STYLE, to_png, to_svg
-    from spark_backfill.report_page.plots import plots
-
-    window = _window(document)
-    advice = advise(document.findings, window)
+    window_ms = _window_ms(document)
+    advice = adviser.advise(document.findings, window_ms)
     try:
         (folder / FINDINGS_NAME).write_text(f"{document}\n", encoding="ascii")
-        figures = dict[str, str]()
-        with rc_context(STYLE):
-            for name, drawn in plots(document.findings, advice, window):
-                figures[name] = to_svg(drawn, name)
-                to_png(drawn, folder / f"{name}.png")
-        (folder / PAGE_NAME).write_text(_html(document, advice, window, figures), encoding="utf-8")
+        figures = draw(document.findings, advice, window_ms, folder)
+        (folder / PAGE_NAME).write_text(_html(document, advice, figures), encoding="utf-8")
     except OSError as error:
         raise BackfillError(
             f"report {str(folder)!r} cannot be written: {error.strerror}; choose another folder"
@@ -80,7 +67,7 @@ def write_page(document: Document, folder: Path) -> Path:
     return folder / PAGE_NAME
 
 
-def _html(document: Document, advice: Advice, window: Window | None, figures: dict[str, str]) -> str:
+def _html(document: Document, advice: adviser.Advice, figures: Mapping[str, str]) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -91,41 +78,24 @@ def _html(document: Document, advice: Advice, window: Window | None, figures: di
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(wording, name)
-        for name in ("length", "moment", "number", "plural", "share", "size_text")
+    environment.filters |= {name: getattr(wording, name) for name in _FILTERS}
+    context: dict[str, Any] = {
+        "facts": document.facts,
+        "findings": document.findings,
+        "producer_header": document.producer_header,
+        "advice": advice,
+        "adviser": adviser,
+        "window_of": lambda length_ms: Window(milliseconds=length_ms),
+        # Made by Matplotlib, which has escaped the texts in them.
+        "figures": {name: Markup(svg) for name, svg in figures.items()},  # noqa: S704
+        "version": _version(),
     }
-    findings, sample = document.findings, document.findings.sample
-    # Made above, of numbers and of texts that Matplotlib has escaped.
-    drawn = {name: Markup(svg) for name, svg in figures.items()}  # noqa: S704
-    return environment.get_template("page.html.jinja").render(
-        facts=document.facts,
-        findings=findings,
-        advice=advice,
-        figures=drawn,
-        target=TARGET,
-        sure_duplicates=SURE_DUPLICATES,
-        store_bytes_per_id=STORE_BYTES_PER_ID,
-        version=_version(),
-        window=window,
-        keyed=findings.records - findings.unkeyed,
-        partitions=findings.worst_partitions(MOST_PARTITIONS),
-        partitions_left_out=max(len(findings.partitions) - MOST_PARTITIONS, 0),
-        producer_header=document.producer_header,
-        producers=findings.worst_producers(MOST_PRODUCERS),
-        producers_left_out=max(len(findings.producers) - MOST_PRODUCERS, 0),
-        several=sample.estimate(),
-        sampled=len(sample.partitions),
-        sampled_all=sample.end is None,
-        several_examples=[
-            (digest.hex(), sorted(where)) for digest, where in islice(sample.several().items(), _EXAMPLES)
-        ],
-    )
+    return environment.get_template("page.html.jinja").render(context)
 
 
-def _window(document: Document) -> Window | None:
+def _window_ms(document: Document) -> int | None:
     try:
-        return Window.parse(str(document.facts.get("window", "")))
+        return Window.parse(str(document.facts.get("window"))).time_ms
     except ConfigurationError:
         return None
 

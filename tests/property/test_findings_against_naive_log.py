@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, total
-from spark_backfill.findings.histogram import Histogram
-from spark_backfill.findings.recency import Recency
+from spark_backfill.findings.histogram import histogram
 from spark_backfill.findings.sightings import SIGHTINGS, Sightings, fold_run, merge_runs
 from spark_backfill.findings.time_series import TimeSeries
 from tests.support.naive_findings import NaiveFindings, Sighting, run_rows
@@ -54,14 +53,14 @@ def fold(log: list[Sighting], seed: int, *, through_json: bool = False) -> Findi
             size = shuffle.randint(1, len(rest))
             run, rest = rest[:size], rest[size:]
             shuffle.shuffle(run)
-            sightings, findings = fold_run(run_rows(partition, run))
+            sightings, findings = fold_run(*run_rows(partition, run))
             parts.append(findings)
             place = sum(digest.tobytes()[0] < 0x80 for digest in sightings["digest"])
             for half, block in enumerate((sightings[:place], sightings[place:])):
                 blocks[partition, half].append(np.frombuffer(block.tobytes(), SIGHTINGS))
     for (partition, _), runs in blocks.items():
         shuffle.shuffle(runs)
-        parts.append(merge_runs(partition, runs, now_ms=NOW_MS, with_producers=True))
+        parts.append(merge_runs(partition, runs, now_ms=NOW_MS))
     shuffle.shuffle(parts)
     if through_json:
         parts = [Findings.from_json(json.loads(str(part))) for part in parts]
@@ -75,21 +74,19 @@ def test_findings_are_those_of_a_loop_over_the_log(log: list[Sighting], seed: in
     The log may be cut into runs in any way, and these may come in any order.
     """
     found, naive = fold(log, seed), NaiveFindings(log)
-    late = [gap for gap in naive.gaps_ms if gap >= 0]
-    assert found.gaps_ms == Histogram.of(np.array(late, np.int64))
-    assert found.early == len(naive.gaps_ms) - len(late)
-    assert found.gaps_offsets == Histogram.of(np.array(naive.gaps_offsets, np.int64))
-    assert found.counts == Histogram.of(np.array(list(naive.counts.values()), np.int64))
+    assert found.gaps_ms == histogram(np.array([max(gap, 0) for gap in naive.gaps_ms], np.int64))
+    assert found.early == sum(gap < 0 for gap in naive.gaps_ms)
+    assert found.gaps_offsets == histogram(np.array(naive.gaps_offsets, np.int64))
     times = np.array([record.timestamp_ms for record in log], np.int64)
-    assert found.over_time == TimeSeries.of(times, np.array(naive.duplicate_ms, np.int64))
-    assert found.last_seen == Recency.of(
-        np.array([record.timestamp_ms for record in naive.last.values()], np.int64), NOW_MS
-    )
+    assert found.records_over_time == TimeSeries.of(times)
+    assert found.duplicates_over_time == TimeSeries.of(np.array(naive.duplicate_ms, np.int64))
     for partition, tally in found.partitions.items():
         assert tally.records == naive.records[partition]
         assert tally.unkeyed == naive.unkeyed[partition]
         assert tally.duplicates == naive.duplicates[partition]
         assert tally.ids == len([name for name in naive.counts if name[0] == partition])
+        stamps = [record.timestamp_ms for record in log if record.partition == partition]
+        assert (tally.oldest_ms, tally.newest_ms) == (min(stamps), max(stamps))
     assert {code: tally.records for code, tally in found.producers.items()} == dict(naive.sent)
     for code, by in found.producers.items():
         assert (by.name, by.duplicates, by.of_others) == (
@@ -101,7 +98,10 @@ def test_findings_are_those_of_a_loop_over_the_log(log: list[Sighting], seed: in
 def test_the_biggest_repeaters_and_ids_of_several_partitions_are_named(
     log: list[Sighting], seed: int
 ) -> None:
-    """The repeaters are those with the most sightings, and the sample has every ID with all of its partitions."""
+    """The repeaters are those with the most sightings.
+
+    The sample has every ID with all of its partitions, and when each saw it last.
+    """
     found, naive = fold(log, seed), NaiveFindings(log)
     often = sorted(
         (
@@ -111,11 +111,14 @@ def test_the_biggest_repeaters_and_ids_of_several_partitions_are_named(
         ),
         reverse=True,
     )
-    assert [(each.count, each.digest, each.partition) for each in found.repeaters] == often[:MOST_REPEATERS]
+    assert [(each.times, each.digest, each.partition) for each in found.repeaters] == often[:MOST_REPEATERS]
     for each in found.repeaters:
         assert naive.last[each.partition, bytes.fromhex(each.digest)].offset == each.last_offset
-    assert found.sample.partitions == {digest: frozenset(where) for digest, where in naive.ids.items()}
-    assert found.sample.end is None
+    assert {(each.partition, bytes.fromhex(each.digest)): each.last_ms for each in found.sample.seen} == {
+        name: min(record.timestamp_ms, NOW_MS) for name, record in naive.last.items()
+    }
+    assert found.sample.partitions() == {digest.hex(): sorted(where) for digest, where in naive.ids.items()}
+    assert found.sample.is_whole
 
 
 @given(topics(), st.integers(0, 10**6))

@@ -13,8 +13,8 @@ from spark_backfill import slots
 from spark_backfill.duplicate_offsets import is_watched
 from spark_backfill.finder import Finder
 from spark_backfill.findings.findings import Findings, total
-from spark_backfill.findings.histogram import Histogram
-from spark_backfill.findings.producer_codes import producer_codes
+from spark_backfill.findings.histogram import histogram
+from spark_backfill.findings.producer_codes import NO_HEADER, producer_codes
 from spark_backfill.fold import Packing, pack_rows, write_slots
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.on_spark import OnSpark
@@ -74,19 +74,24 @@ def plan_of(partitions: range, count: int) -> tuple[list[OffsetRange], SlotPlan]
 def check(found: Findings, log: list[Sighting]) -> None:
     """Compare with a loop over the log."""
     naive = NaiveFindings(log)
-    assert found.records == len(log)
-    assert found.unkeyed == sum(naive.unkeyed.values())
-    assert found.gaps_ms == Histogram.of(np.array([gap for gap in naive.gaps_ms if gap >= 0], np.int64))
+    assert found.total.records == len(log)
+    assert found.total.unkeyed == sum(naive.unkeyed.values())
+    assert found.total.ids == len(naive.last)
+    assert found.gaps_ms == histogram(np.array([max(gap, 0) for gap in naive.gaps_ms], np.int64))
     assert found.early == sum(gap < 0 for gap in naive.gaps_ms) > 0
-    assert found.gaps_offsets == Histogram.of(np.array(naive.gaps_offsets, np.int64))
-    assert found.counts == Histogram.of(np.array(list(naive.counts.values()), np.int64))
-    assert found.last_seen.total == len(naive.last)
-    assert {digest: set(where) for digest, where in found.sample.partitions.items()} == dict(naive.ids)
+    assert found.gaps_offsets == histogram(np.array(naive.gaps_offsets, np.int64))
+    assert {(each.partition, bytes.fromhex(each.digest)): each.last_ms for each in found.sample.seen} == {
+        name: record.timestamp_ms for name, record in naive.last.items()
+    }
     told = {
         tally.name: (tally.records, tally.duplicates, tally.of_others) for tally in found.producers.values()
     }
     assert told == {
-        (value or b"").decode(): (naive.sent[code], naive.sent_again[code], naive.of_others[code])
+        (value or NO_HEADER.encode()).decode(): (
+            naive.sent[code],
+            naive.sent_again[code],
+            naive.of_others[code],
+        )
         for value, code in CODES.items()
     }
 
@@ -131,7 +136,7 @@ def test_runs_and_slots_find_what_a_loop_finds(
     telling = [plan.slots[each.slot] for each in outcomes if each.findings is not None]
     assert {slot.partition for slot in telling} == set(partitions)
     assert all(slot.range * sampling < slot.ranges for slot in telling)
-    assert (found.sampling, found.sample.end is None) == (sampling, sampling == 1)
+    assert (found.sampling, found.sample.is_whole) == (sampling, sampling == 1)
     assert len(offset_ranges) == 3
 
 

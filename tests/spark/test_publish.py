@@ -37,7 +37,7 @@ from spark_backfill.ending import EndedError, ended_by, ending_in_order
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
 from spark_backfill.publish import Existing, Output, Target
-from spark_backfill.report_page.document import read_document
+from spark_backfill.report_page.document import FORMAT, read_document
 from spark_backfill.slot_writer import write_marks
 from tests.support.marks import random_marks
 from tests.support.outputs import fingerprint_of, manifest_of, put_marks, written
@@ -664,7 +664,7 @@ def test_a_report_is_that_of_the_snapshot_beside_it(place: str, tmp_path: Path) 
     published(str(folder), 2)
     facts = {"fingerprint": fingerprint_of(1)}
     text = json.dumps(
-        {"format": 1, "facts": facts, "findings": Findings().to_json(), "producer_header": None}
+        {"format": FORMAT, "facts": facts, "findings": Findings().to_json(), "producer_header": None}
     )
     (folder / "findings.json").write_text(text)
     with pytest.raises(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from spark_backfill.findings.sightings import Run, sightings_of
+from spark_backfill.findings.sightings import Sightings, sightings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
 
 class Sighting(NamedTuple):
@@ -55,19 +57,16 @@ class NaiveFindings:
         self.duplicate_ms.append(record.timestamp_ms)
 
 
-def run_rows(partition: int, records: Sequence[Sighting]) -> Run:
-    """Return records of one partition as a run; producer 7 is called ``p7``."""
-    keyed = [record for record in records if record.digest is not None]
-    unkeyed = [record for record in records if record.digest is None]
-    return Run(
-        partition,
-        sightings_of(
-            b"".join(record.digest or b"" for record in keyed),
-            np.array([record.offset for record in keyed], np.int64),
-            np.array([record.timestamp_ms for record in keyed], np.int64),
-            np.array([record.producer for record in keyed], np.uint64),
-        ),
-        unkeyed_ms=np.array([record.timestamp_ms for record in unkeyed], np.int64),
-        unkeyed_producers=np.array([record.producer for record in unkeyed], np.uint64),
-        names={record.producer: f"p{record.producer}" for record in records},
+def run_rows(
+    partition: int, records: Sequence[Sighting]
+) -> tuple[int, Sightings, NDArray[np.bool_], dict[int, str]]:
+    """Return records of one partition as `fold_run` takes them; producer 7 is called ``p7``."""
+    keyed = np.array([record.digest is not None for record in records], np.bool_)
+    sightings = sightings_of(
+        b"".join(record.digest or b"" for record in records),
+        keyed,
+        np.array([record.offset for record in records], np.int64),
+        np.array([record.timestamp_ms for record in records], np.int64),
+        np.array([record.producer for record in records], np.uint64),
     )
+    return partition, sightings, keyed, {record.producer: f"p{record.producer}" for record in records}

@@ -8,13 +8,13 @@ import numpy as np
 
 from dedup_sdk._store.pages import Uint64s
 from spark_backfill.findings.findings import Findings, total
-from spark_backfill.findings.sightings import Run, fold_run, merge_runs, sightings_of
+from spark_backfill.findings.sightings import fold_run, merge_runs, sightings_of
 from spark_backfill.report_page.document import Document
 from tests.support.naive_fold import digest_of
 
 HOUR_MS = 3_600_000
 START_MS = 1_760_000_000_000
-NAMES = {11: "shop-eu-1", 12: "shop-eu-2", 13: "<b>mirror</b> $x$", 14: ""}
+NAMES = {11: "shop-eu-1", 12: "shop-eu-2", 13: "<b>mirror</b> $x$", 14: "no header"}
 
 
 @functools.cache
@@ -37,15 +37,12 @@ def sample_findings(partitions: int = 4, records: int = 4_000, days: int = 9) ->
         )
         keyed = random.random(records) > 0.01
         sightings, findings = fold_run(
-            Run(
-                partition,
-                sightings_of(digests[keyed].tobytes(), np.flatnonzero(keyed), times[keyed], producers[keyed]),
-                times[~keyed],
-                producers[~keyed],
-                NAMES,
-            )
+            partition,
+            sightings_of(digests[keyed].tobytes(), keyed, np.arange(records), times, producers),
+            keyed,
+            NAMES,
         )
-        parts += [findings, merge_runs(partition, [sightings], now_ms=2**42, with_producers=True)]
+        parts += [findings, merge_runs(partition, [sightings], now_ms=2**42)]
     return total(parts)
 
 
@@ -60,9 +57,9 @@ def sample_document(findings: Findings, window: str = "7d", topic: str = "orders
         "cluster": "MkU3OEVBNTcwNTJENDM2Qk", "topic": topic, "topic_id": "", "group": "billing", "vouched": False,
         "id_spec": "header:dedup-id", "digest": "sha256/16", "isolation": "read_committed", "window": window,
         "created_ms": START_MS + 10 * 24 * HOUR_MS, "partitions": partitions, "skipped": {"4": "never committed"},
-        "offsets": findings.records, "records": findings.records, "unkeyed": findings.unkeyed,
-        "marks": sum(tally.ids for tally in findings.partitions.values()), "files": len(partitions), "bytes": 350_000,
-        "spark_start_seconds": 6.1, "seconds": 12.4, "records_per_second": findings.records / 12.4,
+        "offsets": findings.total.records, "records": findings.total.records, "unkeyed": findings.total.unkeyed,
+        "marks": findings.total.ids, "fingerprint": "0" * 32, "files": len(partitions), "bytes": 350_000,
+        "spark_start_seconds": 6.1, "seconds": 12.4, "records_per_second": findings.total.records / 12.4,
     }  # fmt: skip
     return Document(
         facts=facts, findings=findings, producer_header="producer" if findings.producers else None

@@ -3,17 +3,18 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_backfill.findings.findings import MOST_PRODUCERS, OTHER_PRODUCERS, Findings, ProducerTally
-from spark_backfill.findings.producer_codes import producer_codes
+from spark_backfill.findings.producer_codes import NO_HEADER, producer_codes
 
 
 def test_a_producer_has_the_same_code_everywhere() -> None:
-    """Records with the same header value have the same code, whoever reads them; no header counts as an empty name."""
+    """Records with the same header value have the same code, whoever reads them; no header is one of them."""
     codes, names = producer_codes(pa.array([b"shop", None, b"app", b"shop"], pa.binary()))
     assert codes[0] == codes[3]
     assert len(set(codes.tolist())) == 3
-    assert [names[code] for code in codes.tolist()] == ["shop", "", "app", "shop"]
+    assert [names[code] for code in codes.tolist()] == ["shop", NO_HEADER, "app", "shop"]
     again, _ = producer_codes(pa.array([b"app"], pa.binary()))
     assert again[0] == codes[2]
+    assert producer_codes(pa.array([b""], pa.binary())).codes[0] == codes[1]
 
 
 def test_a_hostile_name_is_cut_and_made_printable() -> None:
@@ -34,4 +35,4 @@ def test_endless_producers_count_together() -> None:
     assert len(found) == MOST_PRODUCERS
     assert found[2000].records == 4000
     assert sum(tally.records for tally in found.values()) == 2 * sum(range(1, 2001))
-    assert found[OTHER_PRODUCERS].name is None
+    assert found[OTHER_PRODUCERS].name == ""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dedup_sdk._window import Window
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.adviser import advise
 from spark_backfill.findings.findings import Findings
@@ -56,8 +55,9 @@ def test_the_figures_of_the_findings_stand_on_the_page(page: Path) -> None:
     findings = sample_findings()
     html = page.read_text(encoding="utf-8")
     for text in (
-        f"<dd>{findings.records:,}<", f"<dd>{findings.duplicates:,}<", findings.repeaters[0].digest, "shop-eu-2",
-        next(iter(findings.sample.several())).hex(), f"{findings.unkeyed:,} records",
+        f"<dd>{findings.total.records:,}<", f"<dd>{findings.total.duplicates:,}<", findings.repeaters[0].digest,
+        "shop-eu-2",
+        next(iter(findings.sample.several())), f"{findings.total.unkeyed:,} records",
         "nothing is known of longer windows",
         "never committed", "murmur2_random",
     ):  # fmt: skip
@@ -71,12 +71,14 @@ def test_a_sample_is_told_and_its_counts_are_its_own(page: Path, tmp_path: Path)
     exact = page.read_text(encoding="utf-8")
     assert 'id="sampled"' in html
     assert 'id="sampled"' not in exact
-    assert f"<dd>{sampled.records:,}<" in html
+    assert f"<dd>{sampled.total.records:,}<" in html
     assert "records in the sample" in html
-    (row, *_) = [row for row in advise(sampled, Window(days=7)).table if row.window == Window(days=7)]
-    assert row.ids == 64 * sampled.last_seen.within(7 * 86_400_000)
-    assert f"<td>{row.ids:,}</td>" in html
-    assert f"<td>{row.ids // 64:,}</td>" in exact
+    week_ms = 7 * 86_400_000
+    [ids] = [row.ids for row in advise(sampled, week_ms).table if row.window_ms == week_ms]
+    assert ids == pytest.approx(64 * sample_findings().ids_within(week_ms), rel=0.01)
+    assert f"<td>{ids:,}</td>" in html
+    assert f"<td>{sample_findings().ids_within(week_ms):,}</td>" in exact
+    assert "estimated from 2,048 IDs" in exact
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:
@@ -126,9 +128,11 @@ def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON"), ("\0\0", "no JSON"), ("[1]", "format None"), ('{"format": 9}', "format 9"),
-        ('{"format": 1}', "no whole report"),
-        ('{"format": 1, "facts": {}, "producer_header": null, "findings": {"partitions": 3}}', "no whole report"),
+        ("", "no whole report"), ("\0\0", "no whole report"), ("[1]", "no whole report"),
+        ("[" * 9999, "no whole report"),
+        ('{"format": 9}', "format 9"), ('{"format": 1}', "format 1.*run the backfill again"),
+        ('{"format": 2}', "no whole report"),
+        ('{"format": 2, "facts": {}, "producer_header": null, "findings": {"partitions": 3}}', "no whole report"),
     ],
 )  # fmt: skip
 def test_what_is_no_report_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:

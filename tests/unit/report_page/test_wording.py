@@ -9,13 +9,19 @@ from spark_backfill.report_page.wording import length, moment, number, plural, s
     ("value", "text"),
     [
         (0, "0 %"), (1, "100 %"), (None, "–"),  # noqa: RUF001 (the sign for nothing)
-        (0.29, "29.0 %"), (0.999, "99.9 %"), (0.99999, "99.999 %"),
+        (0.29, "29 %"), (0.999, "99.9 %"), (0.99999, "99.999 %"),
         (0.999999, "99.999 %"), (0.0000001, "< 0.001 %"), (0.0005, "0.05 %"), (0.005, "0.5 %"), (0.98999, "98.9 %"),
     ],
 )  # fmt: skip
 def test_a_share_is_rounded_down(value: float | None, text: str) -> None:
     """A share never reads as more than it is, and less than all never reads as all."""
     assert share(value) == text
+
+
+def test_a_share_of_nothing_is_nothing() -> None:
+    """A part is told as percent of a whole; of none there is no share."""
+    assert share(1, 3) == "33.3 %"
+    assert share(0, 0) == share(None)
 
 
 def test_lengths_have_two_units() -> None:
