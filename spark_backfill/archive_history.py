@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dedup_sdk._window import Window
-from spark_backfill.archived import LogPart, Survey, horizons, plan_joined, survey_archive
-from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_range import entries_of, plan_on_base, resumable
+from spark_backfill.base import Base, check_base_log, entries_of, resumable
 from spark_backfill.history import History
+from spark_backfill.range_plan import LogPart, Survey, horizons, plan_on_base, plan_range, survey_archive
 
 
 def archived_history(
@@ -22,7 +21,7 @@ def archived_history(
 ) -> History:
     """Return all offsets that an archive has, as a history that the user vouches for; a base's are not read again.
 
-    ``whole`` as in `spark_backfill.archived.plan_joined`.
+    ``whole`` as in `spark_backfill.range_plan.plan_range`.
 
     Raises:
         BackfillError: the archive has nothing of the topic, or rows that are no records, or does not go on where
@@ -39,7 +38,7 @@ def archived_history(
         if entry is None and known is not None:
             part = LogPart(known.begin, known.end, known.end, None, None, complete=known.begin == 0)
             limits = horizons(window, seen_ms, now_ms)
-            offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+            offset_ranges.append(plan_range(number, part, known, window=window, limits=limits, whole=whole))
         elif entry is not None:
             low = entry.low if known is None else min(known.begin, entry.low)
             high = entry.high if known is None else max(known.end, entry.high)

@@ -10,21 +10,22 @@ from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadat
 from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._window import Window
-from spark_backfill.archived import (
+from spark_backfill.base import Base, check_base_epoch, check_base_log, entries_of, resumable
+from spark_backfill.errors import BackfillError
+from spark_backfill.kafka_log import Bounds, Commit, KafkaLog, LastRecord
+from spark_backfill.offset_range import OffsetRange
+from spark_backfill.range_plan import (
     FEW_RECORDS,
     Archived,
     Horizons,
     LogPart,
     Survey,
+    alone,
     horizons,
-    plan_joined,
+    plan_on_base,
+    plan_range,
     survey_archive,
 )
-from spark_backfill.base import Base, check_base_log
-from spark_backfill.base_range import alone, check_base_epoch, entries_of, plan_on_base, resumable
-from spark_backfill.errors import BackfillError
-from spark_backfill.kafka_log import Bounds, Commit, KafkaLog, LastRecord
-from spark_backfill.offset_range import OffsetRange
 
 NOTHING_COMMITTED: Final = "nothing committed"
 """Why a partition contributes nothing that the group has not begun."""
@@ -112,7 +113,7 @@ def resolve_history(
     - ``rule``: that of the fold (`dedup_sdk._rule_fingerprint.rule_digits`).
     - ``survey`` looks through an archive: offsets before the log's beginning are taken from there, and where the
       user vouches the history begins with the archive. With ``reads_log`` False everything is taken from there.
-    - ``whole`` as in `plan_joined`.
+    - ``whole`` as in `spark_backfill.range_plan.plan_range`.
 
     Raises:
         BackfillError: Kafka does not answer, nothing of the history is there, or a base or an archive is of
@@ -178,7 +179,7 @@ def resolve_history(
             part = _log_part(
                 log, number, claim, cut, starts[number], known, window=window, limits=limits, whole=whole
             )
-            offset_ranges.append(plan_joined(number, part, known, window=window, limits=limits, whole=whole))
+            offset_ranges.append(plan_range(number, part, known, window=window, limits=limits, whole=whole))
         if part.is_vague and offset_ranges[-1].begin == part.first_kept:
             vague.add(number)
     if not offset_ranges:

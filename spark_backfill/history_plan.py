@@ -9,12 +9,12 @@ from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.archive_history import archived_history
-from spark_backfill.archived import check_gaps
 from spark_backfill.base import Base
 from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import expire
 from spark_backfill.options import Options
+from spark_backfill.range_plan import check_gaps
 from spark_backfill.session import spans
 
 

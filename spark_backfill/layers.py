@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
-from spark_backfill.base_range import entries_of
+from spark_backfill.base import entries_of
 from spark_backfill.offset_range import OffsetRange, Staying
 
 MOST_LAYERS: Final = 8

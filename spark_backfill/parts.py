@@ -20,8 +20,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from dedup_sdk._store.manifest import FORMAT, SortedFile, manifest_bytes
-from spark_backfill.base import Base
-from spark_backfill.base_range import SameUntil, cut_off_at
+from spark_backfill.base import Base, SameUntil, cut_off_at
 from spark_backfill.history import History
 from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.options import Options

@@ -14,13 +14,13 @@ import pyarrow as pa
 from dedup_sdk._store.manifest import Manifest, read_manifest
 from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, id_spec
-from spark_backfill.archived import LogPart, horizons, plan_joined
-from spark_backfill.base_range import plan_on_base, resumable
+from spark_backfill.base import resumable
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.history import History
 from spark_backfill.last_id_writer import writer_of
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.publish import Existing, Output, Target
+from spark_backfill.range_plan import LogPart, horizons, plan_on_base, plan_range
 from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -70,7 +70,7 @@ def plan(
     begin = low if entry is None else entry.high
     part = LogPart(begin, high, start, None, kept[0] if kept else None, complete=True)
     if entry is None:
-        return plan_joined(0, part, None, window=window, limits=limits)
+        return plan_range(0, part, None, window=window, limits=limits)
     return plan_on_base(entry, part, None, low=low, window=window, limits=limits)
 
 
