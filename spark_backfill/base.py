@@ -42,11 +42,6 @@ class Base:
         """How long it remembers."""
         return Window.parse(self.manifest.window)
 
-    @property
-    def entries(self) -> Mapping[int, PartitionManifest]:
-        """Its entries by partition."""
-        return entries_of(self.manifest)
-
 
 def entries_of(manifest: Manifest) -> Mapping[int, PartitionManifest]:
     """Return a base's entries by partition."""

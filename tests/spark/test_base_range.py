@@ -11,10 +11,10 @@ import pytest
 from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from dedup_sdk._window import Window
-from spark_backfill.archive_history import archived_history
 from spark_backfill.base import Base, open_base, resumable
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.errors import BackfillError
+from spark_backfill.history_plan import archived_history
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, expire
 from spark_backfill.range_plan import Archived, Horizons, LogPart, check_gaps, on_base, plan_on_base
 from spark_backfill.slots import Slot, SlotPlan

@@ -15,8 +15,8 @@ from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
-from spark_backfill.history import History, resolve_history
-from spark_backfill.history_plan import rule_of, tell_gaps
+from spark_backfill.history import History
+from spark_backfill.history_plan import resolve_history, rule_of, tell_gaps
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import parse_options
