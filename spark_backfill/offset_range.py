@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -25,6 +25,11 @@ from dedup_sdk._store.manifest import SortedFile
 
 NOTHING_KNOWN_MS: Final = 2**62
 """As ``since_ms``: no sighting is known."""
+
+
+def largest(values: Iterable[int | None]) -> int | None:
+    """Return the largest of values, of which None is none."""
+    return max((each for each in values if each is not None), default=None)
 
 
 Bounds = Mapping[int, tuple[int, int]]
@@ -131,9 +136,7 @@ class OffsetRange:
         else:
             known = NOTHING_KNOWN_MS if first_ms is None else first_ms
         after_ms = None if forgotten_ms is None else forgotten_ms + 1
-        return max(
-            (each for each in (known, after_ms, self.unknown_before_ms) if each is not None), default=None
-        )
+        return largest((known, after_ms, self.unknown_before_ms))
 
 
 def log_bounds(offset_ranges: Sequence[OffsetRange]) -> Bounds:

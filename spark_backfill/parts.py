@@ -120,17 +120,13 @@ class WrittenPart:
 
 def _offset_range(content: dict[str, Any]) -> OffsetRange:
     base = content.pop("base")
-    read = OffsetRange(**{name: _tuples(value) for name, value in content.items()})
-    if base is None:
-        return read
-    named = dict(zip(BasePart._fields, base, strict=True))
-    staying = named.pop("staying")
-    if staying is not None:
-        files, forgotten_ms = staying
-        staying = Staying(tuple(SortedFile(**each) for each in files), forgotten_ms)
-    return replace(
-        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, staying=staying)
-    )
+    if base is not None:
+        named = dict(zip(BasePart._fields, _tuples(base), strict=True))
+        if named["staying"] is not None:
+            files, forgotten_ms = named["staying"]
+            named["staying"] = Staying(tuple(SortedFile(**each) for each in files), forgotten_ms)
+        base = BasePart(**named)
+    return OffsetRange(**{name: _tuples(value) for name, value in content.items()}, base=base)
 
 
 def _tuples(value: Any) -> Any:

@@ -19,7 +19,7 @@ from dedup_sdk._core.reach import GRACE
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._window import Window
 from spark_backfill.errors import BackfillError
-from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange, largest
 
 FEW_RECORDS: Final = 5
 """So many records behind a gap are looked at, because the first one may be late.
@@ -186,10 +186,6 @@ def plan_range(
         kept = taken.first_kept if reads_archive and taken is not None else None
         in_log = edge if log.first_kept is None else min(max(edge, log.first_kept), log.high)
         first = max(begin, kept) if kept is not None and kept < end else in_log
-    known_ms = [limits.keep_from_ms] if first > oldest else []
-    if lacks_before_log:
-        # Not all sightings that the window reaches are behind the gap.
-        known_ms.append(_known_behind(log, taken, limits))
     return OffsetRange(
         partition=partition,
         low=log.low,
@@ -197,7 +193,13 @@ def plan_range(
         high=log.high,
         complete=log.complete and first == log.low and not gaps,
         keep_from_ms=limits.keep_from_ms,
-        known_from_ms=max((each for each in known_ms if each is not None), default=None),
+        # Not all sightings that the window reaches are behind a gap.
+        known_from_ms=largest(
+            (
+                limits.keep_from_ms if first > oldest else None,
+                _known_behind(log, taken, limits) if lacks_before_log else None,
+            )
+        ),
         archived=(first, end) if first < end else None,
         log_from=max(first, edge),
         gaps=tuple(gaps),
@@ -243,9 +245,9 @@ def _known_behind(log: LogPart, taken: Archived | None, limits: Horizons) -> int
     if log.first_ms is None:
         return NOTHING_KNOWN_MS
     is_late = log.first_ms < 0 or not _is_inside(log.first_ms, limits)
-    times = [log.first_ms, log.soon_ms if is_late else None, taken.last_ms if taken is not None else None]
-    known_ms = max(each for each in times if each is not None)
-    return known_ms if known_ms >= 0 else NOTHING_KNOWN_MS
+    times = (log.first_ms, log.soon_ms if is_late else None, None if taken is None else taken.last_ms)
+    known_ms = largest(times)
+    return NOTHING_KNOWN_MS if known_ms is None or known_ms < 0 else known_ms
 
 
 def plan_on_base(

@@ -11,15 +11,14 @@ from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._window import Window
 from spark_backfill.base import Base
-from spark_backfill.count_fold import later
 from spark_backfill.findings.findings import total
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import Spec
-from spark_backfill.offset_range import OffsetRange, Staying
+from spark_backfill.offset_range import OffsetRange, Staying, largest
 from spark_backfill.options import Options
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
-from spark_backfill.reshard import Reshard, weakest_since_ms
+from spark_backfill.reshard import Reshard
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 
@@ -88,7 +87,7 @@ def describe(
         versions=versions,
         base=None if base is None else base.source.place,
         base_marks=history.base_marks,
-        known_since_ms=weakest_since_ms([entry.since_ms for entry in manifest.partitions]),
+        known_since_ms=largest(entry.since_ms for entry in manifest.partitions),
         skipped={str(partition): reason for partition, reason in sorted(history.skipped.items())},
         offsets=history.offsets,
         records=records,
@@ -163,8 +162,7 @@ def make_manifest(
     ranges = history.offset_ranges
     weakest_ms = None
     if reshard is not None:
-        known = [each.since_ms(_first_ms(by_partition[each.partition]), None) for each in ranges]
-        weakest_ms = weakest_since_ms(known)
+        weakest_ms = largest(each.since_ms(_first_ms(by_partition[each.partition]), None) for each in ranges)
     entries = [*kept]
     for each in ranges:
         number = each.partition
@@ -217,10 +215,7 @@ def partition_manifest(
         *(replace(outcome.file, layer=layer) for outcome in outcomes if outcome.file is not None),
     )
     newest_ms = _newest_ms(outcomes)
-    forgotten_ms = max(
-        (each.forgotten_ms for each in outcomes if each.forgotten_ms is not None), default=None
-    )
-    forgotten_ms = later(forgotten_ms, staying.forgotten_ms)
+    forgotten_ms = largest((staying.forgotten_ms, *(each.forgotten_ms for each in outcomes)))
     accepted = sum(outcome.accepted for outcome in outcomes)
     if base is not None:
         newest_ms = max(newest_ms, base.newest_ms)
@@ -231,7 +226,7 @@ def partition_manifest(
         partition=offset_range.partition,
         low=offset_range.low,
         high=high,
-        since_ms=weakest_since_ms([offset_range.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms]),
+        since_ms=largest((offset_range.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms)),
         accepted=accepted,
         since_number=_since_number(offset_range, outcomes) if counted else None,
         newest_ms=max(newest_ms, -1),
@@ -263,5 +258,4 @@ def _since_number(offset_range: OffsetRange, outcomes: Sequence[SlotOutcome]) ->
     known = None if offset_range.complete else 0
     if offset_range.base is not None:
         known = offset_range.base.since_number
-    forgotten = [each.forgotten_number for each in outcomes if each.forgotten_number is not None]
-    return max([*forgotten, *([] if known is None else [known])], default=None)
+    return largest((known, *(each.forgotten_number for each in outcomes)))
