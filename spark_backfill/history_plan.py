@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from dedup_sdk._kafka.commit_text import CommitMetadata, log_name, parse_metadata, rule_named_in
 from dedup_sdk._kafka.error_text import time_text
@@ -110,19 +110,6 @@ def _found(options: Options, archive: Archive | None, base: Base | None, *, now_
         )
 
 
-class _Claim(NamedTuple):
-    """The offsets ``[low, high)`` of one partition taken for processed; the log has them from ``start`` on.
-
-    ``complete``: the history begins at ``low``; ``vouched``: the user says so, and not the group's commit.
-    """
-
-    low: int
-    high: int
-    start: int
-    complete: bool
-    vouched: bool
-
-
 def resolve_history(
     log: KafkaLog,
     window: Window,
@@ -161,14 +148,15 @@ def resolve_history(
         check_base_log(base, cluster=log.cluster, topic_id=topic_id, partitions=partitions)
     commits = {} if group is None else log.committed(group, partitions)
     name = log_name(log.cluster, topic_id)
-    claims: dict[int, _Claim] = {}
+    vouched = group is None or assume_processed
+    claims: dict[int, LogPart] = {}
     skipped: dict[int, str] = {}
     for number, each in bounds.items():
         if group is None:
-            claims[number] = _Claim(each.start, each.stable_end, each.start, each.start == 0, vouched=True)
+            claims[number] = LogPart(each.start, each.stable_end, each.start, complete=each.start == 0)
             continue
         commit = commits.get(number)
-        claim = _claim(number, each, commit, name=name, rule=rule, assume_processed=assume_processed)
+        claim = _committed(number, each, commit, name=name, rule=rule, vouched=vouched)
         if isinstance(claim, str):
             skipped[number] = claim
         else:
@@ -178,11 +166,16 @@ def resolve_history(
         raise _no_history(log.topic, group, skipped)
     told = _told(commits, name)
     by_time = reads_log and window.time_ms is not None
-    last = {number: _last_record(log, number, claim, by_time=by_time) for number, claim in claims.items()}
-    epochs = {
-        number: _epoch(log, number, claim, told.get(number), last[number]) for number, claim in claims.items()
+    last = {
+        number: _last_record(log, number, claim, by_time=by_time)
+        for number, claim in claims.items()
+        if by_time or vouched
     }
-    entries = _resumed(base, claims, window)
+    epochs = {
+        number: _epoch(log, number, claim.high, told.get(number), last.get(number) if vouched else None)
+        for number, claim in claims.items()
+    }
+    entries = _resumed(base, claims, window, vouched=vouched)
     for number, entry in entries.items():
         check_base_epoch(entry, epochs[number], log.same_until)
     last_ms: dict[int, int | None] = {
@@ -201,7 +194,7 @@ def resolve_history(
         if not claims:
             raise _no_history(log.topic, group, skipped)
     offset_ranges, vague = _planned(
-        claims, archived, entries, last_ms, log, window=window, now_ms=now_ms, whole=whole
+        claims, archived, entries, last_ms, log, window=window, now_ms=now_ms, vouched=vouched, whole=whole
     )
     return History(
         cluster=log.cluster,
@@ -238,17 +231,17 @@ def archived_history(
         check_base_log(base, cluster=cluster, topic_id=topic_id, partitions=())
     archived, last_ms = survey_archive(survey, {}, {}, window=window, now_ms=now_ms)
     claims = {
-        number: _Claim(part.begin, part.end, part.end, complete=part.begin == 0, vouched=True)
+        number: LogPart(part.begin, part.end, part.end, complete=part.begin == 0)
         for number, part in archived.items()
     }
     for number, entry in ({} if base is None else entries_of(base.manifest)).items():
         part = archived.get(number)
         low = entry.low if part is None else min(part.begin, entry.low)
         high = entry.high if part is None else max(part.end, entry.high)
-        claims[number] = _Claim(low, high, high, complete=low == 0, vouched=True)
-    entries = _resumed(base, claims, window)
+        claims[number] = LogPart(low, high, high, complete=low == 0)
+    entries = _resumed(base, claims, window, vouched=True)
     offset_ranges, _ = _planned(
-        claims, archived, entries, last_ms, None, window=window, now_ms=now_ms, whole=whole
+        claims, archived, entries, last_ms, None, window=window, now_ms=now_ms, vouched=True, whole=whole
     )
     return History(cluster=cluster, topic=topic, topic_id=topic_id, offset_ranges=offset_ranges)
 
@@ -267,10 +260,13 @@ def kept_history(base: Manifest, window: Window, now_ms: int) -> History:
     )
 
 
-def _claim(
-    partition: int, bounds: Bounds, commit: Commit | None, *, name: str, rule: str, assume_processed: bool
-) -> _Claim | str:
-    """Return what a group's commit says, or why the partition contributes nothing."""
+def _committed(
+    partition: int, bounds: Bounds, commit: Commit | None, *, name: str, rule: str, vouched: bool
+) -> LogPart | str:
+    """Return the history that a group's commit says, or why the partition contributes nothing.
+
+    ``vouched``: the user does so for what lies before the commit.
+    """
     if commit is None:
         return NOTHING_COMMITTED
     if commit.offset > bounds.end:
@@ -283,14 +279,14 @@ def _claim(
     if rule_named_in(commit.text) not in (None, rule):
         # Also where the text is void otherwise: nobody may vouch for records that another rule hid.
         return _ANOTHER_RULE
-    if assume_processed:
+    if vouched:
         low = min(bounds.start, high)
-        return _Claim(low, high, bounds.start, low == 0, vouched=True)
+        return LogPart(low, high, bounds.start, complete=low == 0)
     if metadata is None:
         return "committed without this package's metadata"
     if not metadata.is_of(name):
         return "committed with the metadata of another log"
-    return _Claim(min(metadata.low, high), high, bounds.start, metadata.complete, vouched=False)
+    return LogPart(min(metadata.low, high), high, bounds.start, complete=metadata.complete)
 
 
 def _told(commits: Mapping[int, Commit], name: str) -> dict[int, CommitMetadata]:
@@ -302,41 +298,39 @@ def _told(commits: Mapping[int, Commit], name: str) -> dict[int, CommitMetadata]
     }
 
 
-def _last_record(log: KafkaLog, number: int, claim: _Claim, *, by_time: bool) -> LastRecord | None:
+def _last_record(log: KafkaLog, number: int, claim: LogPart, *, by_time: bool) -> LastRecord | None:
     """The last record before the cut. Where only its epoch is asked for, it is not searched for long."""
-    if not by_time and not claim.vouched:
-        return None
     floor = max(claim.low, claim.start)
     return log.last_record(number, floor if by_time else max(floor, claim.high - _NEAR), claim.high)
 
 
 def _epoch(
-    log: KafkaLog, number: int, claim: _Claim, metadata: CommitMetadata | None, last: LastRecord | None
+    log: KafkaLog, number: int, cut: int, metadata: CommitMetadata | None, last: LastRecord | None
 ) -> int | None:
     """The leader epoch in which a history ends, None where nobody knows it: a commit says it, or the log."""
     if metadata is not None and metadata.epoch is not None:
         return metadata.epoch
-    return log.epoch_before(number, claim.high, last) if claim.vouched and last is not None else None
+    return None if last is None else log.epoch_before(number, cut, last)
 
 
-def _resumed(base: Base | None, claims: Mapping[int, _Claim], window: Window) -> dict[int, PartitionManifest]:
+def _resumed(
+    base: Base | None, claims: Mapping[int, LogPart], window: Window, *, vouched: bool
+) -> dict[int, PartitionManifest]:
     """Return the entries of a base that the partitions begin with."""
     known = {} if base is None else entries_of(base.manifest)
     found = {
-        number: resumable(
-            known.get(number), low=claim.low, high=claim.high, vouched=claim.vouched, window=window
-        )
+        number: resumable(known.get(number), low=claim.low, high=claim.high, vouched=vouched, window=window)
         for number, claim in claims.items()
     }
     return {number: entry for number, entry in found.items() if entry is not None}
 
 
 def _in_archive(
-    claims: Mapping[int, _Claim],
+    claims: Mapping[int, LogPart],
     archived: Mapping[int, Archived],
     entries: Mapping[int, PartitionManifest],
     skipped: dict[int, str],
-) -> dict[int, _Claim]:
+) -> dict[int, LogPart]:
     """Return the claims as far as an archive reaches, from which alone all is read: the log begins where they end."""
     found = {}
     for number, claim in claims.items():
@@ -350,7 +344,7 @@ def _in_archive(
 
 
 def _planned(
-    claims: Mapping[int, _Claim],
+    claims: Mapping[int, LogPart],
     archived: Mapping[int, Archived],
     entries: Mapping[int, PartitionManifest],
     last_ms: Mapping[int, int | None],
@@ -358,6 +352,7 @@ def _planned(
     *,
     window: Window,
     now_ms: int,
+    vouched: bool,
     whole: bool,
 ) -> tuple[tuple[OffsetRange, ...], frozenset[int]]:
     """Plan all partitions, ascending; return also those of which more may be read than the window reaches.
@@ -368,19 +363,19 @@ def _planned(
     offset_ranges, vague = [], set()
     for number, claim in sorted(claims.items()):
         known, entry, seen_ms = archived.get(number), entries.get(number), last_ms.get(number)
+        part = claim._replace(start=min(claim.start, claim.high))
         if entry is None:
             limits = horizons(window, seen_ms, now_ms)
-            read = claim
-            if claim.vouched and known is not None and known.begin < claim.low:
-                read = claim._replace(low=known.begin, complete=known.begin == 0)
-            part = _log_part(log, number, read, window, None if whole else limits.keep_from_ms)
+            if vouched and known is not None and known.begin < claim.low:
+                part = part._replace(low=known.begin, complete=known.begin == 0)
+            part = _asked(log, number, part, window, None if whole else limits.keep_from_ms)
             offset_range = plan_range(number, part, known, window=window, limits=limits, whole=whole)
         else:
             # The base also knows of times that the log has lost.
             limits = horizons(window, entry.newest_ms if seen_ms is None else seen_ms, now_ms)
-            read = claim._replace(low=entry.high, complete=True)
-            part = _log_part(log, number, read, window, limits.keep_from_ms)
-            low = min(claim.low, entry.low) if claim.vouched else claim.low
+            part = part._replace(low=entry.high, complete=True)
+            part = _asked(log, number, part, window, limits.keep_from_ms)
+            low = min(claim.low, entry.low) if vouched else claim.low
             offset_range = plan_on_base(entry, part, known, low=low, window=window, limits=limits)
         offset_ranges.append(offset_range)
         if part.is_vague and offset_range.begin == part.first_kept:
@@ -388,33 +383,22 @@ def _planned(
     return tuple(offset_ranges), frozenset(vague)
 
 
-def _log_part(
-    log: KafkaLog | None, partition: int, claim: _Claim, window: Window, keep_from_ms: int | None
+def _asked(
+    log: KafkaLog | None, partition: int, part: LogPart, window: Window, keep_from_ms: int | None
 ) -> LogPart:
     """Ask the log where the window begins, and for the times right behind a gap; only where it has some of it."""
-    low, high, start = claim.low, claim.high, min(claim.start, claim.high)
-    edge = max(low, start)
-    kept, times = None, list[int]()
-    if (
-        log is not None
-        and edge < high
-        and window.count is None
-        and keep_from_ms is not None
-        and keep_from_ms > 0
-    ):
-        kept = log.beginning_at(partition, edge, high, keep_from_ms)
-    if log is not None and low < start < high:
-        times = log.first_timestamps_ms(partition, start, high, FEW_RECORDS)
-    return LogPart(
-        low,
-        high,
-        start,
-        first_ms=times[0] if times else None,
-        first_kept=None if kept is None else kept.offset,
-        complete=claim.complete,
-        soon_ms=max(times, default=None),
-        is_vague=kept is not None and kept.is_vague,
-    )
+    if log is None:
+        return part
+    edge = max(part.low, part.start)
+    if edge < part.high and window.count is None and keep_from_ms is not None and keep_from_ms > 0:
+        kept = log.beginning_at(partition, edge, part.high, keep_from_ms)
+        if kept is not None:
+            part = part._replace(first_kept=kept.offset, is_vague=kept.is_vague)
+    if part.low < part.start < part.high:
+        times = log.first_timestamps_ms(partition, part.start, part.high, FEW_RECORDS)
+        if times:
+            part = part._replace(first_ms=times[0], soon_ms=max(times))
+    return part
 
 
 def _no_history(topic: str, group: str | None, skipped: Mapping[int, str]) -> BackfillError:

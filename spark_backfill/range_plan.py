@@ -95,7 +95,7 @@ def horizons(window: Window, last_ms: int | None, now_ms: int) -> Horizons:
 
 
 class LogPart(NamedTuple):
-    """The part of the history ``[low, high)`` that is in the log.
+    """The history ``[low, high)`` of a partition, and what the log has of it.
 
     - ``start``: the log's first offset (``high`` or more: nothing).
     - ``first_ms``: the timestamp (ms) of its first record below ``high``, None without one; ``soon_ms``: the latest of
@@ -108,9 +108,9 @@ class LogPart(NamedTuple):
     low: int
     high: int
     start: int
-    first_ms: int | None
-    first_kept: int | None
     complete: bool
+    first_ms: int | None = None
+    first_kept: int | None = None
     soon_ms: int | None = None
     is_vague: bool = False
 

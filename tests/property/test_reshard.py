@@ -128,7 +128,7 @@ def offset_ranges_of(world: World, window: Window) -> tuple[OffsetRange, ...]:
         found.append(
             plan_range(
                 partition,
-                LogPart(0, len(completed), 0, None, min(kept, default=None), complete=True),
+                LogPart(0, len(completed), 0, complete=True, first_kept=min(kept, default=None)),
                 None,
                 window=window,
                 limits=Horizons(keep_from_ms, keep_from_ms),

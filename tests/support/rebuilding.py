@@ -68,7 +68,7 @@ def plan(
     entry = None if base is None else base.partition(0)
     entry = resumable(entry, low=low, high=high, vouched=False, window=window)
     begin = low if entry is None else entry.high
-    part = LogPart(begin, high, start, None, kept[0] if kept else None, complete=True)
+    part = LogPart(begin, high, start, complete=True, first_kept=kept[0] if kept else None)
     if entry is None:
         return plan_range(0, part, None, window=window, limits=limits)
     return plan_on_base(entry, part, None, low=low, window=window, limits=limits)

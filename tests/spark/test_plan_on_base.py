@@ -122,7 +122,7 @@ def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
     An archive that begins behind the cut may lack some, and says so.
     """
     window, limits = Window(milliseconds=10_000), Horizons(keep_from_ms=500, exact_ms=600)
-    log = LogPart(50, 80, 80, None, None, complete=True)
+    log = LogPart(50, 80, 80, complete=True)
     for begin, gaps in ((49, ()), (50, ()), (51, ((50, 51),))):
         archived = Archived(3, begin, 80, 20, first_ms=900, last_ms=1_000, first_kept=begin)
         offset_range = plan_on_base(entry(), log, archived, low=10, window=window, limits=limits)
