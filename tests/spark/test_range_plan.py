@@ -118,6 +118,22 @@ def test_a_late_first_record_hides_no_gap() -> None:
     assert counted.gaps == ((0, 50),)
 
 
+def test_behind_a_gap_a_late_first_record_is_no_beginning() -> None:
+    """Also where reading begins with it and no archive lies before: others of its time may be gone.
+
+    Nor is anything known from before the horizon, of which rows were left out.
+    """
+    limits = horizons(WINDOW, NOW_MS, NOW_MS)
+    late_ms, old_ms, young_ms = NOW_MS - 10 * HOUR_MS - 1, NOW_MS - 11 * HOUR_MS, NOW_MS - HOUR_MS
+    offset_range = plan(log(first_ms=late_ms, soon_ms=young_ms, first_kept=50), None, limits=limits)
+    assert (offset_range.begin, offset_range.gaps) == (50, ((0, 50),))
+    assert offset_range.since_ms(late_ms, None) == young_ms
+    old = log(first_ms=old_ms, soon_ms=old_ms, first_kept=60)
+    offset_range = plan(old, archived(0, 30, first_kept=20), limits=limits)
+    assert (offset_range.in_archive(), offset_range.gaps) == ((20, 30), ((30, 50),))
+    assert offset_range.since_ms(old_ms, None) == limits.keep_from_ms
+
+
 def test_a_late_first_row_of_an_archive_hides_no_gap() -> None:
     """Records before an archive are older than the window only where more than a few of its rows are."""
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
