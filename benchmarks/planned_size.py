@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from dedup_sdk import Window
 from dedup_sdk._store.manifest import RANK_DIGITS, Manifest, SortedFile, filter_bounds
 from dedup_sdk.ids import header
-from spark_backfill.base_range import entries_of, on_base
+from spark_backfill.base import entries_of
 from spark_backfill.base_reader import BaseFile, share_out
 from spark_backfill.client_reader import Range, plan_ranges
 from spark_backfill.history import History
 from spark_backfill.layers import most_layers, on_layers
 from spark_backfill.offset_range import OffsetRange, log_bounds
+from spark_backfill.range_plan import on_base
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest

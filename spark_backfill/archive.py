@@ -21,13 +21,13 @@ from pyspark.sql import DataFrame
 from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
 from spark_backfill.archive_checks import checked_part, without_topic
-from spark_backfill.archived import Archived
 from spark_backfill.arrow_columns import last_values
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
 from spark_backfill.last_id_spec import Spec, keys_of
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
+from spark_backfill.range_plan import Archived
 from spark_backfill.rows import Wanted, read_keys, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
 from spark_backfill.slots import SlotPlan

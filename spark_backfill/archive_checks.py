@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._store.paths import MAX_PARTITIONS
-from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError, known_cause, one_line
+from spark_backfill.range_plan import Archived
 
 SHOWN_TOPICS: Final = 5
 _YEAR_1973_MS: Final = 100_000_000_000

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
@@ -28,7 +29,6 @@ from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
 from spark_backfill.parts import joined
 from spark_backfill.progress import Progress
-from spark_backfill.publication import Made, describe, isolation_of, kept_entries, owner
 from spark_backfill.publish import Existing, Output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
@@ -37,7 +37,7 @@ from spark_backfill.reshard import Reshard
 from spark_backfill.session import LazySession, describe_jobs
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
-from spark_backfill.snapshot import DIGEST_NAME
+from spark_backfill.snapshot import Made, describe, isolation_of, kept_entries, owner
 from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
 from spark_backfill.workers import Task, Workers

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dedup_sdk._store.manifest import Manifest
+from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.errors import IN_FULL, BackfillError
+
+SameUntil = Callable[[int, int, int], int | None]
+"""A function of partition, offset and leader epoch: `spark_backfill.kafka_log.KafkaLog.same_until`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class Base:
     def window(self) -> Window:
         """How long it remembers."""
         return Window.parse(self.manifest.window)
+
+
+def entries_of(manifest: Manifest) -> Mapping[int, PartitionManifest]:
+    """Return a base's entries by partition."""
+    return {entry.partition: entry for entry in manifest.partitions}
 
 
 def open_base(place: str) -> Base:
@@ -123,6 +131,64 @@ def check_base_log(base: Base, *, cluster: str, topic_id: str, partitions: Seque
         raise BackfillError(
             f"base {base.source.place} has partition {min(others)}, the topic has {len(partitions)} "
             f"partitions: the base is of another topic; {IN_FULL}"
+        )
+
+
+def resumable(
+    entry: PartitionManifest | None, *, low: int, high: int, vouched: bool, window: Window
+) -> PartitionManifest | None:
+    """Return a base's entry of a partition if ``[low, high)`` can begin with it, None where it is of no use.
+
+    ``vouched``: the history goes as far back as anybody knows of it, so that it may begin with the base.
+
+    Raises:
+        BackfillError: the base has other offsets than the history.
+    """
+    if entry is None or (entry.high <= low and not vouched):
+        return None
+    what = f"partition {entry.partition}: the base"
+    if entry.high > high:
+        raise BackfillError(
+            f"{what} reaches offset {entry.high}, and the history ends at {high}: the group was rewound, or "
+            f"the log is another one; {IN_FULL}"
+        )
+    if entry.low > low:
+        raise BackfillError(f"{what} begins at offset {entry.low}, and the history at {low}: {IN_FULL}")
+    if window.count is None or vouched or entry.low == low:
+        return entry
+    raise BackfillError(
+        f"{what} begins at offset {entry.low}, and the history at {low}: a window by count is counted from "
+        f"there; {IN_FULL}"
+    )
+
+
+def cut_off_at(
+    partition: int, high: int, epoch: int | None, last_epoch: int | None, same_until: SameUntil
+) -> int | None:
+    """Return where the log was cut since its records before ``high`` were read in leader epoch ``epoch``.
+
+    None: it was not, as far as the broker can tell. ``last_epoch``: that at the end of the history; within one epoch no
+    record is ever replaced. None stands for an epoch that nobody knows.
+    """
+    if epoch is None or epoch == last_epoch:
+        return None
+    end = same_until(partition, high, epoch)
+    return None if end is None or end >= high else end
+
+
+def check_base_epoch(entry: PartitionManifest, last_epoch: int | None, same_until: SameUntil) -> None:
+    """Refuse a base's entry of records that the log no longer has; as `cut_off_at`.
+
+    Raises:
+        BackfillError: the log was cut below the base's end since, by an unclean election, and has other records there.
+    """
+    if entry.low == entry.high:
+        return
+    end = cut_off_at(entry.partition, entry.high, entry.epoch, last_epoch, same_until)
+    if end is not None:
+        raise BackfillError(
+            f"partition {entry.partition}: the base reaches offset {entry.high} of leader epoch {entry.epoch}, which "
+            f"ends at {end} in the log now: the log was cut since; {IN_FULL}"
         )
 
 

@@ -6,12 +6,12 @@ Everything is asked once, so that the cut is known, stays the same through retri
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Mapping
-from concurrent.futures import Future
-from contextlib import closing, suppress
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from itertools import islice
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, cast
 
 from confluent_kafka import (
     Consumer,
@@ -39,7 +39,6 @@ _FEW_OFFSETS: Final = 10_000
 """It is not worth a request to find out whether so many need not be read."""
 _LOOKED_AT: Final = 1_000
 """So many records behind a marker are looked at: about as many as the answer to one request has."""
-_Answer = TypeVar("_Answer")
 
 
 class Bounds(NamedTuple):
@@ -127,10 +126,8 @@ class KafkaLog:
     def partitions(self) -> list[int]:
         """Return the topic's partitions, ascending."""
         require_broker(self._settings, BackfillError, within_s=_TIMEOUT_S)
-        try:
+        with self._asking("listing the topics"):
             metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._trouble("listing the topics", error) from None
         found = metadata.topics.get(self.topic)
         if found is None or not found.partitions:
             raise BackfillError(f"topic {self.topic!r} does not exist at {self._bootstrap}: check --topic")
@@ -140,33 +137,32 @@ class KafkaLog:
 
     def topic_id(self) -> str:
         """Return the ID that tells this topic from another of its name; empty where the broker does not say."""
-        try:
+        with self._asking("describing the topic"):
             described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_TIMEOUT_S)
-            return topic_id_of(described[self.topic].result(_TIMEOUT_S + 1))
-        except TimeoutError as error:
-            raise self._trouble("describing the topic", error) from None
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 (its public name)
-                return ""
-            raise self._trouble("describing the topic", error) from None
+            try:
+                return topic_id_of(described[self.topic].result(_TIMEOUT_S + 1))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 (its public name)
+                    raise
+        return ""
 
     def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
         """Return the bounds of each partition's log."""
-        return {number: self._bounds(number) for number in partitions}
-
-    def _bounds(self, number: int) -> Bounds:
-        place = TopicPartition(self.topic, number)
-        # Asked by consumers, because they try again where a leader is just being elected.
-        start, stable_end = self._watermarks(self._consumer, place)
-        return Bounds(start, stable_end, self._watermarks(self._plain, place)[1])
+        found = {}
+        for number in partitions:
+            # Asked by consumers, because they try again where a leader is just being elected.
+            start, stable_end = self._watermarks(self._consumer, number)
+            found[number] = Bounds(start, stable_end, self._watermarks(self._plain, number)[1])
+        return found
 
     def committed(self, group: str, partitions: Iterable[int]) -> dict[int, Commit]:
         """Return a group's commits, for the partitions that have one."""
         asked = [TopicPartition(self.topic, number) for number in partitions]
-        answer = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=_TIMEOUT_S
-        )
-        found = self._result(answer[group], f"the offsets of group {group!r}")
+        with self._asking(f"the offsets of group {group!r}"):
+            answer = self._admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, asked)], require_stable=True, request_timeout=_TIMEOUT_S
+            )
+            found = answer[group].result(_TIMEOUT_S + 1)
         for each in found.topic_partitions:
             if each.error is not None:
                 raise self._trouble(
@@ -182,12 +178,10 @@ class KafkaLog:
         """Return an offset below which every record is older than this timestamp (ms); None when all records are."""
         # One less: the broker's time index may pass over records of exactly the timestamp asked for.
         asked = TopicPartition(self.topic, partition, max(timestamp_ms - 1, 0))
-        try:
+        with self._asking(f"looking for a timestamp in partition {partition}"):
             (found,) = self._consumer.offsets_for_times([asked], timeout=_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._trouble(f"looking for a timestamp in partition {partition}", error) from None
-        if found.error is not None:
-            raise self._trouble(f"looking for a timestamp in partition {partition}", found.error)
+            if found.error is not None:
+                raise KafkaException(found.error)
         return found.offset if found.offset >= 0 else None
 
     def beginning_at(self, partition: int, floor: int, cut: int, timestamp_ms: int) -> Beginning | None:
@@ -236,8 +230,9 @@ class KafkaLog:
         step, upper = _FIRST_STEP, cut
         while upper > floor:
             begin = max(floor, cut - step)
-            last = self._last_between(partition, begin, upper)
-            if last is not None:
+            found = deque(self.between(partition, begin, upper), maxlen=1)
+            if found:
+                last = found[0]
                 return LastRecord(cast("int", last.offset()), last.timestamp()[1], last.leader_epoch())
             upper, step = begin, step * _STEP_FACTOR
         return None
@@ -273,21 +268,13 @@ class KafkaLog:
 
         None where the broker does not have that offset any more. ``offset`` must not be above the log's end.
         """
-        try:
+        with self._asking(f"the end of leader epoch {epoch} in partition {partition}"):
             if self._readers is None:
                 self._readers = Readers(
                     client_settings({**self._settings, "group.id": _GROUP, "log_level": 0})
                 )
             with closing(TailReader(self._readers, self.topic, partition)) as reader:
                 return _result_of(reader.same_until(offset, epoch))
-        except (KafkaException, RecoveryError) as error:
-            raise self._trouble(f"the end of leader epoch {epoch} in partition {partition}", error) from None
-
-    def _last_between(self, partition: int, begin: int, end: int) -> Message | None:
-        last: Message | None = None
-        for last in self.between(partition, begin, end):  # noqa: B007 (the last one is wanted)
-            pass
-        return last
 
     def between(self, partition: int, begin: int, end: int) -> Generator[Message]:
         """The delivered records of ``[begin, end)``."""
@@ -315,21 +302,18 @@ class KafkaLog:
         finally:
             self._consumer.unassign()
 
-    def _watermarks(self, consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
-        try:
-            answer = consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)
-        except KafkaException as error:
-            raise self._trouble(f"the offsets of partition {place.partition}", error) from None
+    def _watermarks(self, consumer: Consumer, number: int) -> tuple[int, int]:
+        with self._asking(f"the offsets of partition {number}"):
+            answer = consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=_TIMEOUT_S)
         if answer is None:
-            raise BackfillError(
-                f"partition {place.partition} gave no offsets within {_TIMEOUT_S:g} s: try again"
-            )
+            raise BackfillError(f"partition {number} gave no offsets within {_TIMEOUT_S:g} s: try again")
         return answer
 
-    def _result(self, answer: Future[_Answer], what: str) -> _Answer:
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
         try:
-            return answer.result(_TIMEOUT_S + 1)
-        except (KafkaException, TimeoutError) as error:
+            yield
+        except (KafkaException, TimeoutError, RecoveryError) as error:
             raise self._trouble(what, error) from None
 
     def _trouble(self, what: str, error: object) -> BackfillError:

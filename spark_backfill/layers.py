@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, SortedFile
-from spark_backfill.base_range import entries_of
-from spark_backfill.offset_range import OffsetRange, Staying
+from spark_backfill.base import entries_of
+from spark_backfill.offset_range import OffsetRange, Staying, largest
 
 MOST_LAYERS: Final = 8
 """Each is a generation of the store that installs it: one more place where an ID is looked up, and two open files."""
@@ -57,7 +57,7 @@ def _on_layer(offset_range: OffsetRange, entry: PartitionManifest | None) -> Off
         base=part._replace(
             staying=Staying(
                 tuple(replace(file, layer=number) for number, files in enumerate(layers) for file in files),
-                forgotten_ms=max((file.newest_ms for file in gone), default=None),
+                forgotten_ms=largest(file.newest_ms for file in gone),
             )
         ),
     )

@@ -1,4 +1,4 @@
-"""Which offsets of a partition are folded, and how far back the result knows: pure, Kafka's answers are given.
+"""Which offsets of a partition are folded, and how far back the result knows.
 
     log start          low            begin                     high (the cut)      stable end
     |------------------|--------------|=========================|-------------------|
@@ -17,16 +17,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from dedup_sdk._core.reach import GRACE
 from dedup_sdk._store.manifest import SortedFile
-from dedup_sdk._window import Window
 
 NOTHING_KNOWN_MS: Final = 2**62
 """As ``since_ms``: no sighting is known."""
+
+
+def largest(values: Iterable[int | None]) -> int | None:
+    """Return the largest of values, of which None is none."""
+    return max((each for each in values if each is not None), default=None)
 
 
 Bounds = Mapping[int, tuple[int, int]]
@@ -133,9 +136,7 @@ class OffsetRange:
         else:
             known = NOTHING_KNOWN_MS if first_ms is None else first_ms
         after_ms = None if forgotten_ms is None else forgotten_ms + 1
-        return max(
-            (each for each in (known, after_ms, self.unknown_before_ms) if each is not None), default=None
-        )
+        return largest((known, after_ms, self.unknown_before_ms))
 
 
 def log_bounds(offset_ranges: Sequence[OffsetRange]) -> Bounds:
@@ -157,45 +158,3 @@ def expire(offset_ranges: Sequence[OffsetRange], before_ms: int | None) -> tuple
     if before_ms is None:
         return tuple(offset_ranges)
     return tuple(replace(each, keep_from_ms=max(before_ms, each.keep_from_ms or 0)) for each in offset_ranges)
-
-
-def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:
-    """Return the timestamp (ms) before which a sighting may be left out, None where everything is kept.
-
-    ``last_ms`` is the timestamp of the last record before the cut (-1 or None: unknown), a lower bound of the
-    newest one. One from the future counts as now, so that it cannot push everything else out of the window.
-    """
-    if window.time_ms is None or last_ms is None or last_ms < 0:
-        return None
-    return min(last_ms, now_ms) - window.time_ms - window.time_ms // GRACE
-
-
-def plan_offset_range(
-    partition: int,
-    *,
-    low: int,
-    high: int,
-    log_start: int,
-    complete: bool,
-    window: Window,
-    keep_from_ms: int | None,
-    first_kept: int | None,
-) -> OffsetRange:
-    """Plan the offsets to read of ``[low, high)``.
-
-    ``complete`` says that the history begins at ``low``; ``first_kept`` is the first offset of a timestamp at or after
-    ``keep_from_ms``, None where there is no such horizon.
-    """
-    floor = min(max(low, log_start), high)
-    begin = floor
-    if window.count is None and first_kept is not None:
-        begin = min(max(floor, first_kept), high)
-    return OffsetRange(
-        partition=partition,
-        low=low,
-        begin=begin,
-        high=high,
-        complete=complete and begin == low,
-        keep_from_ms=keep_from_ms,
-        known_from_ms=keep_from_ms if begin > floor else None,
-    )

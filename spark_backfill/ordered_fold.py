@@ -41,7 +41,7 @@ from spark_backfill.base import Base
 from spark_backfill.finder import Finder
 from spark_backfill.findings.findings import Findings
 from spark_backfill.last_id_spec import OrderedSpec
-from spark_backfill.offset_range import OffsetRange
+from spark_backfill.offset_range import OffsetRange, largest
 from spark_backfill.ordered_rows import BLOCK_ORDER, rows_in, without_key
 from spark_backfill.publish import Target, own_folder
 from spark_backfill.row_columns import rows_of_batch
@@ -49,7 +49,6 @@ from spark_backfill.runs import Rows, Tally
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import write_pages
 from spark_backfill.slots import Slot, SlotPlan
-from spark_backfill.time_fold import later
 from spark_backfill.unit_ends import Ends, UnitEnds
 from spark_backfill.workers import Folding, Source, Task, Workers
 
@@ -247,9 +246,9 @@ class OrderedFold:
         if keep_from_ms is not None:
             young = page.timestamps >= keep_from_ms
             if not young.all():
-                self.forgotten_ms = later(self.forgotten_ms, int(page.timestamps[~young].max()))
+                self.forgotten_ms = largest((self.forgotten_ms, int(page.timestamps[~young].max())))
                 if page.numbers is not None:
-                    self.forgotten_number = later(self.forgotten_number, int(page.numbers[~young].max()))
+                    self.forgotten_number = largest((self.forgotten_number, int(page.numbers[~young].max())))
             kept &= young
         return page if kept.all() else select_marks(page, np.flatnonzero(kept))
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_backfill.archive import Archive
-from spark_backfill.base import Base
-from spark_backfill.base_range import SameUntil
+from spark_backfill.base import Base, SameUntil
 from spark_backfill.ending import ended_by
 from spark_backfill.errors import one_line
 from spark_backfill.finder import Finder

@@ -20,8 +20,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from dedup_sdk._store.manifest import FORMAT, SortedFile, manifest_bytes
-from spark_backfill.base import Base
-from spark_backfill.base_range import SameUntil, cut_off_at
+from spark_backfill.base import Base, SameUntil, cut_off_at
 from spark_backfill.history import History
 from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.options import Options
@@ -121,17 +120,13 @@ class WrittenPart:
 
 def _offset_range(content: dict[str, Any]) -> OffsetRange:
     base = content.pop("base")
-    read = OffsetRange(**{name: _tuples(value) for name, value in content.items()})
-    if base is None:
-        return read
-    named = dict(zip(BasePart._fields, base, strict=True))
-    staying = named.pop("staying")
-    if staying is not None:
-        files, forgotten_ms = staying
-        staying = Staying(tuple(SortedFile(**each) for each in files), forgotten_ms)
-    return replace(
-        read, base=BasePart(**{name: _tuples(value) for name, value in named.items()}, staying=staying)
-    )
+    if base is not None:
+        named = dict(zip(BasePart._fields, _tuples(base), strict=True))
+        if named["staying"] is not None:
+            files, forgotten_ms = named["staying"]
+            named["staying"] = Staying(tuple(SortedFile(**each) for each in files), forgotten_ms)
+        base = BasePart(**named)
+    return OffsetRange(**{name: _tuples(value) for name, value in content.items()}, base=base)
 
 
 def _tuples(value: Any) -> Any:

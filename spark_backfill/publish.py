@@ -21,6 +21,11 @@ request may yet arrive.
 What a run has put stays where it failed, or was killed, when it has kept a part (`spark_backfill.parts`): there is a
 text ``.run-<run>.part-<n>`` for each, and a later run may take it over, and list its files. They go when a snapshot is
 published that began later, or after two weeks.
+
+Runs are ordered by the clocks of their drivers. Where a clock goes back, or two differ, a kept part may count as older
+than the snapshot, and is read again; or one that ended earlier is taken over first, and the history ends where it ended
+then. Files of a run that seems to begin in the future stay that much longer. A clock two weeks ahead takes the marker
+of a run at work, which then does not publish. No order of runs removes a file that the manifest lists.
 """
 
 from __future__ import annotations

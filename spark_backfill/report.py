@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._window import length_text
 from spark_backfill.report_page.wording import size_text
 
@@ -69,68 +68,6 @@ class Report:
     def __str__(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self), sort_keys=True)
-
-
-def make_report(
-    manifest: Manifest,
-    *,
-    output: str,
-    sources: tuple[str, ...],
-    base: str | None,
-    base_marks: int,
-    skipped: Mapping[int, str],
-    offsets: int,
-    records: int,
-    unkeyed: int,
-    taken_over: int,
-    spark_start_seconds: float,
-    seconds: float,
-    keyless: int,
-    moved: int,
-    malformed: int,
-    versions: Mapping[str, str],
-    one_mark_each: bool,
-) -> Report:
-    """Return the report of a snapshot that was made.
-
-    ``taken_over``: how many of the records an earlier run read. ``one_mark_each``: every record with an ID, and mark of
-    the base, is one mark at most.
-    """
-    files = [file for entry in manifest.partitions for file in entry.files]
-    marks = sum(file.marks for file in files)
-    return Report(
-        output=output,
-        cluster=manifest.cluster,
-        topic=manifest.topic,
-        group=manifest.group,
-        vouched=manifest.vouched,
-        id_spec=manifest.id_spec,
-        window=manifest.window,
-        partitions=len(manifest.partitions),
-        sources=sources,
-        base=base,
-        base_marks=base_marks,
-        known_since_ms=max(
-            (entry.since_ms for entry in manifest.partitions if entry.since_ms is not None), default=None
-        ),
-        skipped={str(partition): reason for partition, reason in sorted(skipped.items())},
-        offsets=offsets,
-        records=records,
-        unkeyed=unkeyed,
-        marks=marks,
-        files=len(files),
-        bytes=sum(file.bytes for file in files),
-        fingerprint=manifest.fingerprint,
-        spark_start_seconds=round(spark_start_seconds, 3),
-        seconds=round(seconds, 3),
-        records_per_second=round((records - taken_over) / seconds, 1) if seconds else 0.0,
-        keyless=keyless,
-        moved=moved,
-        malformed=malformed,
-        layers=max((len(entry.layers) for entry in manifest.partitions), default=0),
-        duplicates_or_expired=records + base_marks - unkeyed - marks if one_mark_each else None,
-        versions=versions,
-    )
 
 
 def summary(report: Mapping[str, Any]) -> list[str]:

@@ -120,11 +120,6 @@ class Reshard:
         )
 
 
-def weakest_since_ms(known: Sequence[int | None]) -> int | None:
-    """Return from when on (ms) sightings in all of several partitions are known, None: from the beginning."""
-    return max((since_ms for since_ms in known if since_ms is not None), default=None)
-
-
 def _empty(partition: int, *, is_new: bool) -> OffsetRange:
     return OffsetRange(
         partition=partition,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields
-from typing import Final
 
 from dedup_sdk._store.manifest import SortedFile
 from spark_backfill.findings.findings import Findings
@@ -46,7 +45,7 @@ class SlotOutcome:
 
     def to_json(self) -> str:
         """Return the text that `from_json` reads."""
-        content = {name: getattr(self, name) for name in _PLAIN}
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
         file = None if self.file is None else asdict(self.file)
         findings = None if self.findings is None else self.findings.to_json()
         return json.dumps({**content, "file": file, "findings": findings})
@@ -61,6 +60,3 @@ class SlotOutcome:
             file=None if file is None else SortedFile(**file),
             findings=None if findings is None else Findings.from_json(findings),
         )
-
-
-_PLAIN: Final = tuple(each.name for each in fields(SlotOutcome) if each.name not in {"file", "findings"})

@@ -19,12 +19,13 @@ from dedup_sdk._store.manifest import SortedFile
 from dedup_sdk._store.snapshot import SortedFileWriter
 from spark_backfill.duplicate_offsets import check_one_record
 from spark_backfill.finder import Finder
+from spark_backfill.offset_range import largest
 from spark_backfill.publish import Target
 from spark_backfill.reshard_fold import ReshardFold
 from spark_backfill.runs import Block, Tally, from_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
-from spark_backfill.time_fold import TimeFold, later
+from spark_backfill.time_fold import TimeFold
 
 _PAGE_MARKS = 100_000
 
@@ -73,7 +74,7 @@ class SlotWriter:
             first_ms=state.tally.first_ms,
             newest_ms=state.tally.newest_ms,
             accepted=0,
-            forgotten_ms=later(folded.forgotten_ms, state.forgotten_ms),
+            forgotten_ms=largest((folded.forgotten_ms, state.forgotten_ms)),
             forgotten_number=None,
             file=self.target.put(slot.partition, slot.range, lambda path: write_marks(path, folded.marks)),
             findings=self.finder.merged(slot, state.told) if self.finder and state.told else None,
@@ -100,7 +101,7 @@ class _SlotState:
             self.told.append(block.told)
         if block.watched is not None:
             self._watched.append(block.watched)
-        self.forgotten_ms = later(self.forgotten_ms, block.forgotten_ms)
+        self.forgotten_ms = largest((self.forgotten_ms, block.forgotten_ms))
         self.tally.add(block.tally)
         self.fold.add(block.marks.digests, block.marks.offsets, block.marks.timestamps)
 

@@ -55,11 +55,6 @@ class TimeFold:
         )
 
 
-def later(one: int | None, other: int | None) -> int | None:
-    """Return the larger of two values, of which None is none."""
-    return other if one is None else one if other is None else max(one, other)
-
-
 def leave_out(marks: Marks, keep_from_ms: int) -> Folded:
     """Return the marks without those older than ``keep_from_ms``."""
     kept = marks.timestamps >= keep_from_ms

@@ -24,9 +24,10 @@ from dedup_sdk._strategy import Lookup
 from dedup_sdk._window import Window
 from dedup_sdk.ids import digest_one, header
 from spark_backfill.history import History
-from spark_backfill.offset_range import OffsetRange, horizon_ms, plan_offset_range
+from spark_backfill.offset_range import OffsetRange
 from spark_backfill.partitioner import PARTITIONERS, Partitioner, partitions_of
 from spark_backfill.publish import Output
+from spark_backfill.range_plan import Horizons, LogPart, horizon_ms, plan_range
 from spark_backfill.reshard import Reshard
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import Block, RunPacker, to_batch
@@ -125,15 +126,12 @@ def offset_ranges_of(world: World, window: Window) -> tuple[OffsetRange, ...]:
         keep_from_ms = horizon_ms(window, completed[-1].timestamp_ms, NOW_MS)
         kept = [each.offset for each in completed if each.timestamp_ms >= (keep_from_ms or 0)]
         found.append(
-            plan_offset_range(
+            plan_range(
                 partition,
-                low=0,
-                high=len(completed),
-                log_start=0,
-                complete=True,
+                LogPart(0, len(completed), 0, complete=True, first_kept=min(kept, default=None)),
+                None,
                 window=window,
-                keep_from_ms=keep_from_ms,
-                first_kept=min(kept, default=None),
+                limits=Horizons(keep_from_ms, keep_from_ms),
             )
         )
     return tuple(found)

@@ -14,9 +14,9 @@ from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
-from spark_backfill.archived import Archived
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.range_plan import Archived
 from spark_backfill.spark_files import SparkFiles
 from tests.support.archives import spark_archive, write_parquet
 

@@ -13,7 +13,8 @@ from dedup_sdk._window import Window
 from dedup_sdk.testing import MockKafka
 from spark_backfill.base import Base
 from spark_backfill.errors import BackfillError
-from spark_backfill.history import History, resolve_history
+from spark_backfill.history import History
+from spark_backfill.history_plan import resolve_history
 from spark_backfill.kafka_log import KafkaLog
 
 if TYPE_CHECKING:

@@ -14,13 +14,13 @@ from dedup_sdk._rule_fingerprint import rule_digits
 from dedup_sdk._store.protocol import DIGEST_NAME
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
-from spark_backfill.history import History, resolve_history
-from spark_backfill.history_plan import rule_of, tell_gaps
+from spark_backfill.history import History
+from spark_backfill.history_plan import resolve_history, rule_of, tell_gaps
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.options import parse_options
+from spark_backfill.range_plan import Archived
 from tests.support.producing import Outgoing
 
 if TYPE_CHECKING:
@@ -387,6 +387,8 @@ def test_retention_shortens_what_is_known(past: Past) -> None:
         high=8,
         complete=False,
         keep_from_ms=offset_range.keep_from_ms,
+        known_from_ms=BASE_MS + 6 * MINUTE_MS,
+        log_from=6,
         gaps=((1, 6),),
     )
     assert offset_range.since_ms(BASE_MS + 6 * MINUTE_MS, None) == BASE_MS + 6 * MINUTE_MS

@@ -8,10 +8,10 @@ import pytest
 
 from dedup_sdk._kafka.commit_text import CommitMetadata
 from spark_backfill import history_plan
-from spark_backfill.archived import Archived
 from spark_backfill.errors import BackfillError
 from spark_backfill.kafka_log import Beginning, Bounds, Commit, LastRecord
 from spark_backfill.options import parse_options
+from spark_backfill.range_plan import Archived
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,8 +12,8 @@ from dedup_sdk._store.manifest import Manifest, PartitionManifest, read_manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.layers import MOST_LAYERS, most_layers, on_layers
 from spark_backfill.offset_range import BasePart, OffsetRange
-from spark_backfill.publication import kept_entries
 from spark_backfill.publish import Existing, Output
+from spark_backfill.snapshot import kept_entries
 from tests.support.marks import random_marks, write_snapshot
 
 if TYPE_CHECKING:

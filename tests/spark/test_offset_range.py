@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dedup_sdk._window import Window
-from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
+from spark_backfill.range_plan import Horizons, LogPart, horizon_ms, plan_range
 
 HOUR = Window(hours=1)
 HOUR_MS = 3_600_000
@@ -16,9 +17,11 @@ HOUR_MS = 3_600_000
 def plan(**given: Any) -> OffsetRange:
     """Plan offsets 0 to 100 of a complete history and a window of an hour, unless given otherwise."""
     usual: dict[str, Any] = {
-        "low": 0, "high": 100, "log_start": 0, "complete": True, "window": HOUR, "keep_from_ms": 5_000, "first_kept": 0,
+        "low": 0, "high": 100, "start": 0, "first_ms": 6_000, "first_kept": 0, "complete": True,
     }  # fmt: skip
-    return plan_offset_range(0, **{**usual, **given})
+    limits = Horizons(given.pop("keep_from_ms", 5_000), 5_000)
+    window = given.pop("window", HOUR)
+    return plan_range(0, LogPart(**{**usual, **given}), None, window=window, limits=limits)
 
 
 def test_the_whole_history_needs_no_beginning() -> None:
@@ -41,13 +44,13 @@ def test_an_incomplete_history_is_known_from_its_first_record() -> None:
 
 def test_a_log_cut_by_retention_is_known_from_its_first_record() -> None:
     """Low stays the group's, reading begins where the log begins, and coverage is no longer complete."""
-    offset_range = plan(log_start=50)
+    offset_range = plan(start=50)
     assert (offset_range.low, offset_range.begin, offset_range.since_ms(6_000, None)) == (0, 50, 6_000)
 
 
 def test_a_log_that_is_gone_knows_nothing() -> None:
     """When retention took everything below the cut, no window is covered."""
-    offset_range = plan(log_start=100, high=90, keep_from_ms=None, first_kept=None)
+    offset_range = plan(start=100, high=90, keep_from_ms=None, first_ms=None, first_kept=None)
     assert (offset_range.offsets, offset_range.since_ms(None, None)) == (0, NOTHING_KNOWN_MS)
 
 

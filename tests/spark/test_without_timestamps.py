@@ -7,7 +7,8 @@ import pytest
 from dedup_sdk import Deduplicator, Lookup, MemoryStore, Record, Window
 from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk.ids import key
-from spark_backfill.offset_range import OffsetRange, horizon_ms
+from spark_backfill.offset_range import OffsetRange
+from spark_backfill.range_plan import horizon_ms
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.snapshot import partition_manifest
 

@@ -19,7 +19,8 @@ from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk._store.protocol import Identity
 from dedup_sdk._store.snapshot import read_snapshot
 from dedup_sdk.ids import RecordFields
-from spark_backfill.offset_range import OffsetRange, horizon_ms
+from spark_backfill.offset_range import OffsetRange
+from spark_backfill.range_plan import horizon_ms
 from tests.support.disks import keeping
 from tests.support.known_marks import Kept, newest_of
 from tests.support.rebuilding import NOW_MS

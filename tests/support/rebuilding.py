@@ -15,9 +15,7 @@ from dedup_sdk._store.manifest import Manifest, read_manifest
 from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.ids import RecordFields, id_spec
-from spark_backfill.archived import LogPart, horizons, plan_joined
-from spark_backfill.base import Base
-from spark_backfill.base_range import plan_on_base, resumable
+from spark_backfill.base import Base, resumable
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.history import History
 from spark_backfill.last_id_spec import CountSpec
@@ -25,6 +23,7 @@ from spark_backfill.offset_range import OffsetRange
 from spark_backfill.ordered_fold import plan_whole, writer_of
 from spark_backfill.ordered_rows import BLOCK_ORDER, OrderedBlocks
 from spark_backfill.publish import Existing, Output, Target
+from spark_backfill.range_plan import LogPart, horizons, plan_on_base, plan_range
 from spark_backfill.rows import ROWS_SCHEMA
 from spark_backfill.runs import Rows, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
@@ -71,9 +70,9 @@ def plan(
     entry = None if base is None else base.partition(0)
     entry = resumable(entry, low=low, high=high, vouched=False, window=window)
     begin = low if entry is None else entry.high
-    part = LogPart(begin, high, start, None, kept[0] if kept else None, complete=True)
+    part = LogPart(begin, high, start, complete=True, first_kept=kept[0] if kept else None)
     if entry is None:
-        return plan_joined(0, part, None, window=window, limits=limits)
+        return plan_range(0, part, None, window=window, limits=limits)
     return plan_on_base(entry, part, None, low=low, window=window, limits=limits)
 
 

@@ -1,10 +1,12 @@
-"""The records of a partition that an archive has beside the log, and the offsets that neither has: pure.
+"""Plans which offsets of a partition are read: pure, the answers of Kafka and of an archive are given.
 
     archive        |==================|
     log                     (gap)         |=====================|
+    base      |=========|
                    begin              end log start             high (the cut)
 
-From the log's beginning on the log counts, so that records in both count once.
+Where several have an offset, it counts once: as a mark of the base, else as a record of the log, else of the archive.
+The result is that of a run that reads all of it, as far back as each of them knows.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from dedup_sdk._core.reach import GRACE
+from dedup_sdk._store.manifest import Manifest, PartitionManifest
 from dedup_sdk._window import Window
 from spark_backfill.errors import BackfillError
-from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, horizon_ms, plan_offset_range
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, BasePart, OffsetRange, largest
 
 FEW_RECORDS: Final = 5
 """So many records behind a gap are looked at, because the first one may be late.
@@ -71,6 +75,17 @@ class Horizons(NamedTuple):
     exact_ms: int | None
 
 
+def horizon_ms(window: Window, last_ms: int | None, now_ms: int) -> int | None:
+    """Return the timestamp (ms) before which a sighting may be left out, None where everything is kept.
+
+    ``last_ms`` is the timestamp of the last record before the cut (-1 or None: unknown), a lower bound of the
+    newest one. One from the future counts as now, so that it cannot push everything else out of the window.
+    """
+    if window.time_ms is None or last_ms is None or last_ms < 0:
+        return None
+    return min(last_ms, now_ms) - window.time_ms - window.time_ms // GRACE
+
+
 def horizons(window: Window, last_ms: int | None, now_ms: int) -> Horizons:
     """Return the horizons of a partition whose last record before the cut has this timestamp (ms; None: not known)."""
     keep_from_ms = horizon_ms(window, last_ms, now_ms)
@@ -80,20 +95,22 @@ def horizons(window: Window, last_ms: int | None, now_ms: int) -> Horizons:
 
 
 class LogPart(NamedTuple):
-    """The part of the history ``[low, high)`` that is in the log.
+    """The history ``[low, high)`` of a partition, and what the log has of it.
 
-    ``start``: the log's first offset (``high`` or more: nothing); ``first_ms`` the timestamp (ms) of its first
-    record below ``high``, None without one; ``first_kept`` as of `plan_offset_range`; ``complete``: the history
-    begins at ``low``. ``soon_ms`` is the latest of its first `FEW_RECORDS` timestamps (ms), None where it has no
-    first one. ``is_vague``: ``first_kept`` may lie far before that record.
+    - ``start``: the log's first offset (``high`` or more: nothing).
+    - ``first_ms``: the timestamp (ms) of its first record below ``high``, None without one; ``soon_ms``: the latest of
+      its first `FEW_RECORDS` timestamps, None where it has no first one.
+    - ``first_kept``: the first offset of a timestamp at or after the horizon, None where nobody looked; ``is_vague``:
+      it may lie far before that record.
+    - ``complete``: the history begins at ``low``.
     """
 
     low: int
     high: int
     start: int
-    first_ms: int | None
-    first_kept: int | None
     complete: bool
+    first_ms: int | None = None
+    first_kept: int | None = None
     soon_ms: int | None = None
     is_vague: bool = False
 
@@ -132,7 +149,7 @@ def survey_archive(
     return archived, {**known, **late}
 
 
-def plan_joined(
+def plan_range(
     partition: int,
     log: LogPart,
     archived: Archived | None,
@@ -143,40 +160,32 @@ def plan_joined(
 ) -> OffsetRange:
     """Plan the offsets of one partition to read from the log, and from the archive that lies before it.
 
-    ``whole``: the fold begins where the history does, however far the window reaches, as it does where the window
-    is a count. ``Stretch.gaps`` are offsets that the window reaches, and that neither has.
+    ``whole``: reading begins where the history does, however far the window reaches, as it does where the window is a
+    count. ``OffsetRange.gaps`` are offsets that the window reaches, and that neither has.
     """
     whole = whole or window.count is not None
     edge = min(max(log.low, log.start), log.high)
-    begin = end = edge
     taken = archived if archived is not None and archived.begin < edge and archived.end > log.low else None
-    if taken is not None:
-        begin, end = max(taken.begin, log.low), min(taken.end, edge)
+    # Nothing of an archive is one that ends where the history begins.
+    begin, end = (log.low, log.low) if taken is None else (max(taken.begin, log.low), min(taken.end, edge))
     lacks_before_log = end < edge and _lacks(log, edge, taken, window, limits)
-    # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks
-    # live too long. Nor does a source that is remembered on both sides of one tell which IDs it lacks.
-    uncounted = lacks_before_log and whole
-    if begin == edge or uncounted or (end < edge and not lacks_before_log):
-        return _log_alone(partition, log, edge, taken, window=window, limits=limits)
+    if end < edge and (whole or not lacks_before_log):
+        # Acceptance numbers count on from where the history begins: across a gap they would be too small, and marks
+        # live too long. Nor does a source that is remembered on both sides of one tell which IDs it lacks.
+        begin = end = log.low
+    reads_archive = begin < end
     gaps = []
-    if (
-        log.low < begin
-        and taken is not None
-        and _reaches(window, log.high - begin, inside=_begins_inside(taken, limits))
-    ):
-        gaps.append((log.low, begin))
+    if reads_archive and log.low < begin and taken is not None:
+        inside = _begins_inside(taken, limits)
+        if _reaches(window, log.high - begin, inside=inside):
+            gaps.append((log.low, begin))
     if lacks_before_log:
         gaps.append((end, edge))
-    first = begin
+    oldest = first = begin if reads_archive else edge
     if not whole and limits.keep_from_ms is not None:
-        kept = archived.first_kept if archived is not None else None
+        kept = taken.first_kept if reads_archive and taken is not None else None
         in_log = edge if log.first_kept is None else min(max(edge, log.first_kept), log.high)
         first = max(begin, kept) if kept is not None and kept < end else in_log
-    known_from_ms = None
-    if lacks_before_log:
-        known_from_ms = _known_behind(log, taken, limits)
-    elif first > begin:
-        known_from_ms = limits.keep_from_ms
     return OffsetRange(
         partition=partition,
         low=log.low,
@@ -184,34 +193,16 @@ def plan_joined(
         high=log.high,
         complete=log.complete and first == log.low and not gaps,
         keep_from_ms=limits.keep_from_ms,
-        known_from_ms=known_from_ms,
+        # Not all sightings that the window reaches are behind a gap.
+        known_from_ms=largest(
+            (
+                limits.keep_from_ms if first > oldest else None,
+                _known_behind(log, taken, limits) if lacks_before_log else None,
+            )
+        ),
         archived=(first, end) if first < end else None,
         log_from=max(first, edge),
         gaps=tuple(gaps),
-    )
-
-
-def _log_alone(
-    partition: int, log: LogPart, edge: int, taken: Archived | None, *, window: Window, limits: Horizons
-) -> OffsetRange:
-    offset_range = plan_offset_range(
-        partition,
-        low=log.low,
-        high=log.high,
-        log_start=log.start,
-        complete=log.complete,
-        window=window,
-        keep_from_ms=limits.keep_from_ms,
-        first_kept=log.first_kept,
-    )
-    if log.low >= edge or not _lacks(log, edge, taken, window, limits):
-        return offset_range
-    offset_range = replace(offset_range, gaps=((log.low, edge),))
-    if offset_range.known_from_ms is None:
-        return offset_range
-    # Not all sightings that the window reaches are behind the gap.
-    return replace(
-        offset_range, known_from_ms=max(offset_range.known_from_ms, _known_behind(log, taken, limits))
     )
 
 
@@ -254,9 +245,91 @@ def _known_behind(log: LogPart, taken: Archived | None, limits: Horizons) -> int
     if log.first_ms is None:
         return NOTHING_KNOWN_MS
     is_late = log.first_ms < 0 or not _is_inside(log.first_ms, limits)
-    times = [log.first_ms, log.soon_ms if is_late else None, taken.last_ms if taken is not None else None]
-    known_ms = max(each for each in times if each is not None)
-    return known_ms if known_ms >= 0 else NOTHING_KNOWN_MS
+    times = (log.first_ms, log.soon_ms if is_late else None, None if taken is None else taken.last_ms)
+    known_ms = largest(times)
+    return NOTHING_KNOWN_MS if known_ms is None or known_ms < 0 else known_ms
+
+
+def plan_on_base(
+    entry: PartitionManifest,
+    log: LogPart,
+    archived: Archived | None,
+    *,
+    low: int,
+    window: Window,
+    limits: Horizons,
+) -> OffsetRange:
+    """Plan the offsets to read of ``[low, log.high)``; ``log`` and ``archived`` are planned from the base's cut on."""
+    if not _expired(entry, limits.keep_from_ms):
+        # Timestamps are in no order: the first record that the window reaches may lie behind old ones, and marks
+        # of the base be as new.
+        log = log._replace(first_kept=None)
+        archived = None if archived is None else archived._replace(first_kept=archived.begin)
+    above = plan_range(entry.partition, log, archived, window=window, limits=limits)
+    return on_base(above, entry, low=low, counted=window.count is not None)
+
+
+def on_base(offset_range: OffsetRange, entry: PartitionManifest, *, low: int, counted: bool) -> OffsetRange:
+    """Return the offset range ``[low, high)`` of which only a part is to be read.
+
+    That part is ``offset_range``, planned from ``entry.high`` on. ``counted``: the window has a count.
+    """
+    contiguous = offset_range.begin == entry.high and not offset_range.gaps
+    if not contiguous and (counted or (not offset_range.gaps and _expired(entry, offset_range.keep_from_ms))):
+        # Nobody knows the IDs accepted in between, or no mark of the base is of use any more.
+        return replace(offset_range, low=low, complete=False)
+    part = BasePart(
+        marks=entry.marks,
+        floor=low,
+        accepted=entry.accepted,
+        since_number=entry.since_number,
+        newest_ms=entry.newest_ms,
+        gaps=tuple((max(gap.begin, low), gap.end) for gap in entry.gaps if gap.end > low),
+    )
+    # Where the base knows nothing, the rows read are the first known.
+    since_ms = None if entry.since_ms is None or entry.since_ms >= NOTHING_KNOWN_MS else entry.since_ms
+    if not contiguous:
+        # A base that knows nothing adds no knowledge.
+        known_ms = None if since_ms is None and entry.since_ms is not None else offset_range.known_from_ms
+        return replace(
+            offset_range,
+            low=low,
+            complete=False,
+            known_from_ms=known_ms,
+            unknown_before_ms=since_ms,
+            base=part,
+        )
+    return replace(offset_range, low=low, complete=entry.since_ms is None, known_from_ms=since_ms, base=part)
+
+
+def _expired(entry: PartitionManifest, keep_from_ms: int | None) -> bool:
+    """Whether all that a base knows, and all that it does not know, is older than the window reaches."""
+    if keep_from_ms is None or entry.newest_ms >= keep_from_ms:
+        return False
+    return entry.since_ms is None or entry.since_ms <= keep_from_ms
+
+
+def alone(manifest: Manifest, window: Window, now_ms: int) -> tuple[OffsetRange, ...]:
+    """Return the offset ranges of a base to which nothing is added.
+
+    Marks that its own window does not reach any more are left out.
+    """
+    return tuple(
+        on_base(
+            OffsetRange(
+                partition=entry.partition,
+                low=entry.high,
+                begin=entry.high,
+                high=entry.high,
+                complete=True,
+                keep_from_ms=horizon_ms(window, entry.newest_ms, now_ms),
+            ),
+            entry,
+            low=entry.low,
+            counted=window.count is not None,
+        )
+        for entry in sorted(manifest.partitions, key=lambda entry: entry.partition)
+    )
 
 
 def check_gaps(topic: str, offset_ranges: Sequence[OffsetRange], *, allowed: bool) -> list[str]:

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from dedup_sdk._window import Window
-from spark_backfill.archived import (
+from spark_backfill.errors import BackfillError
+from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
+from spark_backfill.range_plan import (
     Archived,
     Horizons,
     LogPart,
     check_gaps,
     horizons,
-    plan_joined,
+    plan_range,
     survey_archive,
 )
-from spark_backfill.errors import BackfillError
-from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange
 
 HOUR_MS = 3_600_000
 NOW_MS = 100 * HOUR_MS
@@ -42,7 +42,7 @@ def plan(
     part: LogPart, known: Archived | None, *, window: Window = WINDOW, limits: Horizons = ALL
 ) -> OffsetRange:
     """The offset range of partition 0."""
-    return plan_joined(0, part, known, window=window, limits=limits)
+    return plan_range(0, part, known, window=window, limits=limits)
 
 
 def test_the_overlap_counts_once() -> None:
@@ -118,6 +118,22 @@ def test_a_late_first_record_hides_no_gap() -> None:
     assert counted.gaps == ((0, 50),)
 
 
+def test_behind_a_gap_a_late_first_record_is_no_beginning() -> None:
+    """Also where reading begins with it and no archive lies before: others of its time may be gone.
+
+    Nor is anything known from before the horizon, of which rows were left out.
+    """
+    limits = horizons(WINDOW, NOW_MS, NOW_MS)
+    late_ms, old_ms, young_ms = NOW_MS - 10 * HOUR_MS - 1, NOW_MS - 11 * HOUR_MS, NOW_MS - HOUR_MS
+    offset_range = plan(log(first_ms=late_ms, soon_ms=young_ms, first_kept=50), None, limits=limits)
+    assert (offset_range.begin, offset_range.gaps) == (50, ((0, 50),))
+    assert offset_range.since_ms(late_ms, None) == young_ms
+    old = log(first_ms=old_ms, soon_ms=old_ms, first_kept=60)
+    offset_range = plan(old, archived(0, 30, first_kept=20), limits=limits)
+    assert (offset_range.in_archive(), offset_range.gaps) == ((20, 30), ((30, 50),))
+    assert offset_range.since_ms(old_ms, None) == limits.keep_from_ms
+
+
 def test_a_late_first_row_of_an_archive_hides_no_gap() -> None:
     """Records before an archive are older than the window only where more than a few of its rows are."""
     limits = horizons(WINDOW, NOW_MS, NOW_MS)
@@ -164,14 +180,14 @@ def test_sources_are_folded_from_where_the_history_begins() -> None:
     limits = Horizons(NOW_MS - 11 * HOUR_MS, NOW_MS - 10 * HOUR_MS)
     old = log(start=0, first_kept=90)
     assert plan(old, None, limits=limits).begin == 90
-    whole = plan_joined(0, log(start=0, first_kept=None), None, window=WINDOW, limits=limits, whole=True)
+    whole = plan_range(0, log(start=0, first_kept=None), None, window=WINDOW, limits=limits, whole=True)
     assert (whole.begin, whole.complete, whole.keep_from_ms) == (0, True, limits.keep_from_ms)
-    joined = plan_joined(0, log(), archived(0, 80, first_kept=60), window=WINDOW, limits=limits, whole=True)
+    joined = plan_range(0, log(), archived(0, 80, first_kept=60), window=WINDOW, limits=limits, whole=True)
     assert (joined.begin, joined.in_archive(), joined.complete, joined.gaps) == (0, (0, 50), True, ())
     late = log(first_kept=None, first_ms=NOW_MS - 20 * HOUR_MS)
-    gone = plan_joined(0, late, None, window=WINDOW, limits=limits, whole=True)
+    gone = plan_range(0, late, None, window=WINDOW, limits=limits, whole=True)
     assert (gone.begin, gone.complete, gone.gaps, gone.since_ms(7, None)) == (50, False, (), 7)
-    lacking = plan_joined(
+    lacking = plan_range(
         0, log(first_kept=None), archived(0, 30, first_kept=20), window=WINDOW, limits=limits, whole=True
     )
     assert (lacking.begin, lacking.in_archive(), lacking.gaps) == (50, None, ((0, 50),))

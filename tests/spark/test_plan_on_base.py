@@ -11,13 +11,12 @@ import pytest
 from dedup_sdk._store.manifest import Gap, Manifest, PartitionManifest, SortedFile
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from dedup_sdk._window import Window
-from spark_backfill.archive_history import archived_history
-from spark_backfill.archived import Archived, Horizons, LogPart, check_gaps
-from spark_backfill.base import Base, open_base
-from spark_backfill.base_range import on_base, plan_on_base, resumable
+from spark_backfill.base import Base, open_base, resumable
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.errors import BackfillError
+from spark_backfill.history_plan import archived_history
 from spark_backfill.offset_range import NOTHING_KNOWN_MS, OffsetRange, expire
+from spark_backfill.range_plan import Archived, Horizons, LogPart, check_gaps, on_base, plan_on_base
 from spark_backfill.slots import Slot, SlotPlan
 from tests.support.naive_fold import Row, digest_of
 from tests.support.rebuilding import rebuild
@@ -123,7 +122,7 @@ def test_an_archive_that_overlaps_the_base_has_no_hole_at_the_cut() -> None:
     An archive that begins behind the cut may lack some, and says so.
     """
     window, limits = Window(milliseconds=10_000), Horizons(keep_from_ms=500, exact_ms=600)
-    log = LogPart(50, 80, 80, None, None, complete=True)
+    log = LogPart(50, 80, 80, complete=True)
     for begin, gaps in ((49, ()), (50, ()), (51, ((50, 51),))):
         archived = Archived(3, begin, 80, 20, first_ms=900, last_ms=1_000, first_kept=begin)
         offset_range = plan_on_base(entry(), log, archived, low=10, window=window, limits=limits)
