@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dedup_sdk._kafka.error_text import masked_text, masked_urls
-from dedup_sdk.errors import DedupError
+from dedup_sdk.errors import ConfigurationError, DedupError
+from spark_backfill.client_config import without_secrets
+from spark_backfill.ending import EndedError, ended_by
 
 _LONGEST = 500
 _DEEPEST = 20
@@ -66,6 +68,18 @@ _SHOWN: Final[Mapping[str, Callable[[str], str]]] = {"value": _short, "form": st
 
 class BackfillError(DedupError):
     """A snapshot could not be made."""
+
+
+def as_told(error: BaseException, secrets: Iterable[str]) -> EndedError | ConfigurationError | BackfillError:
+    """Return what a user is told of the error that a run failed with: its text is one line without these secrets."""
+    if (ended := ended_by(error)) is not None:
+        return ended
+    if not isinstance(error, Exception):
+        return BackfillError(
+            f"a function that reads IDs raised {type(error).__name__}: it must raise an Exception"
+        )
+    failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
+    return failed(without_secrets(one_line(error), secrets))
 
 
 def one_line(error: BaseException) -> str:

@@ -13,9 +13,8 @@ from spark_backfill.archived import check_gaps
 from spark_backfill.base import Base
 from spark_backfill.history import History, kept_history, resolve_history
 from spark_backfill.kafka_log import KafkaLog
-from spark_backfill.offset_range import expire
+from spark_backfill.offset_range import expire, spans
 from spark_backfill.options import Options
-from spark_backfill.session import spans
 
 
 def plan_history(

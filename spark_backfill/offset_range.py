@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -199,3 +199,14 @@ def plan_offset_range(
         keep_from_ms=keep_from_ms,
         known_from_ms=keep_from_ms if begin > floor else None,
     )
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers, which ascend, in few words: ``0-2,5``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ",".join("-".join(map(str, each)) for each in found)
