@@ -5,11 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-
-from pyspark.sql import SparkSession
 
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
@@ -20,21 +17,18 @@ from spark_backfill.errors import one_line
 from spark_backfill.finder import Finder
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history, tell_gaps
-from spark_backfill.in_process import MOST_ROWS, InProcess, NeedsSparkError
 from spark_backfill.layers import on_layers
-from spark_backfill.on_spark import OnSpark
 from spark_backfill.options import Options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
 from spark_backfill.parts import joined
-from spark_backfill.progress import Progress
 from spark_backfill.publish import Existing, Output
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
-from spark_backfill.session import LazySession, describe_jobs
+from spark_backfill.session import describe_jobs
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import Made, describe, isolation_of, kept_entries, owner
@@ -42,38 +36,34 @@ from spark_backfill.spark_files import SparkFiles
 from spark_backfill.table_folders import check_no_table
 from spark_backfill.workers import Task, Workers
 
-Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
-
 
 def backfill(
     options: Options,
-    make_session: Callable[[], SparkSession] | None,
+    make_workers: Callable[[Options], Workers],
     *,
     say: Callable[[str], None] = lambda _line: None,
-    tell: Callable[[Progress], None] = lambda _seen: None,
     around: Callable[[Task], Task] = lambda task: task,
-    watch: Watch = lambda _spark, _offsets: nullcontext(),
 ) -> Report:
     """Make the snapshot that the options ask for, and return its report.
 
-    The session is made only when Kafka has answered and there is something to read. Without ``make_session`` this
-    process reads and folds, and ``tell`` gets how far it is. ``say`` gets a line now and then; ``around`` wraps the
-    writing task, for tests that let it fail; ``watch`` is open while Spark reads that many offsets and writes. Leaves a
-    whole snapshot, or none (`spark_backfill.publish`).
+    ``make_workers`` makes who reads and folds (`spark_backfill.on_spark.on_spark`, or `InProcess` of
+    `spark_backfill.in_process`); Spark is started only when Kafka has answered and there is something to read. ``say``
+    gets a line now and then; ``around`` wraps the writing task, for tests that let it fail. Leaves a whole snapshot, or
+    none (`spark_backfill.publish`).
 
     Raises:
         BackfillError: Kafka, the topic, the group, the archive or the output is not as it should be.
         ConfigurationError: the archive has no offsets, or its columns have other types than expected.
-        NeedsSparkError: without ``make_session``: an archive is read, or there is too much for one process.
+        NeedsSparkError: the workers are of this process, and an archive is read, or there is too much for it.
         PySparkException, Py4JError: Spark failed; `spark_backfill.errors.one_line` has the cause.
     """
     begin, now_ms = time.monotonic(), time.time_ns() // 1_000_000
-    session = LazySession(make_session or _no_session)
+    workers = make_workers(options)
     if options.report is not None:
         check_place(options.report)
     with Output(options.output, options.existing, say=say) as output:
         base = _base(options)
-        archive = _archive(options, session, say)
+        archive = _archive(options, workers, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
         _tell_of_base(options, base, say)
         added = f", {history.base_marks:,} marks of the base" if base is not None else ""
@@ -82,8 +72,7 @@ def backfill(
         )
         if base is not None and base.stays:
             history = _added_to(base, history, options, say)
-        if make_session is None and history.rows > MOST_ROWS:
-            raise NeedsSparkError
+        workers.expect(history.rows)
         writer = PartWriter(
             options=options,
             history=history,
@@ -100,12 +89,7 @@ def backfill(
         # Not before: what is taken over is not read again.
         tell_gaps(history, options, say)
 
-        def make_workers() -> Workers:
-            if make_session is None:
-                return InProcess(tell)
-            return OnSpark(session.get(), options.topic, options.parallelism, watch)
-
-        plan, outcomes = joined(writer.write(make_workers))
+        plan, outcomes = joined(writer.write(workers))
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
         made = describe(
@@ -117,8 +101,8 @@ def backfill(
             versions={} if archive is None else archive.files.versions,
             taken_over=writer.records_taken_over,
             created_ms=now_ms,
-            spark_start_seconds=session.start_seconds,
-            seconds=time.monotonic() - begin - session.start_seconds,
+            spark_start_seconds=workers.start_seconds,
+            seconds=time.monotonic() - begin - workers.start_seconds,
         )
         output.publish(made.manifest, made.reports())
     lacked = _lacked(options, made)
@@ -209,10 +193,6 @@ def _draw(document: Document, folder: Path, snapshot: str, say: Callable[[str], 
         )
 
 
-def _no_session() -> SparkSession:
-    raise NeedsSparkError
-
-
 def _base(options: Options) -> Base | None:
     """The base, if there is one, and if it is of the same topic, rule and window."""
     if options.base is None:
@@ -244,11 +224,11 @@ def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None
         )
 
 
-def _archive(options: Options, session: LazySession, say: Callable[[str], None]) -> Archive | None:
+def _archive(options: Options, workers: Workers, say: Callable[[str], None]) -> Archive | None:
     described = options.archive
     if described is None:
         return None
-    spark = session.get()
+    spark = workers.session()
     describe_jobs(spark, options.topic, f"look through the archive of {options.topic}")
     check_no_table(spark, described)
     layout = layout_of(options)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from dedup_sdk._kafka.error_text import masked_text
@@ -18,6 +20,7 @@ _OURS: Final = {
     "isolation.level": "the job reads read_committed, or IDs of aborted records would be taken for seen",
 }
 _SECRET_NAME: Final = re.compile(r"pass|pwd|secret|token|credential|jaas|key|auth", re.IGNORECASE)
+_NAMES_FILE: Final = (".location", ".keytab", ".file")
 _QUOTED: Final = re.compile(r"""["']([^"']+)["']""")
 _SHORTEST_SECRET: Final = 3
 
@@ -39,6 +42,15 @@ def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None
     if settings.get("isolation.level") == "read_committed":
         del settings["isolation.level"]
     return settings.pop(SERVERS, None), settings.pop("group.id", None)
+
+
+def files_of(settings: Mapping[str, str]) -> dict[str, Path]:
+    """Return the absolute paths of the files and folders that are here, of the settings that name one."""
+    return {
+        name: Path(value).absolute()
+        for name, value in settings.items()
+        if name.endswith(_NAMES_FILE) and value and os.path.exists(value)  # noqa: PTH110 (a path with a NUL is none)
+    }
 
 
 def read_options(texts: Sequence[str]) -> dict[str, str]:

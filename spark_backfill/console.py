@@ -20,11 +20,12 @@ ERROR: Final = "error: "
 LAUNCHED: Final = "DEDUP_BACKFILL_LAUNCHED"
 """Set in the environment of a job that `spark_backfill.launch` has started, to a folder of the launcher.
 
-There the job leaves the file ``outcome`` when it is ended. The launcher takes these two lines out of the job's stderr:
+There the job leaves these two files, its process ID, and when it is ended, what has become of the snapshot.
 """
+DRIVER_NAME: Final = "driver"
 OUTCOME_NAME: Final = "outcome"
-DRIVER: Final = "driver: "
 PROGRESS: Final = "progress: "
+"""How a line goes on that the launcher takes out of the job's stderr."""
 LINE_EVERY_S: Final = 30.0
 """How often a line of progress is written where nothing can be drawn, seconds."""
 
@@ -36,6 +37,7 @@ class Console:
         self._stderr: Any = None
         self.launched = LAUNCHED in os.environ
         self._now_and_then = NowAndThen(self.say)
+        self._leave(DRIVER_NAME, str(os.getpid()))
         if "PYSPARK_GATEWAY_PORT" not in os.environ:
             return
         from pyspark import SparkContext
@@ -45,8 +47,6 @@ class Console:
         SparkContext._ensure_initialized()  # noqa: SLF001
         jvm: Any = SparkContext._jvm  # noqa: SLF001
         self._stderr = jvm.java.lang.System.err
-        if self.launched:
-            self.say(f"{DRIVER}{os.getpid()}")
 
     def say(self, line: str) -> None:
         """Write one line, with the prefix that marks it as ours; nothing when nobody reads any more."""
@@ -64,9 +64,7 @@ class Console:
 
     def end(self, ended: EndedError) -> None:
         """Say that the run was ended, to the launcher also where the JVM does not answer any more."""
-        if self.launched:
-            with suppress(OSError):
-                (Path(os.environ[LAUNCHED]) / OUTCOME_NAME).write_text(ended.outcome, encoding="ascii")
+        self._leave(OUTCOME_NAME, ended.outcome)
         self.say(str(ended))
 
     def progress(self, seen: Progress) -> None:
@@ -75,6 +73,11 @@ class Console:
             self.say(f"{PROGRESS}{seen.to_json()}")
         else:
             self._now_and_then(seen)
+
+    def _leave(self, name: str, text: str) -> None:
+        if self.launched:
+            with suppress(OSError):
+                (Path(os.environ[LAUNCHED]) / name).write_text(text, encoding="ascii")
 
 
 class NowAndThen:

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dedup_sdk._kafka.error_text import masked_text, masked_urls
-from dedup_sdk.errors import DedupError
+from dedup_sdk.errors import ConfigurationError, DedupError
+from spark_backfill.client_config import without_secrets
+from spark_backfill.ending import EndedError, ended_by
 
 _LONGEST = 500
 _DEEPEST = 20
 _CLASS = re.compile(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)\w*)(?::\s*|$)")
-_NANOSECONDS = re.compile(r"Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS", re.IGNORECASE)
-_NO_FORMAT = re.compile(r"ClassNotFoundException: ([\w.-]+)\.DefaultSource")
-_NO_FILES = (
-    re.compile(r'No FileSystem for scheme "(\w+)"'),
-    re.compile(r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.(\w+)\.\w+ not found"),
-)
-_NO_ENCODED = re.compile(r"\[CONVERSION_INVALID_INPUT\] The value '(.*?)' \('(\w+)'\)", re.DOTALL)
-_NO_CAST = re.compile(
-    r"\[CAST_INVALID_INPUT\] The value '(.*?)' of the type \"\w+\" cannot be cast to \"(\w+)\"", re.DOTALL
-)
-_NO_FIELD = re.compile(
-    r"\[CANNOT_PARSE_JSON_FIELD\] Cannot parse the field name (\S+) and the value (.*?) of the JSON token .* \"(\w+)\"",
-    re.DOTALL,
-)
-_NO_TABLE = re.compile(r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (.*?) cannot be found")
-_NO_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.*?)\.(?: SQLSTATE|$)")
 _SHOWN_CHARS = 60
 
 
@@ -34,8 +21,65 @@ IN_FULL: Final = "rebuild in full: once without --base, or with --overwrite in p
 """What to do where a run cannot add to an earlier snapshot."""
 
 
+def _short(value: str) -> str:
+    """A value of the archive's, quoted, its beginning only where it is long."""
+    shown = masked_text(value)
+    return repr(shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}...")
+
+
+_NO_DRIVER = (
+    "Spark has no driver for {scheme}:// URLs: name it with --packages; for a bucket of S3 give s3a:// and --packages "
+    "org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
+)
+_REMEDIES: Final = {
+    r"(?i:Illegal Parquet type: INT64 \(TIMESTAMP\(NANOS)": (
+        "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, "
+        "and in $DEDUP_SPARK_ARGS --conf spark.sql.legacy.parquet.nanosAsLong=true"
+    ),
+    r"ClassNotFoundException: (?P<format>[\w.-]+)\.DefaultSource": (
+        "Spark has nothing that reads --format {format}: is that how Spark calls it? Name what reads "
+        "it with --packages, for delta io.delta:delta-spark_2.13:<the version for this Spark>"
+    ),
+    r'No FileSystem for scheme "(?P<scheme>\w+)"': _NO_DRIVER,
+    r"ClassNotFoundException: Class org\.apache\.hadoop\.fs\.(?P<scheme>\w+)\.\w+ not found": _NO_DRIVER,
+    r"\[CONVERSION_INVALID_INPUT\] The value '(?P<value>.*?)' \('(?P<form>\w+)'\)": (
+        "the archive has the value {value}, which is no {form}: check what --columns says of keys, values and headers "
+        "(:utf8, :base64, :hex), and that all of --source is written alike"
+    ),
+    r"\[CAST_INVALID_INPUT\] The value '(?P<value>.*?)' of the type \"\w+\" cannot be cast to \"(?P<type>\w+)\"": (
+        "the archive has the value {value}, which cannot be read as {type}: check --columns (of texts, "
+        "timestamp=COLUMN:iso reads ISO 8601), and that all of --source is written alike"
+    ),
+    r"\[CANNOT_PARSE_JSON_FIELD\] Cannot parse the field name (?P<field>\S+) and the value (?P<value>.*?) of the JSON "
+    r"token .* \"(?P<type>\w+)\"": (
+        "the archive has a line whose field {field} is {value}, which cannot be read as {type}: check --columns, and "
+        "that all of --source are lines of such records"
+    ),
+    r"\[TABLE_OR_VIEW_NOT_FOUND\] The table or view (?P<table>.*?) cannot be found": (
+        "Spark's catalog has no table {table}: check --source table:NAME, and that "
+        "$DEDUP_SPARK_ARGS names the catalog that has it (--conf spark.sql.catalog....)"
+    ),
+    r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>.*?)\.(?: SQLSTATE|$)": "{path} does not exist: check --source",
+}
+"""What Spark says, and what to do about it."""
+_SHOWN: Final[Mapping[str, Callable[[str], str]]] = {"value": _short, "form": str.lower}
+"""How parts of Spark's text are shown; the others are masked where they look like credentials."""
+
+
 class BackfillError(DedupError):
     """A snapshot could not be made."""
+
+
+def as_told(error: BaseException, secrets: Iterable[str]) -> EndedError | ConfigurationError | BackfillError:
+    """Return what a user is told of the error that a run failed with: its text is one line without these secrets."""
+    if (ended := ended_by(error)) is not None:
+        return ended
+    if not isinstance(error, Exception):
+        return BackfillError(
+            f"a function that reads IDs raised {type(error).__name__}: it must raise an Exception"
+        )
+    failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
+    return failed(without_secrets(one_line(error), secrets))
 
 
 def one_line(error: BaseException) -> str:
@@ -46,9 +90,8 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, DedupError):
         return _flat(masked_urls(str(error)))
-    wanted = known_cause(error)
-    if wanted is not None:
-        return wanted
+    if (known := known_cause(error)) is not None:
+        return known
     text = _root(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
@@ -61,63 +104,12 @@ def one_line(error: BaseException) -> str:
 
 def known_cause(error: BaseException) -> str | None:
     """Return the remedy for a failure of Spark's whose cause is known; None for any other."""
-    return _help(_root(error))
-
-
-def _help(text: str) -> str | None:
-    """The option to give where Spark lacks something, None where it does not say so."""
-    if _NANOSECONDS.search(text):
-        return (
-            "Spark reads no Parquet timestamps of nanoseconds as such: give --columns timestamp=COLUMN:ns, "
-            "and in $DEDUP_SPARK_ARGS --conf spark.sql.legacy.parquet.nanosAsLong=true"
-        )
-    if found := _NO_FORMAT.search(text):
-        return (
-            f"Spark has nothing that reads --format {found[1]}: is that how Spark calls it? Name what reads "
-            "it with --packages, for delta io.delta:delta-spark_2.13:<the version for this Spark>"
-        )
-    for kind in _NO_FILES:
-        if found := kind.search(text):
-            return (
-                f"Spark has no driver for {found[1]}:// URLs: name it with --packages; for a bucket of S3 "
-                "give s3a:// and --packages org.apache.hadoop:hadoop-aws:<the version of Spark's Hadoop>"
-            )
-    return _help_with_archive(text)
-
-
-def _help_with_archive(text: str) -> str | None:
-    """The remedy where an archive is not as it was described, None where Spark does not say so."""
-    if found := _NO_ENCODED.search(text):
-        return (
-            f"the archive has the value {_short(found[1])}, which is no {found[2].lower()}: check what "
-            "--columns says of keys, values and headers (:utf8, :base64, :hex), and that all of --source is "
-            "written alike"
-        )
-    if found := _NO_CAST.search(text):
-        return (
-            f"the archive has the value {_short(found[1])}, which cannot be read as {found[2]}: check "
-            "--columns (of texts, timestamp=COLUMN:iso reads ISO 8601), and that all of --source is written "
-            "alike"
-        )
-    if found := _NO_FIELD.search(text):
-        return (
-            f"the archive has a line whose field {found[1]} is {_short(found[2])}, which cannot be read as "
-            f"{found[3]}: check --columns, and that all of --source are lines of such records"
-        )
-    if found := _NO_TABLE.search(text):
-        return (
-            f"Spark's catalog has no table {found[1]}: check --source table:NAME, and that "
-            "$DEDUP_SPARK_ARGS names the catalog that has it (--conf spark.sql.catalog....)"
-        )
-    if found := _NO_PATH.search(text):
-        return f"{masked_text(found[1])} does not exist: check --source"
+    text = _root(error)
+    for pattern, remedy in _REMEDIES.items():
+        if found := re.search(pattern, text, re.DOTALL):
+            shown = {name: _SHOWN.get(name, masked_text)(each) for name, each in found.groupdict().items()}
+            return remedy.format(**shown)
     return None
-
-
-def _short(value: str) -> str:
-    """A value of the archive's, quoted, its beginning only where it is long."""
-    shown = masked_text(value)
-    return repr(shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}...")
 
 
 def _root(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from spark_backfill.base import Base, check_base_epoch, check_base_log, entries_
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import NOTHING_COMMITTED, History
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog, LastRecord
-from spark_backfill.offset_range import OffsetRange, expire
+from spark_backfill.offset_range import OffsetRange, expire, spans
 from spark_backfill.options import Options
 from spark_backfill.range_plan import (
     FEW_RECORDS,
@@ -31,7 +31,6 @@ from spark_backfill.range_plan import (
     plan_range,
     survey_archive,
 )
-from spark_backfill.session import spans
 
 _SECOND_MS: Final = 1_000
 _NEAR: Final = 1_000

@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NoReturn
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from spark_backfill.progress import Meter, Progress, StageCount
 from spark_backfill.publish import Target
@@ -35,9 +36,19 @@ class InProcess:
     ``tell`` gets how far it is.
     """
 
-    def __init__(self, tell: Callable[[Progress], None]) -> None:
+    def __init__(self, tell: Callable[[Progress], None] = lambda _seen: None) -> None:
+        self.start_seconds = 0.0
         self._tell = tell
         self._meter = Meter(0)
+
+    def session(self) -> SparkSession:
+        """Raise `NeedsSparkError`: there is none."""
+        _give_up()
+
+    def expect(self, rows: int) -> None:
+        """Raise `NeedsSparkError` for more than `MOST_ROWS`."""
+        if rows > MOST_ROWS:
+            _give_up()
 
     def tasks_at_a_time(self) -> int:
         """Return one."""
@@ -59,12 +70,12 @@ class InProcess:
         tasks, done = sum(each.tasks for each in sources if isinstance(each, ReadTasks)), 0
         for source in sources:
             if not isinstance(source, ReadTasks):
-                raise NeedsSparkError
+                _give_up()
             for batch in source.run(self._numbers(source.tasks, done, tasks)):
                 batches.append(batch)
                 size += batch.nbytes
                 if size > MOST_BYTES:
-                    raise NeedsSparkError
+                    _give_up()
             done += source.tasks
         self._look(StageCount(1, folding.slots, 0, writes=True))
         if not batches:
@@ -86,3 +97,7 @@ class InProcess:
         for number in range(count):
             self._look(StageCount(0, tasks, done + number, writes=False))
             yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], ["id"])
+
+
+def _give_up() -> NoReturn:
+    raise NeedsSparkError

@@ -18,15 +18,14 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.backfill import Watch, backfill
-from spark_backfill.client_config import without_secrets
+from spark_backfill.backfill import backfill
 from spark_backfill.console import ERROR, Console
-from spark_backfill.ending import EndedError, end_in_order, ended_by, ending_in_order
-from spark_backfill.errors import one_line
+from spark_backfill.ending import EndedError, end_in_order, ending_in_order
+from spark_backfill.errors import as_told
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import USAGE_STATUS, parse_options
 from spark_backfill.report import summary
-from spark_backfill.session import job_group, make_session
-from spark_backfill.stage_watch import watched_stages
+from spark_backfill.session import make_session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,15 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         session = partial(_session, options.session_settings, console.say)
         with ending_in_order():
-            report = backfill(
-                options, session, say=console.say, watch=_watched(console, job_group(options.topic))
-            )
+            report = backfill(options, on_spark(session, console.progress), say=console.say)
     except (EndedError, Exception) as error:  # noqa: BLE001 (whatever failed, Spark and the JVM included, is one line)
-        if (ended := ended_by(error)) is not None:
-            console.end(ended)
-            return ended.status
-        console.say(f"{ERROR}{without_secrets(one_line(error), options.secrets)}")
-        return USAGE_STATUS if isinstance(error, ConfigurationError) else 1
+        told = as_told(error, options.secrets)
+        if isinstance(told, EndedError):
+            console.end(told)
+            return told.status
+        console.say(f"{ERROR}{told}")
+        return USAGE_STATUS if isinstance(told, ConfigurationError) else 1
     if not console.launched:
         for line in summary(asdict(report)):
             console.say(line)
@@ -57,10 +55,6 @@ def _session(settings: Mapping[str, str], say: Callable[[str], None]) -> SparkSe
     # A new session takes SIGINT for itself, and asks a JVM to cancel that may be on its way out too.
     end_in_order()
     return session
-
-
-def _watched(console: Console, group: str) -> Watch:
-    return lambda spark, offsets: watched_stages(spark, group, offsets, console.progress)
 
 
 if __name__ == "__main__" and (status := main()):

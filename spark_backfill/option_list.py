@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, is_setting
 from dedup_sdk._store.snapshot_source import is_url, redacted_url
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
-from dedup_sdk._units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
+from dedup_sdk._units.unit import Repeats, Unit, UnitMode
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE, paths_are_elsewhere
 from spark_backfill.partitioner import PARTITIONERS
@@ -28,8 +28,10 @@ class Option:
     - ``kind``: ``text``, ``number``, ``flag``, or ``list`` (texts, repeatable); ``choices``: the texts it may have.
     - ``needs``: options without which it is refused, each with the remedy; ``beside``: those with which it is, each
       with the reason.
-    - ``may_be_empty``: an empty text is not refused here. ``place``: ``folder`` of this machine, ``output`` (or a URL),
+    - ``place``: ``folder`` of this machine, ``output`` (or a URL),
       ``file`` (or a text that is none): it is found from any folder.
+    - ``default``: what it is where it is not given, and what it needs is (`set_defaults`); None: nothing, or the help
+      says what.
     - ``reads``: it is about the history that is read, of which ``--compact`` reads none; ``archive``: it is about an
       archive.
     """
@@ -41,10 +43,10 @@ class Option:
     choices: tuple[str, ...] | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, str] = field(default_factory=dict)
-    may_be_empty: bool = False
     place: str = ""
     reads: bool = False
     archive: bool = False
+    default: Any = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -54,7 +56,10 @@ class Option:
             "flag": {"action": "store_true"},
             "list": {"action": "append", "default": []},
         }
-        settings = kinds.get(self.kind, {}) | {"help": self.help}
+        help_text = (
+            self.help if self.default is None else f"{self.help.removesuffix('.')} [default: {self.default}]."
+        )
+        settings = kinds.get(self.kind, {}) | {"help": help_text}
         if self.choices is not None:
             settings["choices"] = self.choices
         return settings if self.metavar is None else settings | {"metavar": self.metavar}
@@ -84,12 +89,10 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             name="id",
             metavar="SPEC",
             help="The ID spec, e.g. header:dedup-id, key, json:/order/id.",
-            may_be_empty=True,
         ),
         Option(
             name="window",
             help="How long an ID is remembered, e.g. 7d, 36h, 20000n (a count), 7d+20000n.",
-            may_be_empty=True,
         ),
         Option(
             name="output",
@@ -148,7 +151,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             name="format",
             help="Format of the archives: parquet (default), json (lines), text (a line is a value), delta, "
             "iceberg, avro, ...",
-            may_be_empty=True,
             reads=True,
             archive=True,
         ),
@@ -251,7 +253,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             metavar="TIME",
             help="Leave out IDs last seen before that: 2024-05-01, 2024-05-01T12:00:00+02:00 (UTC unless it "
             "says), or an age, e.g. 30d.",
-            may_be_empty=True,
         ),
     ),
     "LastId": (
@@ -267,7 +268,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
                 "partitions": "a source lies in one partition, and its IDs are not taken to another",
                 "report": "its page is about IDs that are looked up; make it in a run without --order",
             },
-            may_be_empty=True,
         ),
         Option(
             name="source-id",
@@ -275,13 +275,13 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             help="With --order: the ID of the source inside a partition, e.g. header:producer [default: the "
             "partition is one source].",
             needs={"order": _NO_ORDER},
-            may_be_empty=True,
         ),
         Option(
             name="reorder-depth",
             kind="number",
             metavar="N",
-            help=f"With --order: how much below its last ID a source remembers [default: {REORDER_DEPTH}].",
+            help="With --order: how much below its last ID a source remembers.",
+            default=REORDER_DEPTH,
             needs={"order": _NO_ORDER},
         ),
         Option(
@@ -293,7 +293,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
                 "order": _NO_ORDER,
                 "otherwise-window": "give the window of the consumer's otherwise=Lookup(...), e.g. 7d",
             },
-            may_be_empty=True,
         ),
         Option(
             name="otherwise-window",
@@ -303,7 +302,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
                 "order": _NO_ORDER,
                 "otherwise": "say which ID a second opinion looks up, e.g. --otherwise header:order-id",
             },
-            may_be_empty=True,
         ),
     ),
     "Units": (
@@ -319,43 +317,41 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
                 "partitions": "a unit lies in one partition, and its IDs are not taken to another",
                 "report": "its page is about IDs that are looked up one by one; make it in a run without --unit",
             },
-            may_be_empty=True,
         ),
         Option(
             name="unit-size-header",
             metavar="NAME",
-            help="With --unit: the header that says how many records a unit has "
-            f"[default: {_UNIT.size_header}].",
+            help="With --unit: the header that says how many records a unit has.",
+            default=_UNIT.size_header,
             needs={"unit": _NO_UNIT},
-            may_be_empty=True,
         ),
         Option(
             name="unit-end-header",
             metavar="NAME",
-            help=f"With --unit: the header that marks a unit's last record [default: {_UNIT.end_header}].",
+            help="With --unit: the header that marks a unit's last record.",
+            default=_UNIT.end_header,
             needs={"unit": _NO_UNIT},
-            may_be_empty=True,
         ),
         Option(
             name="unit-mode",
             metavar="MODE",
-            help=f"With --unit: {' or '.join(get_args(UnitMode))} [default: {get_args(UnitMode)[0]}].",
+            help=f"With --unit: {' or '.join(get_args(UnitMode))}.",
+            default=get_args(UnitMode)[0],
             needs={"unit": _NO_UNIT},
-            may_be_empty=True,
         ),
         Option(
             name="unit-repeats",
             metavar="WHAT",
-            help=f"With --unit: {' or '.join(get_args(Repeats))} a record whose ID an earlier one of its unit "
-            f"bears [default: {_UNIT.repeats}].",
+            help=f"With --unit: {' or '.join(get_args(Repeats))} a record whose ID an earlier one of its unit bears.",
+            default=_UNIT.repeats,
             needs={"unit": _NO_UNIT},
-            may_be_empty=True,
         ),
         Option(
             name="unit-records",
             kind="number",
             metavar="N",
-            help=f"With --unit: a unit with more records fails [default: {UNIT_RECORDS}].",
+            help="With --unit: a unit with more records fails.",
+            default=_UNIT.records,
             needs={"unit": _NO_UNIT},
         ),
     ),
@@ -429,12 +425,19 @@ def _check_one(option: Option, value: Any, *, compact: bool) -> None:
         raise ConfigurationError(
             f"--compact reads no history, and --{option.name} is about that: leave it out, or leave --compact out"
         )
-    if value == "" and not option.may_be_empty:
+    if value == "":
         raise ConfigurationError(f"--{option.name} is empty; give a value, see --help")
     if option.place == "folder" and is_url(value):
         raise ConfigurationError(
             f"--{option.name} {redacted_url(value)} is a URL; give a folder that this machine sees"
         )
+
+
+def set_defaults(given: argparse.Namespace) -> None:
+    """Put in the defaults of options that are not given; not before `check_given`, which tells the two apart."""
+    for option in _ALL.values():
+        if option.default is not None and not option.is_given(given):
+            setattr(given, option.name.replace("-", "_"), option.default)
 
 
 def check_no_archive(given: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from dedup_sdk._core.reach import GRACE
 from dedup_sdk._core.source_keys import source_spec_of
@@ -18,9 +18,8 @@ from dedup_sdk._kafka.error_text import masked_settings, masked_text, masked_url
 from dedup_sdk._store.output_folder import OutputFolder
 from dedup_sdk._store.paths import scheme_of_url, why_unusable
 from dedup_sdk._store.snapshot_source import is_url, redacted_url, require_driver, shown_location
-from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
+from dedup_sdk._strategy import IDLE_DAYS
 from dedup_sdk._units.keys import spec_in_units
-from dedup_sdk._units.unit import Unit
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError, IdSpecError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
@@ -30,7 +29,7 @@ from spark_backfill.client_config import read_options, refuse_ours, secrets_of, 
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
 from spark_backfill.last_id_spec import CountSpec, LastIdSpec, OrderedSpec, Spec
-from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive
+from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive, set_defaults
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import check_places
 from spark_backfill.publish import Existing
@@ -194,6 +193,7 @@ def parse_options(arguments: Sequence[str], say: Callable[[str], None]) -> Optio
         given.group = _one_group(given.group)
         client = _client(given)
         check_given(given)
+        set_defaults(given)
         _fill(given)
         missing = [f"--{name}" for name in (*_FROM_BASE, "output") if getattr(given, name) is None]
         if missing:
@@ -255,9 +255,11 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
             "whose history? give --group GROUP (what that group has processed), or --whole-topic (you vouch "
             "that whoever installs the snapshot has processed all of the topic)"
         )
-    expire_before_ms = None if given.expire_before is None else parse_time(given.expire_before)
     reach = window if last_id is None else last_id.reach
-    _check_expiry(given.expire_before, reach, "--window" if reach == window else "--otherwise-window")
+    expire_before_ms = None
+    if given.expire_before is not None:
+        option = "--window" if reach == window else "--otherwise-window"
+        expire_before_ms = _expiry_ms(given.expire_before, reach, option)
     sources = given.source or ([] if given.compact else [KAFKA])
     archive = _archive(given, [source for source in sources if source != KAFKA])
     reads_topic = KAFKA in sources
@@ -309,24 +311,19 @@ def _units(given: argparse.Namespace) -> UnitSpec | None:
     """Return the spec of units; None: no record belongs to one."""
     if given.unit is None:
         return None
-    usual = Unit()
     spec = UnitSpec(
         id=given.id,
         unit=given.unit,
-        size_header=_or(given.unit_size_header, usual.size_header),
-        end_header=_or(given.unit_end_header, usual.end_header),
-        mode=_or(given.unit_mode, "all-or-nothing"),
-        repeats=_or(given.unit_repeats, usual.repeats),
+        size_header=given.unit_size_header,
+        end_header=given.unit_end_header,
+        mode=given.unit_mode,
+        repeats=given.unit_repeats,
         window=given.window,
-        records=_or(given.unit_records, usual.records),
+        records=given.unit_records,
     )
     # Whatever is wrong is told before anything is asked.
     _ = spec.keys
     return spec
-
-
-def _or(given: Any, usual: Any) -> Any:
-    return usual if given is None else given
 
 
 def _last_id(given: argparse.Namespace) -> LastIdSpec | None:
@@ -348,7 +345,7 @@ def _last_id(given: argparse.Namespace) -> LastIdSpec | None:
         order=given.order,
         source=given.source_id,
         window=given.window,
-        reorder_depth=_or(given.reorder_depth, REORDER_DEPTH),
+        reorder_depth=given.reorder_depth,
         otherwise=given.otherwise,
         otherwise_window=given.otherwise_window,
     ).canonical()
@@ -474,45 +471,19 @@ def _refuse_others(base: str, id_text: str) -> None:
         ) from None
 
 
-def _check_expiry(text: str | None, window: Window, option: str) -> None:
-    """Refuse an age to forget at that the window never reaches; a date is not refused, since it grows older by itself.
+def _expiry_ms(text: str, reach: Window, option: str) -> int:
+    """Return the time (ms since 1970) before which IDs are forgotten: a date or time in ISO's form, or an age.
 
-    ``option``: which one gave the window.
-    """
-    age_ms = None if text is None else _age_ms(text)
-    if age_ms is None or window.time_ms is None or age_ms < window.time_ms + window.time_ms // GRACE:
-        return
-    raise ConfigurationError(
-        f"--expire-before {text} is longer than {option} {window}, after which IDs are forgotten anyway: "
-        "give a shorter age, or leave it out"
-    )
-
-
-def _age_ms(text: str) -> int | None:
-    """The age (ms) that a text names; None: it names none."""
-    try:
-        return None if text.endswith("n") else Window.parse(text).time_ms
-    except ConfigurationError:
-        return None
-
-
-def parse_time(text: str) -> int:
-    """Return the time that a text names, in ms since 1970: a date or a time in ISO's form, or how long ago it was.
+    ``reach``: after which they are forgotten anyway; ``option``: which one gave it.
 
     Raises:
-        ConfigurationError: it is neither, or lies in the future.
+        ConfigurationError: it is neither, lies in the future, or is an age that is never reached.
     """
     now_ms = time.time_ns() // 1_000_000
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        age_ms = _age_ms(text)
-        if age_ms is None:
-            raise ConfigurationError(
-                f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or "
-                "an age such as 30d"
-            ) from None
-        return max(now_ms - age_ms, 0)
+        return max(now_ms - _age_ms(text, reach, option), 0)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     found_ms = round(moment.timestamp() * 1_000)
@@ -521,3 +492,22 @@ def parse_time(text: str) -> int:
             f"--expire-before {text!r} lies in the future: everything would be forgotten; give an earlier time"
         )
     return max(found_ms, 0)
+
+
+def _age_ms(text: str, reach: Window, option: str) -> int:
+    try:
+        age_ms = None if text.endswith("n") else Window.parse(text).time_ms
+    except ConfigurationError:
+        age_ms = None
+    if age_ms is None:
+        raise ConfigurationError(
+            f"--expire-before {text!r} is no time: give e.g. 2024-05-01, 2024-05-01T12:00:00+02:00, or "
+            "an age such as 30d"
+        )
+    # A date that is as long ago is not refused: it grows older by itself.
+    if reach.time_ms is not None and age_ms >= reach.time_ms + reach.time_ms // GRACE:
+        raise ConfigurationError(
+            f"--expire-before {text} is longer than {option} {reach}, after which IDs are forgotten anyway: "
+            "give a shorter age, or leave it out"
+        )
+    return age_ms

@@ -16,13 +16,12 @@ from spark_backfill.fold import Packing, write_slots
 from spark_backfill.history import History
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.last_id_spec import OrderedSpec
-from spark_backfill.offset_range import OffsetRange
+from spark_backfill.offset_range import OffsetRange, spans
 from spark_backfill.options import Options
 from spark_backfill.ordered_fold import plan_whole, write_ordered
 from spark_backfill.parts import WrittenPart, cut_parts, request_digest, still_right, with_taken_over
 from spark_backfill.publish import Output
 from spark_backfill.rows import Wanted
-from spark_backfill.session import spans
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.source import read_all_blocks, read_ordered_blocks
@@ -95,18 +94,17 @@ class PartWriter:
         self._taken_over = list(found.values())
         self.history = with_taken_over(self.history, self._taken_over)
 
-    def write(self, make_workers: Callable[[], Workers]) -> list[WrittenPart]:
+    def write(self, workers: Workers) -> list[WrittenPart]:
         """Write what is not taken over, part by part; return all parts.
 
         One that fails costs its own partitions: the others are written nevertheless, unless two in a row fail. Where
-        nothing is to be read, no workers are made.
+        nothing is to be read, the workers are not asked for anything.
         """
         done = {partition for part in self._taken_over for partition in part.partitions}
         ranges = [each for each in self.history.offset_ranges if each.partition not in done]
         written, failed, in_a_row = [*self._taken_over], list[Exception](), 0
         if not any(each.rows for each in ranges):
             return written
-        workers = make_workers()
         workers.check(self.output.target)
         # Marks of one partition may go to all; and an archive is looked through as a whole.
         at_once = self.archive is not None or self.options.reshard is not None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -93,31 +92,3 @@ def describe_jobs(spark: SparkSession, topic: str, description: str) -> None:
 def job_group(topic: str) -> str:
     """Return the group of the jobs of a topic, by which they can be found and cancelled."""
     return f"dedup backfill {topic}"
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """Return numbers, which ascend, in few words: ``0-2,5``."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return ",".join("-".join(map(str, each)) for each in found)
-
-
-class LazySession:
-    """A session that is made when it is first needed; ``start_seconds`` is how long that took, 0 before."""
-
-    def __init__(self, make: Callable[[], SparkSession]) -> None:
-        self._make = make
-        self._session: SparkSession | None = None
-        self.start_seconds = 0.0
-
-    def get(self) -> SparkSession:
-        """Return the session."""
-        if self._session is None:
-            started = time.monotonic()
-            self._session = self._make()
-            self.start_seconds = time.monotonic() - started
-        return self._session

@@ -5,7 +5,7 @@ them in order: the driver first, which takes its files away, then whatever is le
 killed, a shell that waits for the end of a pipe does the same.
 
 The driver is ended, not the JVM: a JVM that gets a signal goes at once, and leaves the driver with a broken
-gateway in the middle of its cleaning up. So the driver prints its process ID in a line of its own.
+gateway in the middle of its cleaning up. So the driver leaves its process ID in a file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from dedup_sdk.testing._supervised_child import Supervisor
-from spark_backfill.console import OUTCOME_NAME
+from spark_backfill.console import DRIVER_NAME, OUTCOME_NAME
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
 from spark_backfill.errors import BackfillError
 
@@ -43,7 +43,7 @@ kill -s KILL -- "-$child" 2>/dev/null"""
 class Submission:
     """A running spark-submit; a context manager that leaves no process of it behind.
 
-    ``driver`` is the driver's process ID, once it has told it; ``stderr`` the job's messages.
+    ``stderr`` has the job's messages; ``folder`` is where it runs, and where the driver leaves its files.
 
     Raises:
         BackfillError: the program cannot be started; from entering the block.
@@ -52,12 +52,7 @@ class Submission:
     def __init__(
         self, line: Sequence[str], *, environment: Mapping[str, str], folder: Path, stdout: IO[str]
     ) -> None:
-        self.driver: int | None = None
         self._line, self._environment, self._folder, self._stdout = line, environment, folder, stdout
-
-    def note_driver(self, process: int) -> None:
-        """Note the driver's process ID."""
-        self.driver = process
 
     def __enter__(self) -> Self:
         # Here, not when it is made: between this and the block no signal's exception can strike.
@@ -95,8 +90,7 @@ class Submission:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.poll() is None and self.driver is not None:
-            self._signal_driver()
+        if self._process.poll() is None and self._signal_driver():
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
         self._end_group()
@@ -111,11 +105,15 @@ class Submission:
             return (self._folder / OUTCOME_NAME).read_text(encoding="ascii")
         return MAYBE_WRITTEN
 
-    def _signal_driver(self) -> None:
-        with suppress(OSError):
-            # A driver on another machine has a number that here is somebody else's.
-            if self.driver is not None and os.getsid(self.driver) == self._process.pid:
-                os.kill(self.driver, signal.SIGTERM)
+    def _signal_driver(self) -> bool:
+        """Ask the driver to end; False where there is none yet, or it is elsewhere."""
+        with suppress(OSError, ValueError):
+            driver = int((self._folder / DRIVER_NAME).read_text(encoding="ascii"))
+            # One that was there a moment ago has a number that is somebody else's now.
+            if os.getsid(driver) == self._process.pid:
+                os.kill(driver, signal.SIGTERM)
+                return True
+        return False
 
     def _end_group(self) -> None:
         """End the processes left of the session: none, after a run that came to its end."""

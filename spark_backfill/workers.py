@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_backfill.publish import Target
 
@@ -42,7 +42,18 @@ class Folding(NamedTuple):
 
 
 class Workers(Protocol):
-    """Runs the tasks of a run."""
+    """Runs the tasks of a run; one that cannot raises `spark_backfill.in_process.NeedsSparkError`, of any method.
+
+    ``start_seconds``: how long its start took, 0 before it.
+    """
+
+    start_seconds: float
+
+    def session(self) -> SparkSession:
+        """Return the session that reads archives; it is started when it is first asked for."""
+
+    def expect(self, rows: int) -> None:
+        """Take note of how many offsets and marks there are to be read."""
 
     def tasks_at_a_time(self) -> int:
         """Return how many tasks run at a time, now."""

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -185,7 +185,12 @@ def backfill(context: typer.Context) -> None:
     except argparse.ArgumentError as error:
         raise ConfigurationError(f"{error}; see dedup backfill --help") from None
     try:
-        with ending_in_order(), shown(Console(stderr=True), quiet=own.quiet) as watching:
+        # A function of the user's that prints must not spoil the report on stdout.
+        with (
+            ending_in_order(),
+            shown(Console(stderr=True), quiet=own.quiet) as watching,
+            redirect_stdout(sys.stderr),
+        ):
             report = launch.backfill(arguments, **watching._asdict())
     except EndedError as ended:
         tell(str(ended))

@@ -16,6 +16,7 @@ from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import digest_one, digest_parts
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.support.consuming import commit_text
 from tests.support.known_marks import read_sorted_file
@@ -72,7 +73,7 @@ def run(broker: Broker, spark: SparkSession, tmp_path: Path) -> Callable[..., Sn
         ]
         whose = [] if "--group" in more else ["--whole-topic"]
         options = parse_options([*arguments, "--output", str(folder), *whose, *more], print)
-        return Snapshot(folder, backfill(options, lambda: spark, **given))
+        return Snapshot(folder, backfill(options, on_spark(lambda: spark), **given))
 
     return job
 
@@ -246,7 +247,7 @@ def test_an_empty_topic_needs_no_spark(
         "1d",
         "--whole-topic",
     ]
-    backfill(parse_options([*arguments, "--output", str(tmp_path / "s")], print), no_session)
+    backfill(parse_options([*arguments, "--output", str(tmp_path / "s")], print), on_spark(no_session))
     assert [(each.high, each.marks, each.since_ms) for each in verify_snapshot(tmp_path / "s").partitions] == [
         (0, 0, None), (0, 0, None),
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from dedup_sdk._store.manifest import Manifest
 from dedup_sdk._store.snapshot import verify_snapshot
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.support.archives import write_parquet
 from tests.support.producing import Outgoing
@@ -69,7 +70,7 @@ class Jobs:
         kafka = [] if "--compact" in more else ["--bootstrap", self.bootstrap]
         given = ["--base", str(self._folder / base)] if base else []
         options = parse_options([*kafka, "--output", str(self._folder / name), *given, *more], print)
-        report = backfill(options, lambda: self._spark, say=said.append)
+        report = backfill(options, on_spark(lambda: self._spark), say=said.append)
         return verify_snapshot(self._folder / name), report, said
 
 
@@ -180,7 +181,7 @@ def test_an_archive_of_what_is_new_is_enough(spark: SparkSession, tmp_path: Path
             str(tmp_path / name),
         ]
         identity = ["--cluster-id", "c", "--topic-id", "t", "--archive-isolation", "read_committed"]
-        backfill(parse_options([*asked, *identity, *more], print), lambda: spark)
+        backfill(parse_options([*asked, *identity, *more], print), on_spark(lambda: spark))
         return verify_snapshot(tmp_path / name)
 
     old, new = day("old", range(100), 0, 1), day("new", range(100, 110), 0)

@@ -20,6 +20,7 @@ from dedup_sdk.ids import header
 from spark_backfill.backfill import backfill
 from spark_backfill.base import check_base_log, open_base
 from spark_backfill.errors import BackfillError
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import Options, parse_options
 from tests.support.naive_fold import Row, digest_of
 from tests.support.rebuilding import rebuild
@@ -74,7 +75,7 @@ def test_topic_id_and_window_are_those_of_the_base(base: Path) -> None:
 def test_a_base_of_something_else(base: Path, more: list[str], says: str) -> None:
     """One line has the difference and the remedy, and neither Kafka nor Spark is asked."""
     with pytest.raises(BackfillError, match=says) as caught:
-        backfill(options(base, *more), no_session)
+        backfill(options(base, *more), on_spark(no_session))
     assert "\n" not in str(caught.value)
     assert "rebuild in full: once without --base" in str(caught.value)
     assert [each.name for each in base.parent.iterdir()] == ["base"]
@@ -99,7 +100,7 @@ def test_a_base_with_payloads(base: Path, more: list[str]) -> None:
     with pytest.raises(
         BackfillError, match=r"has marks with payloads, .*: rebuild in full: once without --base"
     ) as caught:
-        backfill(options(base, *more), no_session)
+        backfill(options(base, *more), on_spark(no_session))
     assert "\n" not in str(caught.value)
     assert [each.name for each in base.parent.iterdir()] == ["base"]
 
@@ -201,7 +202,7 @@ def test_a_base_that_was_resharded(base: Path) -> None:
     with pytest.raises(
         BackfillError, match="was re-sharded and has marks of other partitions: rebuild in full"
     ):
-        backfill(options(base), no_session)
+        backfill(options(base), on_spark(no_session))
 
 
 def break_manifest(base: Path) -> None:
@@ -260,7 +261,7 @@ def test_a_base_that_is_not_whole(
     """
     damage(base)
     with pytest.raises((DedupError, SystemExit)) as caught:
-        backfill(options(base, *given), no_session)
+        backfill(options(base, *given), on_spark(no_session))
     line = str(caught.value)
     if isinstance(caught.value, SystemExit):
         assert caught.value.code == 1

@@ -17,6 +17,7 @@ from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import DedupError
 from dedup_sdk.testing._java_home import find_java
 from spark_backfill.backfill import backfill
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.publish import Output
 from tests.support.held_submission import STEP_S, HeldJob
@@ -204,9 +205,9 @@ def test_a_killed_executor_changes_nothing(
     """
     place, full = tmp_path / "snapshot", tmp_path / "full"
     arguments = [*job_arguments(broker, history, place), "--add"]
-    backfill(parse_options(arguments, print), lambda: spark)
+    backfill(parse_options(arguments, print), on_spark(lambda: spark))
     produce(history, [record(number) for number in range(RECORDS, RECORDS + ADDED)])
-    backfill(parse_options(job_arguments(broker, history, full), print), lambda: spark)
+    backfill(parse_options(job_arguments(broker, history, full), print), on_spark(lambda: spark))
     with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
         job.wait_until_writing()
         (held,) = [name for name in job.told() if name.startswith("2-0-")]
@@ -222,7 +223,7 @@ def test_a_killed_executor_changes_nothing(
     must = checked(full)
     assert {len(entry.layers) for entry in verify_snapshot(place).partitions} == {2}
     assert (checked(place), unlisted(place)) == (must, set())
-    assert backfill(parse_options(arguments, print), lambda: spark).records == 0
+    assert backfill(parse_options(arguments, print), on_spark(lambda: spark)).records == 0
     assert (checked(place), unlisted(place)) == (must, set())
 
 
@@ -235,7 +236,7 @@ def test_a_killed_worker_changes_nothing(
     """
     out = tmp_path / "out"
     options = parse_options(job_arguments(broker, history, out / "local"), print)
-    backfill(options, lambda: spark)
+    backfill(options, on_spark(lambda: spark))
     arguments = job_arguments(broker, history, out / "snapshot")
     with Submitted(cluster, archive, arguments, tmp_path / "job") as job:
         job.wait_until_writing()

@@ -17,6 +17,7 @@ from spark_backfill.backfill import backfill
 from spark_backfill.duplicate_offsets import check_one_record, watch_bits, watched_marks
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.offset_range import OffsetRange
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.runs import Rows, RunPacker
 from spark_backfill.slots import plan_slots
@@ -171,7 +172,7 @@ def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         where = ["--cluster-id", "c", "--topic-id", "t", "--archive-isolation", "read_committed"]
         reader = [] if by_arrow else ["--read-option", "recursiveFileLookup=true"]
         given = [*usual, *where, "--source", str(archive), *reader, "--overwrite"]
-        report = backfill(parse_options(given, print), lambda: spark)
+        report = backfill(parse_options(given, print), on_spark(lambda: spark))
         (entry,) = verify_snapshot(tmp_path / "s").partitions
         return entry, report
 

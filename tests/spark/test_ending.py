@@ -23,12 +23,12 @@ SUBMIT = """#!/bin/sh
 """
 
 DRIVER = """
-import os, sys, time
+import sys, time
 from pathlib import Path
-from spark_backfill.console import DRIVER, PREFIX, Console
+from spark_backfill.console import PREFIX, Console
 from spark_backfill.ending import EndedError, ending_in_order
 from spark_backfill.publish import Output
-sys.stderr.write(f"{PREFIX}{DRIVER}{os.getpid()}\\n"); sys.stderr.flush()
+console = Console()
 try:
     with ending_in_order(), Output(str(Path(sys.argv[1]) / "snapshot")) as output:
         if sys.argv[2] == "deaf":
@@ -38,7 +38,7 @@ try:
         sys.stderr.write(f"{PREFIX}at work\\n"); sys.stderr.flush()
         time.sleep(600)
 except EndedError as ended:
-    Console().end(ended)
+    console.end(ended)
     sys.exit(ended.status)
 """
 

@@ -167,7 +167,7 @@ def test_rows_in_any_order_find_the_same(
     finder = Finder(producer_header="sent-by", now_ms=NOW_MS)
     blocks = pack_rows(rows, Packing(plan, finder=finder))
     outcomes = write_slots(
-        OnSpark(spark, "orders"),
+        OnSpark(lambda: spark, "orders"),
         [blocks],
         plan,
         offset_ranges,

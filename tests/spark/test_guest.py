@@ -20,7 +20,8 @@ from dedup_sdk.errors import ConfigurationError, DedupError
 from spark_backfill import launch
 from spark_backfill.column_map import parse_columns
 from spark_backfill.json_lines import check_exact_text
-from spark_backfill.session import DEFAULTS, FIXED, chosen, make_session, spans
+from spark_backfill.offset_range import spans
+from spark_backfill.session import DEFAULTS, FIXED, chosen, make_session
 from spark_backfill.user_settings import user_settings
 from tests.support.archives import write_json_lines, write_parquet
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from tests.support.producing import with_ids
 from tests.support.spark_cluster import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.support.brokers import Broker
 
@@ -99,7 +100,7 @@ def test_spark_takes_over_what_is_too_large(
 ) -> None:
     """Known before anything is read, or found on the way; nothing is left or said of the attempt."""
     if large == "rows":
-        monkeypatch.setattr(backfill, "MOST_ROWS", 2)
+        monkeypatch.setattr(in_process, "MOST_ROWS", 2)
     elif large == "bytes":
         monkeypatch.setattr(in_process, "MOST_BYTES", 10)
     else:
@@ -147,7 +148,7 @@ def test_a_run_without_a_session_says_that_it_needs_one(tmp_path: Path) -> None:
         pytest.fail,
     )  # fmt: skip
     with pytest.raises(NeedsSparkError):
-        backfill.backfill(options, None)
+        backfill.backfill(options, lambda _: in_process.InProcess())
     assert not (tmp_path / "s").exists()
 
 
@@ -184,6 +185,58 @@ def test_no_function_of_users_ends_the_command_silently(
         == f"dedup: a function that reads IDs raised {raised.partition('(')[0]}: it must raise an Exception"
     )
     assert not (tmp_path / "s").exists()
+
+
+def test_a_function_that_prints_spoils_no_report(
+    broker: Broker,
+    topic: str,
+    no_spark: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Neither when its module is imported nor when it reads: stdout has the JSON alone."""
+    (tmp_path / "talking.py").write_text(
+        "print('imported')\ndef read(record):\n    print('read')\n    return record.value\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    capfd.readouterr()
+    assert (
+        run(["backfill", *given(broker, topic, tmp_path / "s", "--id", "py:talking:read@1"), "--json"]) == 0
+    )
+    out, err = capfd.readouterr()
+    assert json.loads(out)["records"] == 3
+    lines = err.splitlines()
+    assert (lines.count("imported"), lines.count("read"), no_spark) == (1, 3, [])
+
+
+def test_files_that_settings_name_are_found_from_the_folder_of_the_command(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Spark's job too, which is started elsewhere; what is not here, or no file, stays as it is."""
+    passed = list[str]()
+
+    def command(arguments: Sequence[str], **_: object) -> list[str]:
+        passed.extend(arguments)
+        raise BackfillError("Spark was to be started")
+
+    monkeypatch.setattr(launch, "command", command)
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca.pem", "own.pem", "me"):
+        Path(name).touch()
+    Path("client.properties").write_text(
+        "ssl.ca.location=ca.pem\nssl.key.location=elsewhere.pem\nclient.id=me\n"
+    )
+    more = ["--client-config", "client.properties", "--client-config", "ssl.certificate.location=own.pem"]
+    arguments = given(broker, topic, tmp_path / "s", *more)
+    with pytest.raises(BackfillError, match="Spark was to be started"):
+        launch.backfill(arguments, on_spark=True)
+    assert parse_options(passed, pytest.fail).client_config == {
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.certificate.location": str(tmp_path / "own.pem"),
+        "ssl.key.location": "elsewhere.pem",
+        "client.id": "me",
+    }
 
 
 @pytest.mark.parametrize(
@@ -243,7 +296,7 @@ def test_a_small_night_for_a_large_snapshot_is_small(
     """The marks of files that stay are not read."""
     launch.backfill(given(broker, topic, tmp_path / "s", "--add"))
     produce(topic, with_ids("c"))
-    monkeypatch.setattr(backfill, "MOST_ROWS", 1)
+    monkeypatch.setattr(in_process, "MOST_ROWS", 1)
     report = launch.backfill(given(broker, topic, tmp_path / "s", "--add"))
     assert (report["records"], report["base_marks"], report["marks"], no_spark) == (1, 2, 3, [])
 

@@ -18,6 +18,7 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill import launch
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.backfill import backfill
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.spark_files import SparkFiles
 from tests.support.archives import spark_archive, write_parquet
@@ -221,7 +222,7 @@ def test_a_table_is_not_read_as_plain_files(place: str, spark: SparkSession, tmp
     given = [*ARGUMENTS, "--output", str(tmp_path / "snapshot"), "--source", str(tmp_path / place)]
     form = "hudi" if place == "hudi" else "delta"
     with pytest.raises(ConfigurationError, match=f"is a table of the format {form}, .*--format {form}"):
-        backfill(parse_options(given, print), lambda: spark)
+        backfill(parse_options(given, print), on_spark(lambda: spark))
     assert not (tmp_path / "snapshot").exists()
 
 

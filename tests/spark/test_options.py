@@ -223,7 +223,7 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
             "--partitions and --order do not go together",
         ),
         ([*WHOLE, "--unit", "headr:x"], "'headr:x'"),
-        ([*WHOLE, "--unit", ""], "''"),
+        ([*WHOLE, "--unit", ""], "--unit is empty"),
         ([*WHOLE, "--unit", "key", "--unit-mode", "half"], "unit_mode='half'"),
         ([*WHOLE, "--unit", "key", "--unit-repeats", "keep"], "repeats='keep'"),
         ([*WHOLE, "--unit", "key", "--unit-records", "0"], "records=0: give a whole number"),

@@ -16,6 +16,7 @@ from dedup_sdk._store.manifest import MANIFEST_NAME
 from dedup_sdk._store.snapshot_source import find_snapshots
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import Options, parse_options
 from spark_backfill.publish import Existing, Output
 from tests.support.archives import write_parquet
@@ -61,7 +62,7 @@ def test_a_run_goes_to_a_bucket(bucket: s3fs.S3FileSystem, spark: SparkSession, 
     records = [Record("orders", 0, at, BASE_MS + at, key=name.encode()) for at, name in enumerate("abac")]
     write_parquet(tmp_path / "archive", records)
     archived = ["--source", str(tmp_path / "archive")]
-    report = backfill(options("s3://snapshots/today", *archived), lambda: spark, around=WithAccess)
+    report = backfill(options("s3://snapshots/today", *archived), on_spark(lambda: spark), around=WithAccess)
     assert (report.output, report.marks) == ("s3://snapshots/today", 3)
     assert without_attempts(bucket.find("snapshots")) == [
         f"snapshots/today/{name}" for name in ("0/00000.filter", "0/00000.sst", MANIFEST_NAME, "report.json")
@@ -71,9 +72,9 @@ def test_a_run_goes_to_a_bucket(bucket: s3fs.S3FileSystem, spark: SparkSession, 
     assert found.manifest.fingerprint == report.fingerprint
     restore_snapshot("s3://snapshots/today", tmp_path / "store", group="g", assume_processed=True)
     with pytest.raises(BackfillError, match=r"output 's3://snapshots/today' holds a snapshot"):
-        backfill(options("s3://snapshots/today"), lambda: spark)
+        backfill(options("s3://snapshots/today"), on_spark(lambda: spark))
     repeated = options("s3://snapshots/today", *archived, "--overwrite")
-    again = backfill(repeated, lambda: spark, around=WithAccess)
+    again = backfill(repeated, on_spark(lambda: spark), around=WithAccess)
     assert (again.fingerprint, len(bucket.find("snapshots"))) == (report.fingerprint, 6)
 
 

@@ -13,9 +13,8 @@ from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.backfill import backfill
 from spark_backfill.fold import Packing, pack_rows
 from spark_backfill.offset_range import OffsetRange
-from spark_backfill.on_spark import OnSpark
+from spark_backfill.on_spark import OnSpark, on_spark
 from spark_backfill.options import parse_options
-from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_files import plain_layout
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.slots import SlotPlan, plan_slots
@@ -67,9 +66,11 @@ def records(count: int) -> list[Record]:
 
 def test_the_cluster_is_asked_each_time(spark: SparkSession, cluster: Cluster) -> None:
     """Executors that came meanwhile count, and those of a wanted number never do."""
-    assert tasks_at_a_time(spark, None) == 2
+    workers = OnSpark(lambda: spark, "orders")
+    assert workers.tasks_at_a_time() == 2
     cluster.cores = 9
-    assert (tasks_at_a_time(spark, None), tasks_at_a_time(spark, 5)) == (9, 5)
+    wanted = OnSpark(lambda: spark, "orders", 5)
+    assert (workers.tasks_at_a_time(), wanted.tasks_at_a_time()) == (9, 5)
 
 
 def test_an_archive_is_cut_again_for_each_stage(
@@ -98,7 +99,7 @@ def test_the_topic_is_cut_for_the_wanted_tasks(spark: SparkSession, cluster: Clu
             ["--bootstrap", "localhost:1", *ARGUMENTS[:7], "--output", "out", *more], pytest.fail
         )
         packing = Packing(plan_slots(ranges, parallelism=1))
-        workers = OnSpark(spark, "orders", options.parallelism)
+        workers = OnSpark(lambda: spark, "orders", options.parallelism)
         (source,) = read_all_blocks(workers, options, ranges, packing, None)
         return workers.frame(source).rdd.getNumPartitions()
 
@@ -135,7 +136,7 @@ def test_with_a_number_the_cluster_is_not_asked(
 
     def run(*more: str) -> int:
         given = [*ARGUMENTS, *more, "--output", str(folder), "--overwrite", "--parallelism", "6"]
-        backfill(parse_options(given, pytest.fail), lambda: spark)
+        backfill(parse_options(given, pytest.fail), on_spark(lambda: spark))
         (entry,) = verify_snapshot(folder).partitions
         assert len(entry.files) == 6
         return entry.marks

@@ -19,6 +19,7 @@ from spark_backfill.ending import KEPT, EndedError
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import History
 from spark_backfill.offset_range import BasePart, OffsetRange, Staying
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.parts import WrittenPart, cut_parts, joined, request_digest, still_right, with_taken_over
 from spark_backfill.slot_outcome import SlotOutcome
@@ -210,7 +211,7 @@ class Runs:
         """Run; return the report."""
         self.said.clear()
         options = parse_options(self.arguments(topic, *more), print)
-        return backfill(options, lambda: self.spark, say=self.said.append, **given)
+        return backfill(options, on_spark(lambda: self.spark), say=self.said.append, **given)
 
     @property
     def files(self) -> set[str]:

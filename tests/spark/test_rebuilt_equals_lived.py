@@ -16,6 +16,8 @@ from dedup_sdk._cli.app import run as dedup
 from dedup_sdk._store.snapshot import verify_snapshot
 from spark_backfill.archive_options import KAFKA
 from spark_backfill.backfill import backfill
+from spark_backfill.in_process import InProcess
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.support.lived_topics import RULES, Life
 from tests.support.redis_servers import HAS_REDIS, redis_server
@@ -77,12 +79,12 @@ def test_every_source_gives_what_the_group_remembers(
     def rebuilt_from(source: str, output: Path, *more: str) -> tuple[Manifest, Report]:
         said: list[str] = []
         given = [*life.given, *life.source(source), "--output", str(output), "--overwrite", *more]
-        report = backfill(parse_options(given, print), lambda: spark, say=said.append)
+        report = backfill(parse_options(given, print), on_spark(lambda: spark), say=said.append)
         assert not any(line.startswith("warning: ") for line in said), source
         if source == KAFKA:
             apart = tmp_path / "in process"
             given = [*life.given, *life.source(source), "--output", str(apart), "--overwrite", *more]
-            assert facts(backfill(parse_options(given, print), None)) == facts(report)
+            assert facts(backfill(parse_options(given, print), lambda _: InProcess())) == facts(report)
             assert partitions(apart) == partitions(output)
         return verify_snapshot(output), report
 

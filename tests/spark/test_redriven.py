@@ -14,6 +14,7 @@ from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import RecordFields
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value, redriven_digest
 from spark_backfill.backfill import backfill
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.support.archives import write_json_lines, write_parquet
 from tests.support.known_marks import read_sorted_file
@@ -81,7 +82,7 @@ def test_a_whole_topic_marks_both(spec: str, form: str, spark: SparkSession, tmp
         "1h",
     ]
     given += [*ARCHIVE, "--output", str(folder), "--source", *source]
-    report = backfill(parse_options(given, print), lambda: spark)
+    report = backfill(parse_options(given, print), on_spark(lambda: spark))
     manifest = verify_snapshot(folder)
     found: dict[bytes, Mark] = {}
     for file in manifest.partitions[0].files:

@@ -13,6 +13,8 @@ from dedup_sdk.ids import digest_one
 from spark_backfill import launch
 from spark_backfill.backfill import backfill
 from spark_backfill.findings.findings import Findings
+from spark_backfill.in_process import InProcess
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.report_page import page as pages
 from spark_backfill.report_page.document import read_document
@@ -83,13 +85,15 @@ def arguments(broker: Broker, topic: str, folder: Path, *more: str) -> list[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("on_spark", [True, False])
+@pytest.mark.parametrize("with_spark", [True, False])
 def test_the_report_tells_what_is_in_the_topic(
-    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, *, on_spark: bool
+    broker: Broker, flights: str, spark: SparkSession, tmp_path: Path, *, with_spark: bool
 ) -> None:
     """Duplicates, when and from whom they came, IDs of both partitions, none missing."""
     given = arguments(broker, flights, tmp_path, "--producer-header", "sent-by")
-    report = backfill(parse_options(given, print), (lambda: spark) if on_spark else None)
+    report = backfill(
+        parse_options(given, print), on_spark(lambda: spark) if with_spark else lambda _: InProcess()
+    )
     document = read_document(tmp_path / "snapshot")
     assert str(document) == str(read_document(tmp_path / "report"))
     found = document.findings
@@ -119,7 +123,7 @@ def test_a_large_history_is_sampled(
     """The report says so; what the run itself counts is exact."""
     monkeypatch.setattr("spark_backfill.finder.SAMPLED_ABOVE", 599)
     monkeypatch.setattr("spark_backfill.finder.SAMPLING", 4)
-    report = backfill(parse_options(arguments(broker, flights, tmp_path), print), lambda: spark)
+    report = backfill(parse_options(arguments(broker, flights, tmp_path), print), on_spark(lambda: spark))
     found = read_document(tmp_path / "snapshot").findings
     assert (report.records, report.unkeyed) == (600, 2)
     assert found.sampling == 4
@@ -135,7 +139,7 @@ def test_a_count_window_has_a_report_too(
     found = {}
     for window in ("30d", "100n"):
         given = arguments(broker, flights, tmp_path / window, "--window", window)
-        backfill(parse_options(given, print), lambda: spark)
+        backfill(parse_options(given, print), on_spark(lambda: spark))
         found[window] = read_document(tmp_path / window / "report").findings
     assert found["30d"].to_json() == found["100n"].to_json()
     assert found["30d"].producers == {}
@@ -147,7 +151,7 @@ def test_an_empty_topic_has_a_report(broker: Broker, make_topic: Callable[..., s
     def no_session() -> SparkSession:
         raise AssertionError("Spark was started for nothing")
 
-    backfill(parse_options(arguments(broker, make_topic(1), tmp_path), print), no_session)
+    backfill(parse_options(arguments(broker, make_topic(1), tmp_path), print), on_spark(no_session))
     assert read_document(tmp_path / "report").findings == Findings()
 
 
@@ -162,7 +166,11 @@ def test_a_page_that_cannot_be_drawn_costs_no_snapshot(
     said: list[str] = []
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / pages.PAGE_NAME).symlink_to("/dev/full")
-    backfill(parse_options(arguments(broker, make_topic(1), tmp_path), print), no_session, say=said.append)
+    backfill(
+        parse_options(arguments(broker, make_topic(1), tmp_path), print),
+        on_spark(no_session),
+        say=said.append,
+    )
     assert verify_snapshot(tmp_path / "snapshot").partitions
     assert "warning: the snapshot is there, but no report" in said[-1]
     assert "No space left" in said[-1]

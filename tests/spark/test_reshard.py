@@ -22,6 +22,8 @@ from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
+from spark_backfill.in_process import InProcess
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.partitioner import partitions_of
 from spark_backfill.reshard import Reshard
@@ -66,7 +68,8 @@ def job(
     lines: list[str] = []
     given = ["--bootstrap", broker.bootstrap, "--topic", topic, "--id", "header:dedup-id", "--window", "7d"]
     options = parse_options([*given, "--output", str(output), *more], print)
-    return backfill(options, None if spark is None else lambda: spark, say=lines.append), lines
+    workers = (lambda _: InProcess()) if spark is None else on_spark(lambda: spark)
+    return backfill(options, workers, say=lines.append), lines
 
 
 def checked(folder: Path) -> Manifest:
@@ -205,7 +208,7 @@ def job_of_archive(spark: SparkSession, folder: Path, output: Path, *more: str) 
     options = replace(
         parse_options([*given, *asked, *more], print), reshard=Reshard(partitions=4, partitioner="murmur2")
     )
-    return backfill(options, lambda: spark)
+    return backfill(options, on_spark(lambda: spark))
 
 
 def test_an_archive_is_resharded_by_its_keys(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import pytest
 from dedup_sdk._cli.app import run as dedup
 from spark_backfill import slots
 from spark_backfill.backfill import backfill
+from spark_backfill.in_process import InProcess
+from spark_backfill.on_spark import OnSpark, on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.publish import Existing, Output
 from tests.support.dying_tasks import ENDS, DyingTask, ends_in
@@ -45,7 +47,7 @@ def run(
 ) -> Report:
     """Run the job for the group of the topic."""
     options = parse_options([*topic.given, "--output", str(output), *more], print)
-    return backfill(options, lambda: spark, around=around)
+    return backfill(options, on_spark(lambda: spark), around=around)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_lived_replayed_rebuilt_layered_and_installed_are_equal(
     in_process, added = tmp_path / "in process", tmp_path / "added"
     shutil.copytree(odd.folder / "early", added)
     for output, more in ((in_process, ()), (added, ("--add",))):
-        backfill(parse_options([*odd.given, "--output", str(output), *more], print), None)
+        backfill(parse_options([*odd.given, "--output", str(output), *more], print), lambda _: InProcess())
     places = {name: odd.folder / name for name in ("lived", "replayed", "installed", "layered")}
     places |= {"rebuilt": full, "in process": in_process, "added": added}
     assert {name: checked(place) for name, place in places.items()} == dict.fromkeys(places, must)
@@ -123,7 +125,9 @@ def test_killed_and_failed_tasks_change_nothing(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_a_killed_driver_that_is_started_again(odd: OddTopic, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_driver_that_is_started_again(
+    odd: OddTopic, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Driver, JVM and workers SIGKILLed when files are put; then the same command once more.
 
     Until that has ended, the older snapshot is there and whole. Then the fingerprint is that of an undisturbed run;
@@ -136,7 +140,7 @@ def test_a_killed_driver_that_is_started_again(odd: OddTopic, spark: SparkSessio
     settings = [f"spark.driver.extraJavaOptions={QUICK_JAVA}", "spark.ui.enabled=false"]
 
     @contextmanager
-    def looking(_spark: SparkSession, _rows: int) -> Iterator[None]:
+    def looking(_workers: OnSpark, _rows: int) -> Iterator[None]:
         yield
         assert checked(place) == older
         assert len(unlisted(place) - left) == 2 * PARTITIONS + 1, "all files of this run, and its sign"
@@ -145,10 +149,11 @@ def test_a_killed_driver_that_is_started_again(odd: OddTopic, spark: SparkSessio
         with HeldJob(["--master", "local[2]"], settings, command, tmp_path / "job", first=0) as job:
             job.wait_until_told({"0", "1"})
             kill_tree(job.process)
+        monkeypatch.setattr(OnSpark, "watched", looking)
         left = unlisted(place)
         assert len(left) == 5, "two files of two tasks each, and the sign of the run"
         assert checked(place) == older
-        backfill(parse_options(command, print), lambda: spark, watch=looking)
+        backfill(parse_options(command, print), on_spark(lambda: spark))
     assert checked(place) == newer
     assert readers.found == [older, newer]
     assert unlisted(place) == left

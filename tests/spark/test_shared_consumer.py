@@ -19,6 +19,7 @@ from dedup_sdk._cli.app import run as dedup
 from dedup_sdk._kafka.commit_text import sealed
 from dedup_sdk.shared import Shared
 from spark_backfill.backfill import backfill
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.support.consuming import commit_text, lookup, make_consumer, poll_through
 from tests.support.databases import database_of, postgresql
@@ -97,7 +98,7 @@ def test_a_consumer_goes_on_where_the_loaded_store_ends(
     client.close()
     snapshot = str(tmp_path / "snapshot")
     given = ["--bootstrap", broker.bootstrap, "--topic", topic, "--id", "header:dedup-id", "--window", "1d"]
-    backfill(parse_options([*given, "--group", group, "--output", snapshot], print), lambda: spark)
+    backfill(parse_options([*given, "--group", group, "--output", snapshot], print), on_spark(lambda: spark))
     assert dedup(["snapshots", "load", snapshot, memory_url]) == 0
     # The IDs that came again since then, each in the partition that does not know it.
     again = [at(name, 41, 1) for name in (b"a", b"b", b"new", b"old")]

@@ -26,6 +26,7 @@ from spark_backfill import job
 from spark_backfill.archive_options import KAFKA
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.spark.test_archive_ids import Content, contents
 from tests.support.archives import write_json_lines, write_parquet
@@ -62,7 +63,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., tuple[Manifest, di
         folder = tmp_path / "snapshot"
         usual = ["--topic", topic, "--id", "key", "--window", "1d", "--output", str(folder), "--overwrite"]
         whose = [] if "--group" in more else ["--whole-topic"]
-        backfill(parse_options([*usual, *whose, *more], print), lambda: spark)
+        backfill(parse_options([*usual, *whose, *more], print), on_spark(lambda: spark))
         manifest = verify_snapshot(folder)
         marks: dict[bytes, Mark] = {}
         for file in manifest.partitions[0].files:
@@ -140,7 +141,7 @@ def test_where_no_record_has_an_id_it_is_said(
     write_parquet(tmp_path / "archive", records, files=1)
     said: list[str] = []
     given = [*ARGUMENTS, str(tmp_path / "s"), *ELSEWHERE, "--source", str(tmp_path / "archive")]
-    report = backfill(parse_options(given, print), lambda: spark, say=said.append)
+    report = backfill(parse_options(given, print), on_spark(lambda: spark), say=said.append)
     assert (report.records, report.unkeyed) == (2, keys.count(None))
     warnings = [line for line in said if line.startswith("warning: ")]
     assert warnings == (

@@ -11,6 +11,7 @@ import pytest
 
 from dedup_sdk import Record
 from spark_backfill.backfill import backfill
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from tests.support.archives import write_parquet
 from tests.support.lived_topics import ARCHIVE, BASE_MS, GTIDS, SECOND
@@ -60,7 +61,7 @@ def test_where_no_id_can_be_read_it_is_said(
     said: list[str] = []
     given = ["--topic", "orders", "--whole-topic", "--cluster-id", "c", "--topic-id", "t", *ARCHIVE]
     given += [*options, "--source", str(source), "--output", str(tmp_path / "s")]
-    report = backfill(parse_options(given, print), lambda: spark, say=said.append)
+    report = backfill(parse_options(given, print), on_spark(lambda: spark), say=said.append)
     readable = sum(text is not None and ":" in text for text in idents)
     assert (report.records, report.unkeyed, report.marks) == (2, idents.count(None), min(readable, 1))
     assert report.malformed == 2 - report.unkeyed - readable

@@ -41,7 +41,7 @@ def fold_to_files(
 
     Return the slots and the outcome of each.
     """
-    workers = OnSpark(rows.sparkSession, "orders")
+    workers = OnSpark(lambda: rows.sparkSession, "orders")
     if window.count is not None:
         plan = plan_whole(offset_ranges)
         packed = by_offset(rows, plan).mapInArrow(OrderedBlocks(plan), ORDERED_SCHEMA)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_backfill.backfill import backfill
+from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.session import make_session
 
@@ -62,7 +63,9 @@ def main() -> None:
     """Run the job and print its report."""
     folder, first = sys.argv[1], int(sys.argv[2])
     options = parse_options(sys.argv[3:], print)
-    sys.stdout.write(f"{backfill(options, make_session, around=lambda task: Held(task, folder, first))}\n")
+    sys.stdout.write(
+        f"{backfill(options, on_spark(make_session), around=lambda task: Held(task, folder, first))}\n"
+    )
 
 
 if __name__ == "__main__":
