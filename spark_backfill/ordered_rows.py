@@ -52,22 +52,22 @@ class OrderedBlocks:
                 held = pending.setdefault(partition, _Pending(partition))
                 held.add(rows.drop_columns(["partition"]))
                 if held.size > PIECE_BYTES:
-                    yield self._block(partition, held.take())
-        for partition, held in pending.items():
-            if held.size:
-                yield self._block(partition, held.take())
+                    yield from self._blocks(held)
+        for held in pending.values():
+            yield from self._blocks(held)
 
     def begin(self, _batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield an empty block for each partition, before all others: it is folded also where no row comes."""
         for number in range(len(self.plan.slots)):
             yield _row(number, _BEFORE_ALL, b"")
 
-    def _block(self, partition: int, rows: pa.Table) -> pa.RecordBatch:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
-        first = rows.column("offset")[0].as_py()
-        return _row(self.plan.ranges(partition).start, first, sink.getvalue().to_pybytes())
+    def _blocks(self, held: _Pending) -> Iterator[pa.RecordBatch]:
+        slot = self.plan.ranges(held.partition).start
+        for rows in held.take():
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, rows.schema) as writer:
+                writer.write_table(rows)
+            yield _row(slot, rows.column("offset")[0].as_py(), sink.getvalue().to_pybytes())
 
 
 @dataclass(slots=True)
@@ -97,10 +97,13 @@ class _Pending:
             self._batches.append(rows)
             self.size += rows.nbytes
 
-    def take(self) -> pa.Table:
-        """Return the rows, at least one, and forget them."""
-        rows, self._batches, self.size = pa.Table.from_batches(self._batches), [], 0
-        return rows
+    def take(self) -> Iterator[pa.Table]:
+        """Yield the rows in pieces of about `PIECE_BYTES`, and forget them."""
+        if self._batches:
+            rows = pa.Table.from_batches(self._batches)
+            step = max(rows.num_rows * PIECE_BYTES // max(self.size, PIECE_BYTES), 1)
+            self._batches, self.size = [], 0
+            yield from (rows.slice(start, step) for start in range(0, rows.num_rows, step))
 
     def _check_same(self, rows: pa.RecordBatch, offsets: Int64s, again: list[int]) -> None:
         """Check that an offset that comes again has the same ID, or none."""

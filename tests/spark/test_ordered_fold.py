@@ -8,11 +8,14 @@ from __future__ import annotations
 import tracemalloc
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from dedup_sdk import Record
 from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.ordered_fold import OrderedFold
-from spark_backfill.ordered_rows import OrderedBlocks
+from spark_backfill.ordered_rows import OrderedBlocks, rows_in
+from spark_backfill.runs import PIECE_BYTES
 from spark_backfill.slots import Slot, SlotPlan
 from tests.support.lives import in_snapshot, offset_range_of
 from tests.support.rebuilding import rebuild_records, rows_of
@@ -20,8 +23,6 @@ from tests.support.rebuilding import rebuild_records, rows_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import pyarrow as pa
 
 WINDOW_MS = 160
 
@@ -82,6 +83,22 @@ def test_a_source_of_any_length_takes_no_more_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert page.offsets.tolist() == [count - 1]
     assert most < 3 * max(map(len, blocks))
+
+
+def test_no_block_is_large() -> None:
+    """However long the IDs of one batch are; each offset is in one block, in order."""
+    names = [f"{at:02}".encode() * 50_000 for at in range(100)]
+    rows = pa.RecordBatch.from_pydict(
+        {"partition": pa.array([0] * 100, pa.int32()), "offset": range(7, 107), "timestamp_ms": range(100),
+         "digest": pa.array(names, pa.binary())}
+    )  # fmt: skip
+    blocks = [batch.to_pylist()[0] for batch in OrderedBlocks(SlotPlan((Slot(0, 0, 1),)))([rows])]
+    assert max(len(block["rows"]) for block in blocks) < PIECE_BYTES + 4_096
+    read = [(block["first_offset"], rows_in(block["rows"])) for block in blocks]
+    assert [found.column("offset")[0].as_py() for _, found in read if found] == [first for first, _ in read]
+    assert [at for _, found in read if found for at in found.column("offset").to_pylist()] == list(
+        range(7, 107)
+    )
 
 
 def test_a_source_lives_as_long_as_what_is_looked_up(tmp_path: Path) -> None:
