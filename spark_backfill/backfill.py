@@ -12,7 +12,6 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from spark_backfill.archive import Archive
-from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
@@ -39,7 +38,7 @@ from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import DIGEST_NAME
 from spark_backfill.spark_files import SparkFiles
-from spark_backfill.table_folders import check_no_table
+from spark_backfill.tables import check_no_table
 from spark_backfill.workers import Task, Workers
 
 Watch = Callable[[SparkSession, int], AbstractContextManager[None]]
@@ -263,6 +262,4 @@ def _archive(options: Options, session: LazySession, say: Callable[[str], None])
     )
     for line in files.doubts:
         say(line)
-    if files.left_out:
-        say(told_open_files(files.left_out))
     return Archive(files, options.spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from dedup_sdk._kafka.error_text import masked_text, masked_urls
@@ -46,7 +47,7 @@ def one_line(error: BaseException) -> str:
     """
     if isinstance(error, DedupError):
         return _flat(masked_urls(str(error)))
-    wanted = known_cause(error)
+    wanted = _help(_root(error))
     if wanted is not None:
         return wanted
     text = _root(error)
@@ -59,9 +60,15 @@ def one_line(error: BaseException) -> str:
     return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
 
 
-def known_cause(error: BaseException) -> str | None:
-    """Return the remedy for a failure of Spark's whose cause is known; None for any other."""
-    return _help(_root(error))
+def unreadable(place: str, options: Iterable[str], error: Exception) -> BackfillError:
+    """Return the error for a place that Spark cannot open; ``options`` are the names of its reader's."""
+    known = _help(_root(error))
+    if known is not None:
+        return BackfillError(known)
+    given = "".join(f", --read-option {name}" for name in options)
+    return BackfillError(
+        f"archive {place!r} cannot be opened: Spark said {one_line(error)!r}; check --source, --format{given}"
+    )
 
 
 def _help(text: str) -> str | None:

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic
 from spark_backfill.arrow_columns import milliseconds
 from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import Bounds
@@ -25,7 +24,7 @@ from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_batches import batch_rows
 from spark_backfill.parquet_files import PLACE, Group, Layout, deal_out
 from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
-from spark_backfill.survey import Batch, Input
+from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic
 
 
 class ParquetFiles:

@@ -16,6 +16,7 @@ from dedup_sdk._record import Record
 from dedup_sdk.ids import RecordFields, id_spec
 from spark_backfill.archive import RowsTask
 from spark_backfill.archive_options import ArchiveOptions
+from spark_backfill.archived import Archived
 from spark_backfill.column_map import id_columns, parse_columns
 from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.offset_range import OffsetRange
@@ -148,13 +149,18 @@ def test_a_survey_says_what_is_there(
         mine = [each for each in records if (each.topic, each.partition) == ("orders", number)]
         below = [each for each in mine if each.offset < cuts.get(number, nowhere)]
         kept = [each.offset for each in below if each.timestamp_ms >= horizons.get(number, nowhere)]
-        assert part.described(number) == {
-            "partition": number, "rows": len(mine), "nulls": 0,
-            "newest_ms": max(each.timestamp_ms for each in mine), "oldest_ms": min(each.timestamp_ms for each in mine),
-            "begin": mine[0].offset, "first_ms": mine[0].timestamp_ms, "end": mine[-1].offset + 1,
-            "end_ms": mine[-1].timestamp_ms, "last_ms": below[-1].timestamp_ms if below else None,
-            "first_kept": min(kept, default=None),
-        }  # fmt: skip
+        assert part.newest_ms == max(each.timestamp_ms for each in mine)
+        assert part.checked(number, units_are_said=False) == Archived(
+            partition=number,
+            rows=len(mine),
+            begin=mine[0].offset,
+            first_ms=mine[0].timestamp_ms,
+            end=mine[-1].offset + 1,
+            end_ms=mine[-1].timestamp_ms,
+            oldest_ms=min(each.timestamp_ms for each in mine),
+            last_ms=below[-1].timestamp_ms if below else None,
+            first_kept=min(kept, default=None),
+        )
 
 
 @settings(deadline=None)
