@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 
 from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
-from spark_backfill.archive_checks import checked_part, without_topic
 from spark_backfill.arrow_columns import last_values
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
@@ -31,7 +30,7 @@ from spark_backfill.range_plan import Archived
 from spark_backfill.rows import Wanted, read_keys, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
 from spark_backfill.slots import SlotPlan
-from spark_backfill.survey import ArchiveSurvey, Batch, Input, ReadBatches, SurveyTask, total
+from spark_backfill.survey import ArchiveSurvey, Batch, Input, ReadBatches, SurveyTask, lacking, total
 
 
 class Files(Protocol):
@@ -84,13 +83,16 @@ class Archive:
         found = frame.mapInArrow(SurveyTask(read, cuts, horizons_ms), "survey string").collect()
         seen = total(ArchiveSurvey.from_json(row["survey"]) for row in found)
         if seen.nameless and not self.files.all_lack_topics():
-            raise without_topic(seen.nameless)
+            raise BackfillError(
+                f"{seen.nameless} rows of the archive have no topic, and others have one: write it into them, or put "
+                "their files into a folder whose files all have no such column"
+            )
         if seen.strays:
-            checked_part({"partition": None, "rows": seen.strays}, units_are_said=False)
+            raise lacking(seen.strays, "partition")
         if not seen.parts:
             raise self.files.nothing_of_topic(seen.others)
         parts = {
-            number: checked_part(part.described(number), units_are_said=self.files.units_are_said)
+            number: part.checked(number, units_are_said=self.files.units_are_said)
             for number, part in sorted(seen.parts.items())
         }
         self._has_duplicates |= any(part.has_duplicates for part in parts.values())

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
-from spark_backfill.archive_checks import told_open_files
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import one_line
@@ -33,7 +32,7 @@ from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 from spark_backfill.snapshot import Made, describe, isolation_of, kept_entries, owner
 from spark_backfill.spark_files import SparkFiles
-from spark_backfill.table_folders import check_no_table
+from spark_backfill.tables import check_no_table
 from spark_backfill.workers import Task, Workers
 
 
@@ -243,6 +242,4 @@ def _archive(options: Options, workers: Workers, say: Callable[[str], None]) -> 
     )
     for line in files.doubts:
         say(line)
-    if files.left_out:
-        say(told_open_files(files.left_out))
     return Archive(files, options.spec)

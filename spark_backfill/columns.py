@@ -221,18 +221,14 @@ def _is_of_headers(kind: T.DataType) -> bool:
     )
 
 
-def steps_of(name: str) -> list[str]:
-    """Return a column's name, and those of the fields of structs that its dots lead to."""
-    return [quoted or plain for quoted, plain in _STEP.findall(name)]
-
-
 def type_at(schema: T.StructType, name: str) -> T.DataType | None:
     """Return the type of a column, or of a field of a struct behind a dot; None where there is none.
 
     Quoted names may have dots.
     """
     kind: T.DataType = schema
-    for step in steps_of(name):
+    for quoted, plain in _STEP.findall(name):
+        step = quoted or plain
         fields = kind.fields if isinstance(kind, T.StructType) else []
         found = next((field.dataType for field in fields if field.name.lower() == step.lower()), None)
         if found is None:

@@ -102,6 +102,17 @@ def one_line(error: BaseException) -> str:
     return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
 
 
+def unreadable(place: str, options: Iterable[str], error: Exception) -> BackfillError:
+    """Return the error for a place that Spark cannot open; ``options`` are the names of its reader's."""
+    known = known_cause(error)
+    if known is not None:
+        return BackfillError(known)
+    given = "".join(f", --read-option {name}" for name in options)
+    return BackfillError(
+        f"archive {place!r} cannot be opened: Spark said {one_line(error)!r}; check --source, --format{given}"
+    )
+
+
 def known_cause(error: BaseException) -> str | None:
     """Return the remedy for a failure of Spark's whose cause is known; None for any other."""
     text = _root(error)

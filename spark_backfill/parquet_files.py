@@ -6,10 +6,8 @@ folders that are columns, encodings, files named by offsets) are Spark's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,6 +31,8 @@ _OF_A_GLOB: Final = frozenset("*?[]{}\\")
 _OF_A_FIELD: Final = frozenset(".`")
 """Of a column's name in Spark: a dot leads into a struct, unless it is quoted."""
 _UNITS: Final = ("s", "ms", "us", "ns")
+_TEXT: Final = frozenset({pa.string(), pa.large_string()})
+_BYTES: Final = frozenset({pa.binary(), pa.large_binary(), *_TEXT})
 
 
 class Group(NamedTuple):
@@ -41,13 +41,6 @@ class Group(NamedTuple):
     path: str
     number: int
     rows: int
-
-
-class Unit(NamedTuple):
-    """Row groups of a file, read by one task."""
-
-    path: str
-    groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +100,11 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
         footers += found
     # The columns of files without rows say nothing.
     filled = [footer for footer in footers if sum(footer.stamp.rows)] or footers
-    said, optional = "topic" in options.columns, set[str]()
+    optional = {"topic"}
     if "headers" not in id_columns and place_of(options.columns, "headers").column != NOWHERE:
         id_columns = (*id_columns, "headers")
-        optional = {"headers"}
-    names = {
-        _names(footer.schema, options.columns, id_columns, said=said, optional=optional) for footer in filled
-    }
+        optional.add("headers")
+    names = {_names(footer.schema, options.columns, id_columns, optional) for footer in filled}
     (agreed,) = names if len(names) == 1 else (None,)
     if agreed is None:
         return None
@@ -124,7 +115,7 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
     return Layout(dict(agreed), place_of(options.columns, "timestamp").form, groups, stamps)
 
 
-def deal_out(groups: Sequence[Group], parallelism: int) -> list[tuple[Unit, ...]]:
+def deal_out(groups: Sequence[Group], parallelism: int) -> list[tuple[Group, ...]]:
     """Return each task's row groups: of about as many rows each, a few for each of the tasks that run at a time."""
     total = sum(group.rows for group in groups)
     size = min(max(-(-total // (parallelism * _TASKS_A_CORE)), LEAST_ROWS), MOST_ROWS)
@@ -136,12 +127,7 @@ def deal_out(groups: Sequence[Group], parallelism: int) -> list[tuple[Unit, ...]
             room = size
         tasks[-1].append(group)
         room -= group.rows
-    return [tuple(_units(task)) for task in tasks]
-
-
-def _units(groups: Sequence[Group]) -> Iterator[Unit]:
-    for path, of_file in groupby(groups, itemgetter(0)):
-        yield Unit(path, tuple(group.number for group in of_file))
+    return list(map(tuple, tasks))
 
 
 def _files(place: str) -> list[str] | None:
@@ -174,7 +160,7 @@ def _root(column: str) -> str:
 
 
 def _names(
-    schema: pa.Schema, places: ColumnMap, id_columns: Sequence[str], *, said: bool, optional: Collection[str]
+    schema: pa.Schema, places: ColumnMap, id_columns: Sequence[str], optional: Collection[str]
 ) -> tuple[tuple[str, str], ...] | None:
     """The files' names of Kafka's columns, as pairs; None where one of them is not as Kafka has it."""
     pairs = []
@@ -183,7 +169,7 @@ def _names(
         if _is_in_other_case(place.column, schema.names) or set(place.column) & _OF_A_FIELD:
             return None
         at = schema.get_all_field_indices(place.column)
-        if not at and ((name == "topic" and not said) or (name in optional and name not in places)):
+        if not at and name in optional and name not in places:
             continue
         if place.column == NOWHERE or len(at) != 1 or not _fits(name, schema.field(at[0]).type, place.form):
             return None
@@ -206,24 +192,13 @@ def _fits(name: str, kind: pa.DataType, form: str) -> bool:
         )
     if form:
         return False
-    if name == "topic":
-        return _is_text(kind)
     if name == "headers":
         return _is_headers(kind)
-    return _is_text(kind) or _is_bytes(kind)
+    return kind in (_TEXT if name == "topic" else _BYTES)
 
 
 def _is_headers(kind: pa.DataType) -> bool:
     if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
         return False
     fields = {field.name: field.type for field in kind.value_type}
-    key, value = fields.get("key"), fields.get("value")
-    return key is not None and value is not None and _is_text(key) and (_is_text(value) or _is_bytes(value))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return fields.get("key") in _TEXT and fields.get("value") in _BYTES

@@ -99,21 +99,21 @@ def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str) -
     Raises:
         ConfigurationError: two files differ; it names them, and the column.
     """
-
-    def remedy(column: str) -> str:
-        if column == topic:
-            return "put those without it into a folder of their own, and give both folders with --source"
-        return "with --read-option mergeSchema=true the records of those without it have it empty, and perhaps no ID"
-
     filled = [footer for footer in footers if sum(footer.stamp.rows)]
     names = [{name.casefold() for name in footer.schema.names} for footer in filled]
     for column in columns:
         has = [column.casefold() in each for each in names]
         if any(has) and not all(has):
             one, other = filled[has.index(True)], filled[has.index(False)]
+            remedy = (
+                "put those without it into a folder of their own, and give both folders with --source"
+                if column == topic
+                else "with --read-option mergeSchema=true the records of those without it have it empty, and perhaps "
+                "no ID"
+            )
             raise ConfigurationError(
                 f"archive files {one.path!r} and {other.path!r} differ: only the first has a column "
-                f"{column!r}; {remedy(column)}"
+                f"{column!r}; {remedy}"
             )
 
 

@@ -6,10 +6,10 @@ outside the wanted offsets, are not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic
 from spark_backfill.arrow_columns import milliseconds
 from spark_backfill.errors import BackfillError
 from spark_backfill.offset_range import Bounds
 from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_batches import batch_rows
-from spark_backfill.parquet_files import PLACE, Layout, Unit, deal_out
+from spark_backfill.parquet_files import PLACE, Group, Layout, deal_out
 from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
-from spark_backfill.survey import Batch, Input
+from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic
 
 
 class ParquetFiles:
@@ -83,7 +82,7 @@ class ParquetReader:
 
     topic: str
     layout: Layout
-    tasks: tuple[tuple[Unit, ...], ...]
+    tasks: tuple[tuple[Group, ...], ...]
     names: tuple[str, ...] = ()
     span: tuple[int, int] | None = None
 
@@ -95,51 +94,48 @@ class ParquetReader:
 
     def read(self, task: int) -> Iterator[Batch]:
         """Yield the rows of a task."""
-        for unit in self.tasks[task]:
+        for path, groups in groupby(self.tasks[task], attrgetter("path")):
             try:
-                yield from self._unit(unit)
+                yield from self._rows(path, [group.number for group in groups])
             except FileNotFoundError:
-                raise changed(unit.path, "is gone") from None
+                raise changed(path, "is gone") from None
             except (OSError, pa.ArrowException) as error:
-                raise broken(unit.path, str(error)) from None
+                raise broken(path, str(error)) from None
 
-    def _unit(self, unit: Unit) -> Iterator[Batch]:
+    def _rows(self, path: str, groups: Sequence[int]) -> Iterator[Batch]:
         wanted = [name for name in (*PLACE, *self.names) if name in self.layout.names]
-        with opened(unit.path) as file:
-            self._check_same(unit, file)
-            for group in unit.groups:
-                told = self._told(file.parquet, group)
-                if self.span is not None and not _may_have(told, self.span):
+        with opened(path) as file:
+            self._check_same(path, file)
+            for group in groups:
+                told = self._statistics(file.parquet, group)
+                if self.span is not None and not _may_have(told.get("offset"), self.span):
                     continue
-                same = {name: each.low for name, each in told.items() if each.is_one}
-                if same.get("topic") != self.topic:
+                same = {name: each.min_raw for name, each in told.items() if _is_one(each)}
+                if same.get("topic") != self.topic.encode():
                     same.pop("topic", None)
                 names = [name for name in wanted if name not in ("topic", "partition") or name not in same]
                 columns = [self.layout.names[name] for name in names]
                 rows = batch_rows(file.parquet, file.source, group, columns)
                 for batch in file.parquet.iter_batches(rows, [group], columns, use_threads=False):
                     yield self._batch(batch.select(columns).rename_columns(names), same.get("partition"))
-            self._check_same(unit, file)
+            self._check_same(path, file)
 
-    def _check_same(self, unit: Unit, file: OpenFile) -> None:
+    def _check_same(self, path: str, file: OpenFile) -> None:
         """Row groups are numbers of the file that was looked at."""
-        if file.stamp() != self.layout.stamps[unit.path]:
-            raise changed(unit.path, "is another")
+        if file.stamp() != self.layout.stamps[path]:
+            raise changed(path, "is another")
 
-    def _told(self, file: pq.ParquetFile, group: int) -> dict[str, _Told]:
+    def _statistics(self, file: pq.ParquetFile, group: int) -> dict[str, pq.Statistics]:
         """The file's own facts on a row group's topic, partition and offset, as far as it has them."""
         chunks = file.metadata.row_group(group)
-        places = {place: name for name, place in self.layout.names.items() if name in PLACE[:3]}
-        told = {}
+        names = {self.layout.names[name]: name for name in PLACE[:3] if name in self.layout.names}
+        found = {}
         for index in range(chunks.num_columns):
             column = chunks.column(index)
             known = column.statistics
-            if column.path_in_schema in places and known is not None and known.has_min_max:
-                nulls = known.null_count if known.has_null_count else 1
-                # Another topic's name may be no UTF-8.
-                with suppress(UnicodeDecodeError):
-                    told[places[column.path_in_schema]] = _Told(known.min, known.max, nulls)
-        return told
+            if column.path_in_schema in names and known is not None and known.has_min_max:
+                found[names[column.path_in_schema]] = known
+        return found
 
     def _batch(self, batch: pa.RecordBatch, partition: int | None) -> Batch:
         others, nameless = frozenset[str](), 0
@@ -173,19 +169,10 @@ class ParquetReader:
         )
 
 
-class _Told(NamedTuple):
-    """The lowest and the highest value of a column of a row group, and how many rows have none."""
-
-    low: Any
-    high: Any
-    nulls: int
-
-    @property
-    def is_one(self) -> bool:
-        """Whether all rows have the same."""
-        return self.nulls == 0 and bool(self.low == self.high)
+def _is_one(known: pq.Statistics) -> bool:
+    """Whether all rows have the same value; it is compared as it is stored, which may be no UTF-8."""
+    return bool(known.has_null_count and not known.null_count and known.min_raw == known.max_raw)
 
 
-def _may_have(told: Mapping[str, _Told], span: tuple[int, int]) -> bool:
-    offsets = told.get("offset")
-    return offsets is None or (offsets.low < span[1] and offsets.high >= span[0])
+def _may_have(offsets: pq.Statistics | None, span: tuple[int, int]) -> bool:
+    return offsets is None or (offsets.min_raw < span[1] and offsets.max_raw >= span[0])

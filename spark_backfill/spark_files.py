@@ -19,32 +19,36 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.archive_checks import SHOWN_TOPICS, nothing_of_topic, only_open_files, unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
-from spark_backfill.column_map import ColumnMap, id_columns, place_of
+from spark_backfill.column_map import ColumnMap, id_columns
 from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
 from spark_backfill.connect_layout import check_folders, check_rows, open_files
-from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.errors import BackfillError, one_line, unreadable
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.last_id_spec import Spec
-from spark_backfill.merged_columns import MERGED, read_merged
 from spark_backfill.offset_range import Bounds
 from spark_backfill.rows import read_columns
-from spark_backfill.survey import Batch, Input
-from spark_backfill.table_versions import version_of
+from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic
+from spark_backfill.tables import version_of
 
 _NO_OFFSET: Final = 2**63 - 1
+_SHOWN_FILES: Final = 5
 _COORDINATES: Final = ("topic", "partition", "offset", "timestamp_ms")
-_STRICT_CSV: Final = {"enforceSchema": "false", "mode": "FAILFAST"}
-"""Else the columns of one file are taken for those of all by their place, whatever the others' first lines say."""
+_ALL_COLUMNS: Final = {
+    "parquet": {"mergeSchema": "true"},
+    "orc": {"mergeSchema": "true"},
+    "csv": {"enforceSchema": "false", "mode": "FAILFAST"},
+}
+"""Options without which the columns of one file are taken for those of all, whatever the others say."""
 
 
 class SparkFiles:
     """The records of one topic (`spark_backfill.archive.Files`), with the columns of `spark_backfill.columns`.
 
     ``reads_keys``: the keys are wanted also where the spec does not read them. Headers are read wherever the
-    archive has them, for redrive headers. ``doubts``: a line for each table whose version cannot be asked for.
+    archive has them, for redrive headers. ``doubts``: lines for the user, on tables whose version
+    cannot be asked for, and on files that are left out.
 
     Raises:
         ConfigurationError: the archive has no offsets, or columns that cannot be Kafka's.
@@ -76,8 +80,14 @@ class SparkFiles:
         paths = [path for _, files in self._by_name for path in files.paths]
         check_folders(paths)
         self._open = open_files(map(os.path.basename, paths), topic)
-        self.left_out = tuple(name for _, name in self._open.values())
         if self._open:
+            last = [name for _, name in self._open.values()]
+            more = ", ..." if len(last) > _SHOWN_FILES else ""
+            self.doubts.append(
+                f"left out: {', '.join(last[:_SHOWN_FILES])}{more}, the last of a partition; where records may be "
+                "missing in it the offsets of its rows are not known, and no next file tells. Name the offset's "
+                "column with --columns offset=COLUMN if the records bear it"
+            )
             self._rows = self._rows.where(self._is_certain())
 
     def check(self) -> None:
@@ -101,12 +111,18 @@ class SparkFiles:
 
     def all_lack_topics(self) -> bool:
         """See `spark_backfill.archive.Files`: lines may."""
-        return self._lines and self._rows.where(F.col("topic").isNotNull()).limit(1).isEmpty()
+        return (
+            self._options.format == "json" and self._rows.where(F.col("topic").isNotNull()).limit(1).isEmpty()
+        )
 
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """See `spark_backfill.archive.Files`; others are asked for, of which none was read."""
-        if self.left_out:
-            return only_open_files(self.left_out)
+        for _, name in self._open.values():
+            return BackfillError(
+                f"the archive has one file of each partition ({name}), and no next one says whether records are "
+                "missing in it, without which the offsets of its rows are not known: name their column with "
+                "--columns offset=COLUMN"
+            )
         found = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()
         return nothing_of_topic(self._topic, {*others, *(str(row["topic"]) for row in found)})
 
@@ -119,6 +135,11 @@ class SparkFiles:
         try:
             frame, places = self._read(place)
         except (PySparkException, Py4JError) as error:
+            if "CANNOT_MERGE" in str(error):
+                raise ConfigurationError(
+                    f"archive {place!r}: a column has several types in its files: put the files of each kind into a "
+                    f"folder of their own, and give each folder with --source ({masked_text(one_line(error))})"
+                ) from error
             raise unreadable(place, self._options.read_options, error) from error
         found = KafkaColumns(frame, places, archive=place)
         files = None if place.startswith(TABLE) else file_columns(frame)
@@ -147,26 +168,17 @@ class SparkFiles:
     def _topic_column(self, found: KafkaColumns) -> Column:
         return found.topic() if found.has("topic") else F.lit(self._topic)
 
-    @property
-    def _lines(self) -> bool:
-        return self._options.format == "json"
-
     def _read(self, place: str) -> tuple[DataFrame, ColumnMap]:
         options, places = self._at_version(place), self._options.columns
         if place.startswith(TABLE):
             return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
-        wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
-        if self._lines:
-            return read_json_lines(self._spark, place, places, wanted, options)
         form = self._options.format
-        merges = {name.casefold(): value.casefold() for name, value in options.items()}.get(MERGED.casefold())
-        if form in ("parquet", "orc") and merges != "false":
-            # Else the columns of one file are taken for those of all.
-            found = [place_of(places, name) for name in wanted]
-            return read_merged(self._spark, form, options, place, found), places
-        if form == "csv":
-            options = {**_STRICT_CSV, **options}
-        return self._spark.read.format(form).options(**options).load(place), places
+        if form == "json":
+            wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
+            return read_json_lines(self._spark, place, places, wanted, options)
+        # Names of options are the same in any case: of two that are, the last one counts.
+        reader = self._spark.read.format(form).options(**_ALL_COLUMNS.get(form, {}))
+        return reader.options(**options).load(place), places
 
     def _at_version(self, place: str) -> Mapping[str, str]:
         """Return the reader's options, with the version that all queries of the run read of a table."""
@@ -179,10 +191,8 @@ class SparkFiles:
                 f"version is not known ({masked_text(one_line(error))})"
             )
             return options
-        if version is None:
-            return options
-        self.versions = {**self.versions, masked_text(place): version.value}
-        return {**options, version.option: version.value}
+        self.versions = {**self.versions, **{masked_text(place): value for value in version.values()}}
+        return {**options, **version}
 
     def _is_certain(self) -> Column:
         """Whether a row is no one of a file that is left out, nor behind it, where a hole would be."""

@@ -13,10 +13,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
+from dedup_sdk._kafka.error_text import time_text
 from dedup_sdk._marks import Int64s
+from dedup_sdk._store.paths import MAX_PARTITIONS
+from spark_backfill.errors import BackfillError
+from spark_backfill.range_plan import Archived
 
 _NOWHERE: Final = 2**63 - 1
-"""In place of cuts and horizons that there are not."""
+"""In place of cuts, horizons and times that there are not."""
+SHOWN_TOPICS: Final = 5
+_YEAR_1973_MS: Final = 100_000_000_000
+_YEAR_2096_MS: Final = 4_000_000_000_000
 _Value = TypeVar("_Value")
 
 Row = tuple[int, int]
@@ -38,8 +45,8 @@ class PartSurvey:
     last: Row | None = None
     last_below: Row | None = None
     first_kept: int | None = None
-    oldest_ms: int | None = None
-    newest_ms: int | None = None
+    oldest_ms: int = _NOWHERE
+    newest_ms: int = -_NOWHERE
 
     @classmethod
     def of_rows(cls, offsets: Int64s, timestamps: Int64s, nulls: int, cut: int, horizon_ms: int) -> Self:
@@ -72,26 +79,56 @@ class PartSurvey:
             last=min(_there(self.last, other.last), key=_from_the_end, default=None),
             last_below=min(_there(self.last_below, other.last_below), key=_from_the_end, default=None),
             first_kept=min(_there(self.first_kept, other.first_kept), default=None),
-            oldest_ms=min(_there(self.oldest_ms, other.oldest_ms), default=None),
-            newest_ms=max(_there(self.newest_ms, other.newest_ms), default=None),
+            oldest_ms=min(self.oldest_ms, other.oldest_ms),
+            newest_ms=max(self.newest_ms, other.newest_ms),
         )
 
-    def described(self, partition: int) -> dict[str, Any]:
-        """Return the input of `spark_backfill.archive_checks.checked_part`."""
-        first, last = self.first or (-1, -1), self.last or (-1, -1)
-        return {
-            "partition": partition,
-            "rows": self.rows,
-            "nulls": self.nulls,
-            "newest_ms": self.newest_ms,
-            "oldest_ms": self.oldest_ms,
-            "begin": first[0],
-            "first_ms": first[1],
-            "end": last[0] + 1,
-            "end_ms": last[1],
-            "last_ms": None if self.last_below is None else self.last_below[1],
-            "first_kept": self.first_kept,
-        }
+    def checked(self, partition: int, *, units_are_said: bool) -> Archived:
+        """Return the facts of a partition; ``units_are_said``: the unit of timestamps is only known from the options.
+
+        Raises:
+            BackfillError: rows without an offset, negative offsets or partitions, or absurd timestamps.
+        """
+        if self.nulls or self.first is None or self.last is None:
+            raise lacking(self.nulls, "offset")
+        begin, first_ms = self.first
+        last, end_ms = self.last
+        if not 0 <= partition < MAX_PARTITIONS or begin < 0:
+            raise BackfillError(
+                f"the archive has partition {partition}, offset {begin}: neither can be negative, nor a partition "
+                f"{MAX_PARTITIONS} or more; see --columns"
+            )
+        if units_are_said and self.newest_ms > 0 and not _YEAR_1973_MS < self.newest_ms < _YEAR_2096_MS:
+            raise BackfillError(
+                f"the archive's newest timestamp in partition {partition} would be {time_text(self.newest_ms)}: "
+                "is its unit in --columns timestamp=COLUMN:UNIT right?"
+            )
+        return Archived(
+            partition=partition,
+            begin=begin,
+            end=last + 1,
+            rows=self.rows,
+            first_ms=first_ms,
+            last_ms=None if self.last_below is None else self.last_below[1],
+            first_kept=self.first_kept,
+            end_ms=end_ms,
+            oldest_ms=self.oldest_ms,
+        )
+
+
+def lacking(rows: int, column: str) -> BackfillError:
+    """Return the error for rows without a coordinate."""
+    return BackfillError(
+        f"{rows} rows of the archive have no {column}: they are no records of Kafka; see --columns {column}=COLUMN"
+    )
+
+
+def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
+    """Return the error for an archive that has other topics only."""
+    has = ", ".join(sorted(map(repr, others))[:SHOWN_TOPICS]) or "no rows"
+    return BackfillError(
+        f"the archive has nothing of topic {topic!r}: it has {has}; check --source and --topic"
+    )
 
 
 def _by_time(row: Row) -> tuple[int, bool, int]:

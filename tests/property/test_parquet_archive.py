@@ -21,6 +21,7 @@ from spark_backfill.fold import PackedRows, Packing
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.parquet_files import Group, deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
+from spark_backfill.range_plan import Archived
 from spark_backfill.runs import from_batch
 from spark_backfill.slots import plan_slots
 from spark_backfill.survey import ArchiveSurvey, SurveyTask, total
@@ -148,13 +149,18 @@ def test_a_survey_says_what_is_there(
         mine = [each for each in records if (each.topic, each.partition) == ("orders", number)]
         below = [each for each in mine if each.offset < cuts.get(number, nowhere)]
         kept = [each.offset for each in below if each.timestamp_ms >= horizons.get(number, nowhere)]
-        assert part.described(number) == {
-            "partition": number, "rows": len(mine), "nulls": 0,
-            "newest_ms": max(each.timestamp_ms for each in mine), "oldest_ms": min(each.timestamp_ms for each in mine),
-            "begin": mine[0].offset, "first_ms": mine[0].timestamp_ms, "end": mine[-1].offset + 1,
-            "end_ms": mine[-1].timestamp_ms, "last_ms": below[-1].timestamp_ms if below else None,
-            "first_kept": min(kept, default=None),
-        }  # fmt: skip
+        assert part.newest_ms == max(each.timestamp_ms for each in mine)
+        assert part.checked(number, units_are_said=False) == Archived(
+            partition=number,
+            rows=len(mine),
+            begin=mine[0].offset,
+            first_ms=mine[0].timestamp_ms,
+            end=mine[-1].offset + 1,
+            end_ms=mine[-1].timestamp_ms,
+            oldest_ms=min(each.timestamp_ms for each in mine),
+            last_ms=below[-1].timestamp_ms if below else None,
+            first_kept=min(kept, default=None),
+        )
 
 
 @settings(deadline=None)
@@ -163,13 +169,9 @@ def test_every_row_group_is_dealt_out_once(counts: list[int], parallelism: int) 
     """No group is read twice or left out, and none is added to a task that has enough."""
     groups = [Group(f"{number // 3}.parquet", number % 3, rows) for number, rows in enumerate(counts)]
     tasks = deal_out(groups, parallelism)
-    assert [(unit.path, group) for task in tasks for unit in task for group in unit.groups] == [
-        (group.path, group.number) for group in groups
-    ]
-    rows_of = {(group.path, group.number): group.rows for group in groups}
+    assert [group for task in tasks for group in task] == groups
     for task in tasks:
-        sizes = [rows_of[unit.path, group] for unit in task for group in unit.groups]
-        assert len(sizes) == 1 or sum(sizes) <= 4_000_000
+        assert len(task) == 1 or sum(group.rows for group in task) <= 4_000_000
 
 
 def options(folder: Path, *columns: str, form: str = "parquet", **more: str) -> ArchiveOptions:

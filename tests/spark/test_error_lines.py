@@ -16,7 +16,7 @@ from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import parse_options
-from spark_backfill.table_folders import check_no_table
+from spark_backfill.tables import check_no_table
 from tests.spark.test_options import GOOD, WHOLE
 from tests.support.archives import spark_archive, write_parquet
 

@@ -1,11 +1,14 @@
-"""Folders of tables that keep a log of which of their files count.
+"""Tables of Delta Lake, Hudi and Apache Iceberg among the places of an archive.
 
-Read as plain files, removed records would be history again.
+A folder with a log of which of its files count is not read as plain files: removed records would be history again.
+And a run reads one version of a table: Spark plans each query on the newest, so one that changes during a run would
+be looked at in one version, and read in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -14,14 +17,21 @@ from pyspark.sql import SparkSession
 
 from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.archive_checks import unreadable
 from spark_backfill.archive_options import TABLE, ArchiveOptions
+from spark_backfill.errors import unreadable
 
 _LOGS: Final = {"_delta_log": "delta", ".hoodie": "hudi"}
 _OF_A_GLOB: Final = frozenset("*?[]{}")
 _FILES: Final = ("parquet", "orc")
 _NOT_THERE: Final = "[PATH_NOT_FOUND]"
 _ENDINGS: Final = tuple(f".{form}" for form in _FILES)
+_VERSION_OPTIONS: Final = {"delta": "versionAsOf", "iceberg": "snapshot-id"}
+_CHOSEN: Final = frozenset({
+    "versionasof", "timestampasof", "readchangefeed", "readchangedata", "snapshot-id", "as-of-timestamp", "branch",
+    "tag", "start-snapshot-id", "end-snapshot-id",
+})  # fmt: skip
+"""Options by which users choose a version themselves."""
+_IN_THE_PATH: Final = re.compile(r"@(?:v\d+|\d{17})/?")
 
 
 def check_no_table(spark: SparkSession, archive: ArchiveOptions) -> None:
@@ -65,3 +75,32 @@ def _folders(place: str) -> Iterator[str]:
     above, slash, name = place.rstrip("/").rpartition("/")
     if slash and (name.endswith(_ENDINGS) or "=" in name or set(name) & _OF_A_GLOB):
         yield from _folders(above)
+
+
+def version_of(spark: SparkSession, place: str, form: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the reader's option for the version of a table that is the newest now.
+
+    ``place`` is a path in a format, or a table's name. Empty: it is no such table, it has nothing, or the user has
+    chosen a version. Raises Spark's errors.
+    """
+    if _CHOSEN & {name.casefold() for name in options} or _IN_THE_PATH.search(place):
+        return {}
+    name = place.removeprefix(TABLE) if place.startswith(TABLE) else None
+    form = form.casefold() if name is None else _provider(spark, name)
+    if form == "delta":
+        quoted = place.replace("`", "``")
+        table = f"delta.`{quoted}`" if name is None else name
+        found = spark.sql(f"DESCRIBE HISTORY {table} LIMIT 1").select("version")
+    elif form == "iceberg":
+        reader = spark.read.options(**options)
+        refs = reader.format(form).load(f"{place}#refs") if name is None else reader.table(f"{name}.refs")
+        found = refs.where("name = 'main'").select("snapshot_id")
+    else:
+        return {}
+    rows = found.collect()
+    return {_VERSION_OPTIONS[form]: str(rows[0][0])} if rows else {}
+
+
+def _provider(spark: SparkSession, name: str) -> str:
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where("col_name = 'Provider'").select("data_type")
+    return next((str(row[0]).casefold() for row in rows.collect()), "")
