@@ -8,7 +8,7 @@ from typing import Final
 
 from dedup_sdk._kafka.error_text import masked_text, masked_urls
 from dedup_sdk.errors import ConfigurationError, DedupError
-from spark_backfill.client_config import without_secrets
+from spark_backfill.client_config import secrets_of, without_secrets
 from spark_backfill.ending import EndedError, ended_by
 
 _LONGEST = 500
@@ -79,20 +79,21 @@ def as_told(error: BaseException, secrets: Iterable[str]) -> EndedError | Config
             f"a function that reads IDs raised {type(error).__name__}: it must raise an Exception"
         )
     failed = ConfigurationError if isinstance(error, ConfigurationError) else BackfillError
-    return failed(without_secrets(one_line(error), secrets))
+    return failed(one_line(error, secrets))
 
 
-def one_line(error: BaseException) -> str:
-    """Return the innermost cause of an error as one line of at most 500 characters.
+def one_line(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """Return the innermost cause of an error as one line of at most 500 characters, without these secrets.
 
     Of an exception that a Python worker raised this is that exception, of one of the JVM the message of its root
     cause. Texts that look like credentials are masked where the text is not ours, in our own those in URLs.
     """
+    # Before anything is cut: a part of a secret is not recognised.
+    text = without_secrets(_root(error), secrets)
     if isinstance(error, DedupError):
-        return _flat(masked_urls(str(error)))
-    if (known := known_cause(error)) is not None:
-        return known
-    text = _root(error)
+        return _flat(masked_urls(text))
+    if (known := _known_cause(text)) is not None:
+        return _flat(known)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         lines = _last_of_traceback(lines)
@@ -102,20 +103,20 @@ def one_line(error: BaseException) -> str:
     return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
 
 
-def unreadable(place: str, options: Iterable[str], error: Exception) -> BackfillError:
-    """Return the error for a place that Spark cannot open; ``options`` are the names of its reader's."""
-    known = known_cause(error)
+def unreadable(place: str, options: Mapping[str, str], error: Exception) -> BackfillError:
+    """Return the error for a place that Spark cannot open; ``options`` are those of its reader."""
+    secrets = secrets_of(options)
+    known = _known_cause(without_secrets(_root(error), secrets))
     if known is not None:
         return BackfillError(known)
     given = "".join(f", --read-option {name}" for name in options)
     return BackfillError(
-        f"archive {place!r} cannot be opened: Spark said {one_line(error)!r}; check --source, --format{given}"
+        f"archive {place!r} cannot be opened: Spark said {one_line(error, secrets)!r}; check --source, --format{given}"
     )
 
 
-def known_cause(error: BaseException) -> str | None:
-    """Return the remedy for a failure of Spark's whose cause is known; None for any other."""
-    text = _root(error)
+def _known_cause(text: str) -> str | None:
+    """The remedy for a failure of Spark's whose cause is known, by its text; None for any other."""
     for pattern, remedy in _REMEDIES.items():
         if found := re.search(pattern, text, re.DOTALL):
             shown = {name: _SHOWN.get(name, masked_text)(each) for name, each in found.groupdict().items()}
@@ -143,5 +144,5 @@ def _last_of_traceback(lines: list[str]) -> list[str]:
 
 
 def _flat(text: str) -> str:
-    flat = " ".join(text.split())
+    flat = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     return flat if len(flat) <= _LONGEST else f"{flat[: _LONGEST - 3]}..."

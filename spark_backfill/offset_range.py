@@ -135,7 +135,8 @@ class OffsetRange:
             known = self.known_from_ms
         else:
             known = NOTHING_KNOWN_MS if first_ms is None else first_ms
-        after_ms = None if forgotten_ms is None else forgotten_ms + 1
+        # A log may have any timestamp; a negative one stands for none.
+        after_ms = None if forgotten_ms is None else max(forgotten_ms + 1, 0)
         return largest((known, after_ms, self.unknown_before_ms))
 
 

@@ -119,7 +119,7 @@ class PartWriter:
                 if ended_by(error) is not None or in_a_row == _MOST_IN_A_ROW or len(parts) == 1:
                     raise
                 failed.append(error)
-                self.say(f"warning: {told} failed, others go on: {one_line(error)}")
+                self.say(f"warning: {told} failed, others go on: {one_line(error, self.options.secrets)}")
                 continue
             in_a_row = 0
             written.append(made)

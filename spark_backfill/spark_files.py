@@ -20,6 +20,7 @@ from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, ArchiveOptions
+from spark_backfill.client_config import secrets_of
 from spark_backfill.column_map import ColumnMap, id_columns
 from spark_backfill.columns import KafkaColumns
 from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
@@ -136,9 +137,10 @@ class SparkFiles:
             frame, places = self._read(place)
         except (PySparkException, Py4JError) as error:
             if "CANNOT_MERGE" in str(error):
+                said = masked_text(one_line(error, secrets_of(self._options.read_options)))
                 raise ConfigurationError(
                     f"archive {place!r}: a column has several types in its files: put the files of each kind into a "
-                    f"folder of their own, and give each folder with --source ({masked_text(one_line(error))})"
+                    f"folder of their own, and give each folder with --source ({said})"
                 ) from error
             raise unreadable(place, self._options.read_options, error) from error
         found = KafkaColumns(frame, places, archive=place)
@@ -188,7 +190,7 @@ class SparkFiles:
         except (PySparkException, Py4JError) as error:
             self.doubts.append(
                 f"warning: records that {redacted_url(place)} gets or loses during the run may be read in part: its "
-                f"version is not known ({masked_text(one_line(error))})"
+                f"version is not known ({masked_text(one_line(error, secrets_of(self._options.read_options)))})"
             )
             return options
         self.versions = {**self.versions, **{masked_text(place): value for value in version.values()}}

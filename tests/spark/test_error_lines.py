@@ -13,7 +13,7 @@ from dedup_sdk._record import Record
 from dedup_sdk.errors import ConfigurationError, SnapshotError
 from spark_backfill import kafka_log
 from spark_backfill.archive_options import ArchiveOptions
-from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.errors import BackfillError, as_told, one_line, unreadable
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import parse_options
 from spark_backfill.tables import check_no_table
@@ -35,6 +35,29 @@ def test_no_line_shows_the_password_of_an_archive() -> None:
     assert said[0].startswith("error: does 's3a://***@bucket/x' have records of aborted transactions?")
     told = one_line(BackfillError(f"archive {place!r} has no column 'k': say --columns key=COLUMN"))
     assert told == "archive 's3a://***@bucket/x' has no column 'k': say --columns key=COLUMN"
+
+
+@pytest.mark.parametrize("before", [400, 460, 480, 495])
+@pytest.mark.parametrize("secret", ["Hunter2-SSSSSSSSSSSSSSSSSSSSSSSSSSSSSSSS", "pa  ss\tword9", "it's\\own"])
+def test_no_part_of_a_secret_is_shown_where_a_text_is_cut(secret: str, before: int) -> None:
+    """Nor where white space is made one, or a value of an archive is quoted."""
+    told = str(as_told(RuntimeError(f"{'x' * before} {secret} tail"), [secret]))
+    assert len(told) <= 500
+    assert secret[:4] not in told
+    value = f"{'y' * (before - 440)}{secret}"
+    cast = f'[CAST_INVALID_INPUT] The value \'{value}\' of the type "STRING" cannot be cast to "LONG"'
+    assert secret[:4] not in str(as_told(RuntimeError(cast), [secret]))
+    read = RuntimeError(f"{'x' * (before + 30)} hunter2")
+    assert "hun" not in str(unreadable("x", {"password": "hunter2"}, read))
+
+
+def test_a_line_is_short_and_has_no_control_characters() -> None:
+    """Also where the cause is a known one."""
+    said = f"[PATH_NOT_FOUND] Path does not exist: {'x y' * 300}\x1b[2J\0. SQLSTATE: 42K03"
+    told = one_line(RuntimeError(said))
+    assert len(told) <= 500
+    assert told.isprintable()
+    assert one_line(BackfillError("a\x1b[2Jb\0")) == "a?[2Jb?"
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_what_was_left_out_moves_coverage() -> None:
     """The newest mark that was left out bounds the known part, also of a complete history."""
     assert plan().since_ms(1_000, 4_000) == 4_001
     assert plan(first_kept=40).since_ms(5_100, 4_000) == 5_000
+    assert plan().since_ms(1_000, -(2**63)) == 0
 
 
 def test_a_count_window_is_folded_from_low() -> None:
