@@ -189,7 +189,12 @@ def resolve_history(
         archived, last_ms = survey_archive(survey, cuts, last_ms, window=window, now_ms=now_ms)
         _check_same_log(log, archived, bounds)
     if not reads_log:
-        claims = _in_archive(claims, archived, entries, skipped)
+        inside = _in_archive(claims, archived, entries, skipped)
+        # Where the archive ends before the commit, nobody knows the epoch of its last record.
+        epochs = {
+            number: epochs[number] for number, each in inside.items() if each.high == claims[number].high
+        }
+        claims = inside
         if not claims:
             raise _no_history(log.topic, group, skipped)
     offset_ranges, vague = _planned(

@@ -86,8 +86,8 @@ class _Pending:
         again = np.flatnonzero(steps == 0)
         if (steps < 0).any():
             raise ValueError(
-                f"rows of partition {self.partition} do not come by offset; Spark has lost their order, run the job "
-                "again"
+                f"rows of partition {self.partition} do not come by offset: run the job again, and report it if that "
+                "does not help"
             )
         if len(again):
             self._check_same(rows, offsets, again.tolist())

@@ -16,6 +16,7 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.history import History
 from spark_backfill.history_plan import resolve_history
 from spark_backfill.kafka_log import KafkaLog
+from spark_backfill.range_plan import Archived
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +69,21 @@ def resolve(kafka: MockKafka, **given: Any) -> History:
         return resolve_history(
             log, DAY, None, assume_processed=False, now_ms=10**13, rule="0" * 16, base=base
         )
+
+
+@pytest.mark.parametrize(("end", "epochs"), [(7, {0: 1}), (3, {})])
+def test_what_ends_before_the_log_does_is_of_an_epoch_that_nobody_knows(
+    kafka: MockKafka, end: int, epochs: dict[int, int]
+) -> None:
+    """An archive alone is read: the epoch of the log's last record is not that of the archive's."""
+    known = Archived(0, 0, end, end, 900, 900, 0)
+    with KafkaLog(kafka.bootstrap, "orders", {}) as log:
+        history = resolve_history(
+            log, DAY, None, assume_processed=False, now_ms=10**13, rule="0" * 16,
+            survey=lambda *_: {0: known}, reads_log=False,
+        )  # fmt: skip
+    assert history.offset_ranges[0].high == end
+    assert history.epochs == epochs
 
 
 @pytest.mark.parametrize("epoch", [None, 0])
