@@ -96,7 +96,7 @@ class BaseReader:
 def base_tasks(
     base: Base, offset_ranges: Sequence[OffsetRange], plan: SlotPlan, *, parallelism: int
 ) -> ReadTasks | None:
-    """Return what gives the blocks of the marks that the offset ranges take from the base, None for none.
+    """Return the tasks that give the blocks of the marks that the offset ranges take from the base, None for none.
 
     ``parallelism``: how many tasks run at a time.
     """

@@ -18,7 +18,7 @@ _SHOWN_CHARS = 60
 
 
 IN_FULL: Final = "rebuild in full: once without --base, or with --overwrite in place of --add"
-"""What to do where a run cannot add to an earlier snapshot."""
+"""The remedy where a run cannot add to an earlier snapshot."""
 
 
 def _short(value: str) -> str:
@@ -61,7 +61,7 @@ _REMEDIES: Final = {
     ),
     r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>.*?)\.(?: SQLSTATE|$)": "{path} does not exist: check --source",
 }
-"""What Spark says, and what to do about it."""
+"""Patterns in the texts of Spark, and the remedy for each."""
 _SHOWN: Final[Mapping[str, Callable[[str], str]]] = {"value": _short, "form": str.lower}
 """How parts of Spark's text are shown; the others are masked where they look like credentials."""
 
@@ -71,7 +71,7 @@ class BackfillError(DedupError):
 
 
 def as_told(error: BaseException, secrets: Iterable[str]) -> EndedError | ConfigurationError | BackfillError:
-    """Return what a user is told of the error that a run failed with: its text is one line without these secrets."""
+    """Return the error to show to a user where a run failed with this one, in one line without these secrets."""
     if (ended := ended_by(error)) is not None:
         return ended
     if not isinstance(error, Exception):

@@ -323,7 +323,7 @@ class KafkaLog:
 
 
 def _result_of(steps: Generator[None, None, int | None]) -> int | None:
-    """Take all steps; return what the last one returns."""
+    """Take all steps; return the value of the last one."""
     while True:
         try:
             next(steps)

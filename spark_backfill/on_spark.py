@@ -79,7 +79,7 @@ class OnSpark:
         return [row[0] for row in placed.mapInArrow(folding.task, "outcome string").collect()]
 
     def frame(self, source: Source) -> DataFrame:
-        """Return what a source gives; its tasks run when somebody wants it."""
+        """Return the rows of a source; its tasks run when somebody wants it."""
         if isinstance(source, DataFrame):
             return source
         return self.session().range(0, source.tasks, 1, source.tasks).mapInArrow(source.run, source.schema)
@@ -88,5 +88,5 @@ class OnSpark:
 def on_spark(
     make_session: Callable[[], SparkSession], tell: Callable[[Progress], None] | None = None
 ) -> Callable[[Options], OnSpark]:
-    """Return what makes the workers of a run, for `spark_backfill.backfill.backfill`; see `OnSpark`."""
+    """Return a function that makes the workers of a run, for `spark_backfill.backfill.backfill`; see `OnSpark`."""
     return lambda options: OnSpark(make_session, options.topic, options.parallelism, tell)

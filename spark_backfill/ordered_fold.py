@@ -1,6 +1,6 @@
 """The fold in offset order: the consumer's own engine, over a temporary store of the task.
 
-Where what is remembered depends on the order of records (windows by count, compared IDs, units), the consumer's code
+Where the marks depend on the order of records (windows by count, compared IDs, units), the consumer's code
 judges the rows of a partition one after the other, as in a replay of the whole history, and the marks of its store are
 written. So a rebuilt store is the one that a consumer would have, by construction. Before that all rows are written to
 a file, because where the last units end, and where the history begins in time, is known only when all rows were read.
@@ -254,7 +254,7 @@ class OrderedFold:
 
 
 class _Told:
-    """What blocks tell for a report on their way to the fold."""
+    """Finds out about duplicates in blocks on their way to the fold."""
 
     def __init__(self, finder: Finder | None, slot: Slot) -> None:
         self._finder = finder
@@ -271,7 +271,7 @@ class _Told:
             yield block
 
     def findings(self) -> Findings | None:
-        """Return what was found, None where nothing was told."""
+        """Return the findings, None where no report was asked for."""
         return self._finder.merged(self._slot, self._told) if self._finder and self._told else None
 
     def _rows(self, rows: pa.Table) -> Iterator[Rows]:

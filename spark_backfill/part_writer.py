@@ -205,7 +205,7 @@ def _nobody_knows(_partition: int, _offset: int, _epoch: int) -> int | None:
 
 
 def _step(topic: str, part: Sequence[OffsetRange]) -> str:
-    """Return what the job does that makes the files, for people who look at the cluster."""
+    """Return a description of the job that makes the files, for people who look at the cluster."""
     offsets = sum(each.offsets for each in part)
     # Not those in files that stay.
     taken = sum(each.rows for each in part) - offsets

@@ -104,7 +104,7 @@ class WrittenPart:
         }
 
     def of(self, partitions: Collection[int]) -> WrittenPart:
-        """Return what is about these partitions."""
+        """Return the part of it that is about these partitions."""
         numbers = [number for number, slot in enumerate(self.slots) if slot.partition in partitions]
         renumbered = {number: index for index, number in enumerate(numbers)}
         return WrittenPart(

@@ -26,7 +26,7 @@ def read_all_blocks(
     archive: Archive | None,
     base: Base | None = None,
 ) -> list[Source]:
-    """Return what gives the blocks (`spark_backfill.runs`) of the offset ranges, of which something is to be read."""
+    """Return the sources of the blocks (`spark_backfill.runs`) of offset ranges that are to be read."""
     sources = list[Source]()
     if in_log := log_bounds(offset_ranges):
         task = _of_topic(workers, options, in_log, packing.wanted(options.id))
@@ -52,7 +52,7 @@ def read_ordered_blocks(
     wanted: Wanted,
     archive: Archive | None,
 ) -> list[Source]:
-    """Return what gives the blocks (`spark_backfill.ordered_rows`) of those offset ranges."""
+    """Return the sources of the blocks (`spark_backfill.ordered_rows`) of those offset ranges."""
     sources = list[Source]([ReadTasks(1, OrderedBlocks(plan).begin, ORDERED_SCHEMA)])
     if in_log := log_bounds(offset_ranges):
         task = _of_topic(workers, options, in_log, wanted)

@@ -218,7 +218,7 @@ class Batch(NamedTuple):
 
 
 ReadBatches = Callable[[Iterable[pa.RecordBatch]], Iterable[Batch]]
-"""Makes batches of what Spark hands to a task."""
+"""Makes batches of the rows that Spark hands to a task."""
 
 
 class Input(NamedTuple):
