@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from dedup_sdk._checks import choice, flag, seconds, text, whole
 from dedup_sdk._fork_safety import keep_in_children
-from dedup_sdk.errors import ConfigurationError, OutboxError
+from dedup_sdk.errors import ConfigurationError, OutboxError, OutboxLockedError
 from dedup_sdk.producer._client_adapter import ClientAdapter, PartitionChooser
 from dedup_sdk.producer._keys import KeyMaker, ProducerKeys
 from dedup_sdk.producer._outbox import Outbox
@@ -36,6 +36,7 @@ UNKNOWN_TOPIC_S: Final = 30.0
 """Seconds that a topic may be unknown before a message without a key is refused; the same as the client's limit."""
 _SLICE_S: Final = 0.1
 _PAUSE_S: Final = 0.005
+_LOCK_LOOK_S: Final = 0.05
 _MOST_PARTITION: Final = 2**31 - 1
 
 
@@ -105,7 +106,7 @@ class DedupProducer(Producer):
         self._on_delivery = settings.on_delivery
         self._closed = self._forked = False
         opened = _outbox(outbox, on_damage, lock_wait_s=lock_wait_s, fsync=fsync)
-        opened.open()
+        _open(opened, lock_wait_s)
         try:
             super().__init__(settings.client)
             client = ClientAdapter(
@@ -366,6 +367,20 @@ def _outbox(given: str | Path | Outbox, on_damage: OnDamage, *, lock_wait_s: flo
     ):
         raise ConfigurationError(f"outbox={given!r}: give a folder, e.g. 'var/outbox', or an outbox")
     return given
+
+
+def _open(outbox: Outbox, lock_wait_s: float) -> None:
+    """Open an outbox; another process may just have been killed, and its lock not be free yet."""
+    deadline = time.monotonic() + lock_wait_s
+    while True:
+        try:
+            outbox.open()
+        except OutboxLockedError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOCK_LOOK_S)
+        else:
+            return
 
 
 def _after_fork() -> None:

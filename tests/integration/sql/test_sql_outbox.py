@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,6 +129,17 @@ def test_one_producer_sends_at_a_time(kafka: MockKafka, url: str, outbox: SqlOut
             make_producer(kafka.bootstrap, SqlOutbox(other))
         assert "\n" not in str(raised.value)
     make_producer(kafka.bootstrap, SqlOutbox(other)).close()
+    other.dispose()
+
+
+def test_the_next_producer_waits_for_the_lock(kafka: MockKafka, url: str, outbox: SqlOutbox) -> None:
+    """The process before it may have been killed, and the database not have seen it yet."""
+    other = create_engine(url)
+    first = make_producer(kafka.bootstrap, outbox)
+    ending = threading.Timer(0.3, first.close)
+    ending.start()
+    make_producer(kafka.bootstrap, SqlOutbox(other), lock_wait=30).close()
+    ending.join()
     other.dispose()
 
 
