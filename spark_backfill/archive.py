@@ -23,9 +23,9 @@ from dedup_sdk.ids import IdSpec
 from spark_backfill.arrow_columns import last_values
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
-from spark_backfill.last_id_spec import Spec, keys_of
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
+from spark_backfill.ordered_spec import Spec, keys_of
 from spark_backfill.range_plan import Archived
 from spark_backfill.rows import Wanted, read_keys, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA

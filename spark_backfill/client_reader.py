@@ -23,8 +23,8 @@ from dedup_sdk._strategy import Keys
 from dedup_sdk.errors import RecoveryError
 from dedup_sdk.ids._columns import Fields, Ids, ReadOnce
 from dedup_sdk.ids._spec import GroupKeys, ReadsKeys, redriven_keys
-from spark_backfill.last_id_spec import keys_of
 from spark_backfill.offset_range import Bounds
+from spark_backfill.ordered_spec import keys_of
 from spark_backfill.rows import Wanted, rows_batch
 
 LEAST_OFFSETS: Final = 250_000

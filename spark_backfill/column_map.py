@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.last_id_spec import Spec
+from spark_backfill.ordered_spec import Spec
 
 KAFKA_COLUMNS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 TIME_FORMS: Final = ("s", "ms", "us", "ns", "iso")

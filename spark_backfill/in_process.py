@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -43,12 +43,12 @@ class InProcess:
 
     def session(self) -> SparkSession:
         """Raise `NeedsSparkError`: there is none."""
-        _give_up()
+        raise NeedsSparkError
 
     def expect(self, rows: int) -> None:
         """Raise `NeedsSparkError` for more than `MOST_ROWS`."""
         if rows > MOST_ROWS:
-            _give_up()
+            raise NeedsSparkError
 
     def tasks_at_a_time(self) -> int:
         """Return one."""
@@ -70,12 +70,12 @@ class InProcess:
         tasks, done = sum(each.tasks for each in sources if isinstance(each, ReadTasks)), 0
         for source in sources:
             if not isinstance(source, ReadTasks):
-                _give_up()
+                raise NeedsSparkError
             for batch in source.run(self._numbers(source.tasks, done, tasks)):
                 batches.append(batch)
                 size += batch.nbytes
                 if size > MOST_BYTES:
-                    _give_up()
+                    raise NeedsSparkError
             done += source.tasks
         self._look(StageCount(1, folding.slots, 0, writes=True))
         if not batches:
@@ -97,7 +97,3 @@ class InProcess:
         for number in range(count):
             self._look(StageCount(0, tasks, done + number, writes=False))
             yield pa.RecordBatch.from_arrays([pa.array([number], pa.int64())], ["id"])
-
-
-def _give_up() -> NoReturn:
-    raise NeedsSparkError

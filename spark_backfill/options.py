@@ -28,13 +28,12 @@ from spark_backfill.base import open_base
 from spark_backfill.client_config import read_options, refuse_ours, secrets_of, take_consumers_own
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
-from spark_backfill.last_id_spec import CountSpec, LastIdSpec, OrderedSpec, Spec
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive, set_defaults
+from spark_backfill.ordered_spec import CountSpec, LastIdSpec, OrderedSpec, Spec, UnitSpec
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import check_places
 from spark_backfill.publish import Existing
 from spark_backfill.reshard import Reshard
-from spark_backfill.unit_spec import UnitSpec
 
 USAGE_STATUS: Final = 2
 """Exit status of wrong usage."""

@@ -40,9 +40,9 @@ from spark_backfill.arrow_columns import bytes_list
 from spark_backfill.base import Base
 from spark_backfill.finder import Finder
 from spark_backfill.findings.findings import Findings
-from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_range import OffsetRange, largest
-from spark_backfill.ordered_rows import BLOCK_ORDER, rows_in, without_key
+from spark_backfill.ordered_rows import BLOCK_ORDER, rows_in
+from spark_backfill.ordered_spec import OrderedSpec
 from spark_backfill.publish import Target, own_folder
 from spark_backfill.row_columns import rows_of_batch
 from spark_backfill.runs import Rows, Tally
@@ -354,7 +354,7 @@ def _tally(rows: pa.Table) -> Tally:
         first_ms=int(times[0]),
         newest_ms=int(times.max()),
         records=rows.num_rows,
-        unkeyed=without_key(rows),
+        unkeyed=rows.column("digest").null_count,
     )
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dedup_sdk._marks import Int64s
 from spark_backfill.duplicate_offsets import two_records
@@ -91,7 +90,7 @@ class _Pending:
             )
         if len(again):
             self._check_same(rows, offsets, again.tolist())
-            rows = rows.filter(pa.array(np.isin(np.arange(len(offsets)), again, invert=True)))
+            rows = rows.filter(pa.array(steps > 0))
         if rows.num_rows:
             self._last = rows.column("offset")[-1].as_py(), rows.column("digest")[-1].as_py()
             self._batches.append(rows)
@@ -121,11 +120,6 @@ def rows_in(block: bytes) -> pa.Table | None:
         return None
     with pa.ipc.open_stream(block) as reader:
         return reader.read_all()
-
-
-def without_key(rows: pa.Table) -> int:
-    """Return how many of the rows have no ID."""
-    return int(pc.sum(pc.is_null(rows.column("digest"))).as_py() or 0)
 
 
 def _row(slot: int, first_offset: int, rows: bytes) -> pa.RecordBatch:

@@ -15,10 +15,10 @@ from spark_backfill.finder import Finder
 from spark_backfill.fold import Packing, write_slots
 from spark_backfill.history import History
 from spark_backfill.kafka_log import KafkaLog
-from spark_backfill.last_id_spec import OrderedSpec
 from spark_backfill.offset_range import OffsetRange, spans
 from spark_backfill.options import Options
 from spark_backfill.ordered_fold import plan_whole, write_ordered
+from spark_backfill.ordered_spec import OrderedSpec
 from spark_backfill.parts import WrittenPart, cut_parts, request_digest, still_right, with_taken_over
 from spark_backfill.publish import Output
 from spark_backfill.rows import Wanted

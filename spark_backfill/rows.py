@@ -17,7 +17,7 @@ from dedup_sdk.ids._columns import Column, Headers, digest_columns
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix
 from dedup_sdk.ids._spec import Leaf
 from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values
-from spark_backfill.last_id_spec import Spec, SpecText, text_of
+from spark_backfill.ordered_spec import Spec, SpecText, text_of
 
 REDRIVEN: Final = "redriven"
 """The column with the digest of an ID together with any group's redrive header, null where a record has none."""

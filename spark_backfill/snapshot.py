@@ -13,9 +13,9 @@ from dedup_sdk._window import Window
 from spark_backfill.base import Base
 from spark_backfill.findings.findings import total
 from spark_backfill.history import History
-from spark_backfill.last_id_spec import Spec
 from spark_backfill.offset_range import OffsetRange, Staying, largest
 from spark_backfill.options import Options
+from spark_backfill.ordered_spec import Spec
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
 from spark_backfill.reshard import Reshard

@@ -27,8 +27,8 @@ from spark_backfill.connect_files import FileColumns, file_columns, rows_of_file
 from spark_backfill.connect_layout import check_folders, check_rows, open_files
 from spark_backfill.errors import BackfillError, one_line, unreadable
 from spark_backfill.json_lines import read_json_lines
-from spark_backfill.last_id_spec import Spec
 from spark_backfill.offset_range import Bounds
+from spark_backfill.ordered_spec import Spec
 from spark_backfill.rows import read_columns
 from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic
 from spark_backfill.tables import version_of

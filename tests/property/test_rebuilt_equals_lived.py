@@ -24,10 +24,9 @@ from dedup_sdk._store.memory import MemoryStore
 from dedup_sdk.ids import digest_one, key
 from spark_backfill import slots
 from spark_backfill.errors import BackfillError
-from spark_backfill.last_id_spec import LastIdSpec, OrderedSpec
 from spark_backfill.offset_range import OffsetRange, expire
+from spark_backfill.ordered_spec import LastIdSpec, OrderedSpec, UnitSpec
 from spark_backfill.range_plan import alone, horizon_ms
-from spark_backfill.unit_spec import UnitSpec
 from tests.support.known_marks import Kept, newest_of
 from tests.support.lives import (
     Memory,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dedup_sdk import Record
-from spark_backfill.last_id_spec import LastIdSpec
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.ordered_fold import OrderedFold
 from spark_backfill.ordered_rows import OrderedBlocks, rows_in
+from spark_backfill.ordered_spec import LastIdSpec
 from spark_backfill.runs import PIECE_BYTES
 from spark_backfill.slots import Slot, SlotPlan
 from tests.support.lives import in_snapshot, offset_range_of

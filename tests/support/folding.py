@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spark_backfill.fold import Packing, by_offset, pack_rows, write_slots
-from spark_backfill.last_id_spec import CountSpec
 from spark_backfill.on_spark import OnSpark
 from spark_backfill.ordered_fold import plan_whole, write_ordered
 from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
+from spark_backfill.ordered_spec import CountSpec
 from spark_backfill.slots import SlotPlan, plan_slots
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from dedup_sdk.ids import RecordFields, id_spec
 from spark_backfill.base import Base, resumable
 from spark_backfill.base_reader import BaseReader
 from spark_backfill.history import History
-from spark_backfill.last_id_spec import CountSpec
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.ordered_fold import plan_whole, writer_of
 from spark_backfill.ordered_rows import BLOCK_ORDER, OrderedBlocks
+from spark_backfill.ordered_spec import CountSpec
 from spark_backfill.publish import Existing, Output, Target
 from spark_backfill.range_plan import LogPart, horizons, plan_on_base, plan_range
 from spark_backfill.rows import ROWS_SCHEMA
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dedup_sdk._record import Record
-    from spark_backfill.last_id_spec import OrderedSpec, Spec
+    from spark_backfill.ordered_spec import OrderedSpec, Spec
     from spark_backfill.runs import Block
 
     Write = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

@@ -1,4 +1,4 @@
-"""How IDs are compared, as texts that Spark sends to its workers.
+"""Strategies whose marks depend on the order of records, as texts that Spark sends to its workers.
 
 A worker parses them, and imports there the names of ``py:``.
 """
@@ -10,15 +10,35 @@ from typing import Self
 
 from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._strategy import REORDER_DEPTH, Keys, LastId, Lookup
+from dedup_sdk._units.keys import UnitKeys
+from dedup_sdk._units.unit import UNIT_RECORDS, Repeats, Unit, UnitMode
 from dedup_sdk._window import Window
 from dedup_sdk.ids import IdSpec, id_spec
 from dedup_sdk.ids._columns import Need
 from dedup_sdk.orders import named
-from spark_backfill.unit_spec import UnitSpec
+
+
+class _StrategySpec:
+    """A strategy as texts; ``str`` is the manifest's ID spec."""
+
+    __slots__ = ()
+
+    @property
+    def keys(self) -> Keys:
+        """The keys read of a record."""
+        raise NotImplementedError
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The columns that are read."""
+        return self.keys.needs
+
+    def __str__(self) -> str:
+        return str(self.keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastIdSpec:
+class LastIdSpec(_StrategySpec):
     """A `LastId` as texts, all but ``reorder_depth``.
 
     Its ID spec, the name of its order (`dedup_sdk.orders.named`), the ID spec of the source (None: the partition),
@@ -79,17 +99,51 @@ class LastIdSpec:
         """The keys read of a record."""
         return self.strategy.keys
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The columns that are read."""
-        return self.keys.needs
 
-    def __str__(self) -> str:
-        return str(self.keys)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSpec(_StrategySpec):
+    """A `Lookup` with units as texts.
+
+    Its ID spec, that of the unit, the headers that say where it ends, mode and repeats, and the window. ``str`` is
+    the manifest's ID spec.
+    """
+
+    id: str
+    unit: str
+    size_header: str
+    end_header: str
+    mode: UnitMode
+    repeats: Repeats
+    window: str
+    records: int = UNIT_RECORDS
+
+    @property
+    def strategy(self) -> Lookup:
+        """The strategy of the consumer; raises `ConfigurationError` and `IdSpecError`."""
+        return Lookup(
+            id=id_spec(self.id),
+            window=Window.parse(self.window),
+            unit=Unit(
+                id=id_spec(self.unit),
+                size_header=self.size_header,
+                end_header=self.end_header,
+                repeats=self.repeats,
+                records=self.records,
+            ),
+            unit_mode=self.mode,
+        )
+
+    @property
+    def keys(self) -> UnitKeys:
+        """The keys read of a record."""
+        keys = self.strategy.keys
+        if not isinstance(keys, UnitKeys):
+            raise TypeError(f"{keys} reads no units")
+        return keys
 
 
 @dataclass(frozen=True, slots=True)
-class CountSpec:
+class CountSpec(_StrategySpec):
     """A `Lookup` with a window by count, as texts. ``str`` is the manifest's ID spec."""
 
     id: str
@@ -104,14 +158,6 @@ class CountSpec:
     def keys(self) -> Keys:
         """The IDs read of a record."""
         return self.strategy.keys
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """The columns that are read."""
-        return self.keys.needs
-
-    def __str__(self) -> str:
-        return str(self.keys)
 
 
 OrderedSpec = LastIdSpec | UnitSpec | CountSpec
