@@ -6,13 +6,13 @@
     python benchmarks/backfill.py --only client --window 2s
     python benchmarks/backfill.py --only client parquet --report --quick
 
-``client`` is `dedup backfill` from Kafka, ``parquet`` the same job over an archive of the topic. ``replay`` is one
-Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job
-that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the backfill
-are compared with those of a consumer that lived through the topic and of one that replayed it (with a short
-``--window`` IDs expire and are accepted again on the way). With ``--report`` each of ours runs once more with a
-report about duplicates, as ``NAME+report``. The result goes to stdout, progress to stderr. Exit status 1: a
-contender failed, or the marks differ; 2: wrong usage.
+``client`` is `dedup backfill` from Kafka, ``spark`` the same where Spark has to be used (as a larger topic has it),
+``parquet`` the same job over an archive of the topic. ``replay`` is one Python process: consume, SHA-256 of the header,
+one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job that one writes first (`naive_backfill.py`). Spark's
+own start is given apart. At the end the marks of the backfill are compared with those of a consumer that lived through
+the topic and of one that replayed it (with a short ``--window`` IDs expire and are accepted again on the way). With
+``--report`` each of ours runs once more with a report about duplicates, as ``NAME+report``. The result goes to stdout,
+progress to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 """
-CONTENDERS = ("replay", "client", "parquet", "naive")
+CONTENDERS = ("replay", "client", "spark", "parquet", "naive")
 _REPORTED = "+report"
 _CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}"
-_REPORTING = ("client", "parquet")
+_REPORTING = ("client", "spark", "parquet")
 """Those that can make a report."""
 
 
@@ -115,6 +115,10 @@ class Bench:
                 *(("--report", str(self.folder / f"page-{name}-{turn}")) if name.endswith(_REPORTED) else ()),
             ],
             processors=self.processors,
+            # Arguments of spark-submit have it used, also for what is read without it else.
+            environment={**os.environ, "DEDUP_SPARK_ARGS": "--master local[*]"}
+            if name.startswith("spark")
+            else None,
         )
         report: dict[str, Any] = json.loads(tree.output)
         runs.add(tree, report["seconds"], report["spark_start_seconds"])
@@ -128,7 +132,7 @@ class Bench:
         )
         reader = (
             ()
-            if name == "client"
+            if name in ("client", "spark")
             else (
                 "--source",
                 str(self.folder / "archive"),
@@ -211,6 +215,8 @@ def _ratios(found: dict[str, Any]) -> dict[str, Any]:
             result[f"{key}_records_per_second"] = rates[name]
             if ours:
                 result[f"ratio_to_{key}"] = round(ours / rates[name], 2)
+            if "spark" in rates:
+                result[f"spark_ratio_to_{key}"] = round(rates["spark"] / rates[name], 2)
     if "parquet" in rates and "replay" in rates:
         result["parquet_ratio_to_python_replay"] = round(rates["parquet"] / rates["replay"], 2)
     for key in ("spark_startup_seconds", "peak_rss_mib"):

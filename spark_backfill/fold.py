@@ -24,7 +24,7 @@ from spark_backfill.runs import BLOCK_SCHEMA, RunPacker, to_batch
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slot_writer import SlotWriter
 from spark_backfill.slots import SlotPlan, placement_column
-from spark_backfill.workers import Folding, Source, Task, Workers
+from spark_backfill.workers import Folding, Source, Task, Workers, collecting_rarely
 
 _BLOCK_BITS: Final = 18
 """Rows that may come twice are sorted in blocks of so many offsets, which are dealt out to tasks."""
@@ -107,11 +107,12 @@ class PackedRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows and pack them."""
         packer, order = self.packing.packer(), OffsetOrder()
-        for batch in self.read(batches):
-            for partition, found in rows_of_batch(batch, self.packing.reshard):
-                # An archive may have a record twice; that is one sighting.
-                taken = order.once(partition, found) if self.packing.by_offset else found
-                yield from map(to_batch, packer.add(partition, taken))
+        with collecting_rarely():
+            for batch in self.read(batches):
+                for partition, found in rows_of_batch(batch, self.packing.reshard):
+                    # An archive may have a record twice; that is one sighting.
+                    taken = order.once(partition, found) if self.packing.by_offset else found
+                    yield from map(to_batch, packer.add(partition, taken))
         yield from map(to_batch, packer.finish())
 
 

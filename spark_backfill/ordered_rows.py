@@ -17,7 +17,7 @@ from dedup_sdk._marks import Int64s
 from spark_backfill.duplicate_offsets import two_records
 from spark_backfill.runs import PIECE_BYTES
 from spark_backfill.slots import SlotPlan
-from spark_backfill.workers import Task
+from spark_backfill.workers import Task, collecting_rarely
 
 ORDERED_SCHEMA: Final = "slot int, first_offset long, rows binary"
 BLOCK_ORDER: Final = ("slot", "first_offset")
@@ -43,15 +43,16 @@ class OrderedBlocks:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows and pack them."""
         pending: dict[int, _Pending] = {}
-        for batch in self.read(batches):
-            partitions = batch.column("partition").to_numpy()
-            for partition in np.unique(partitions).tolist() if batch.num_rows else ():
-                mine = partitions == partition
-                rows = batch if mine.all() else batch.filter(pa.array(mine))
-                held = pending.setdefault(partition, _Pending(partition))
-                held.add(rows.drop_columns(["partition"]))
-                if held.size > PIECE_BYTES:
-                    yield from self._blocks(held)
+        with collecting_rarely():
+            for batch in self.read(batches):
+                partitions = batch.column("partition").to_numpy()
+                for partition in np.unique(partitions).tolist() if batch.num_rows else ():
+                    mine = partitions == partition
+                    rows = batch if mine.all() else batch.filter(pa.array(mine))
+                    held = pending.setdefault(partition, _Pending(partition))
+                    held.add(rows.drop_columns(["partition"]))
+                    if held.size > PIECE_BYTES:
+                        yield from self._blocks(held)
         for held in pending.values():
             yield from self._blocks(held)
 

@@ -119,9 +119,12 @@ def test_a_unit_that_never_ends_does_not_stop_its_partition(
     monkeypatch.setattr(unit_memory, "MOST_OPEN", 60)
     consumer = make("orders", dedup=lookup(unit=Unit(records=10)), config={"queued.min.messages": 1})
     send("x/U", "y/V", *numbers(0, 100))
-    assert values(poll_some(consumer, 100)) == numbers(0, 100)
+    # Where the client gets them in small batches a unit may fail before all hundred are out.
+    came = values(poll_some(consumer, 100))
     send(*numbers(100, 200))
-    assert sorted(values(poll_some(consumer, 102))) == sorted(["x/U", "y/V", *numbers(100, 200)])
+    came += values(poll_some(consumer, 102))
+    assert sorted(came) == sorted(["x/U", "y/V", *numbers(0, 200)])
+    assert [each for each in came if each.isdigit()] == numbers(0, 200)
     assert consumer.counters.reasons == {"unverified.unit-unfinished": 2}
 
 
