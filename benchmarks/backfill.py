@@ -5,14 +5,16 @@
     python benchmarks/backfill.py --only client replay --bootstrap localhost:9092
     python benchmarks/backfill.py --only client --window 2s
     python benchmarks/backfill.py --only client parquet --report --quick
+    python benchmarks/backfill.py --only spark --cluster spark://127.0.0.1:7077 --quick
 
-``client`` is `dedup backfill` from Kafka, ``spark`` the same where Spark has to be used (as a larger topic has it),
-``parquet`` the same job over an archive of the topic. ``replay`` is one Python process: consume, SHA-256 of the header,
-one `WriteBatch` into RocksDB a batch. ``naive`` is the Spark job that one writes first (`naive_backfill.py`). Spark's
-own start is given apart. At the end the marks of the backfill are compared with those of a consumer that lived through
-the topic and of one that replayed it (with a short ``--window`` IDs expire and are accepted again on the way). With
-``--report`` each of ours runs once more with a report about duplicates, as ``NAME+report``. The result goes to stdout,
-progress to stderr. Exit status 1: a contender failed, or the marks differ; 2: wrong usage.
+``client`` is `dedup backfill` from Kafka; ``spark`` the same where Spark has to be used, as for a larger topic;
+``cluster`` the same on the ``--cluster`` that is given; ``parquet`` the same job over an archive of the topic.
+``replay`` is one Python process: consume, SHA-256 of the header, one `WriteBatch` into RocksDB a batch. ``naive`` is
+the Spark job that one writes first (`naive_backfill.py`). Spark's own start is given apart. At the end the marks of the
+backfill are compared with those of a consumer that lived through the topic and of one that replayed it (with a short
+``--window`` IDs expire and are accepted again on the way). With ``--report`` each of ours runs once more with a report
+about duplicates, as ``NAME+report``. The result goes to stdout, progress to stderr. Exit status 1: a contender failed,
+or the marks differ; 2: wrong usage.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from dedup_sdk.testing._cache import cache_folder
 from spark_backfill import launch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _QUIET = """\
 rootLogger.level = error
@@ -58,7 +60,8 @@ appender.stderr.target = SYSTEM_ERR
 CONTENDERS = ("replay", "client", "spark", "parquet", "naive")
 _REPORTED = "+report"
 _CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}"
-_REPORTING = ("client", "spark", "parquet")
+CLUSTER = "cluster"
+_REPORTING = ("client", "spark", CLUSTER, "parquet")
 """Those that can make a report."""
 
 
@@ -88,6 +91,8 @@ class Bench:
     folder: Path
     processors: str | None
     window: str
+    masters: Mapping[str, str]
+    """The master of Spark of those contenders that have to use one."""
 
     def run(self, name: str, turn: int, runs: Runs) -> dict[str, Any]:
         """Run a contender; return the backfill's report, nothing for the others."""
@@ -115,14 +120,17 @@ class Bench:
                 *(("--report", str(self.folder / f"page-{name}-{turn}")) if name.endswith(_REPORTED) else ()),
             ],
             processors=self.processors,
-            # Arguments of spark-submit have it used, also for what is read without it else.
-            environment={**os.environ, "DEDUP_SPARK_ARGS": "--master local[*]"}
-            if name.startswith("spark")
-            else None,
+            environment=self._environment(name.removesuffix(_REPORTED)),
         )
         report: dict[str, Any] = json.loads(tree.output)
         runs.add(tree, report["seconds"], report["spark_start_seconds"])
         return report
+
+    def _environment(self, name: str) -> dict[str, str] | None:
+        if name not in self.masters:
+            return None
+        # Arguments of spark-submit have Spark used, also for what is read without it else.
+        return {**os.environ, "DEDUP_SPARK_ARGS": f"--master {self.masters[name]}"}
 
     def _arguments(self, name: str) -> list[str]:
         where = (
@@ -132,7 +140,7 @@ class Bench:
         )
         reader = (
             ()
-            if name in ("client", "spark")
+            if name != "parquet"
             else (
                 "--source",
                 str(self.folder / "archive"),
@@ -219,6 +227,8 @@ def _ratios(found: dict[str, Any]) -> dict[str, Any]:
                 result[f"spark_ratio_to_{key}"] = round(rates["spark"] / rates[name], 2)
     if "parquet" in rates and "replay" in rates:
         result["parquet_ratio_to_python_replay"] = round(rates["parquet"] / rates["replay"], 2)
+    if CLUSTER in rates and "spark" in rates:
+        result["cluster_ratio_to_spark"] = round(rates[CLUSTER] / rates["spark"], 2)
     for key in ("spark_startup_seconds", "peak_rss_mib"):
         if "client" in found:
             result[key] = found["client"][key]
@@ -246,14 +256,18 @@ def main() -> int:
             workload = Workload(records=options.records)
             if not archive_only:
                 ensure_topic(bootstrap, TOPIC, workload)
-            bench = Bench(bootstrap, options.records, Path(folder), options.processors, options.window)
+            masters = {"spark": "local[*]"} | ({CLUSTER: options.cluster} if options.cluster else {})
+            bench = Bench(
+                bootstrap, options.records, Path(folder), options.processors, options.window, masters
+            )
             if archive_only:
                 generate_archive(TOPIC, bench.folder / "archive", workload)
             elif "parquet" in options.only:
                 write_archive(bootstrap, TOPIC, bench.folder / "archive", options.records)
+            plain = [*options.only, *([CLUSTER] if options.cluster else [])]
             names = [
-                *options.only,
-                *(f"{name}{_REPORTED}" for name in options.only if name in _REPORTING and options.report),
+                *plain,
+                *(f"{name}{_REPORTED}" for name in plain if name in _REPORTING and options.report),
             ]
             result = compare(bench, names, options.rounds)
             if not options.quick and "bytes_per_id" in result and not archive_only:
@@ -307,6 +321,7 @@ def _options() -> argparse.Namespace:
         "--rounds", type=at_least(1), default=3, help="runs of each contender; medians are reported"
     )
     parser.add_argument("--only", nargs="+", choices=CONTENDERS, default=CONTENDERS, help="these contenders")
+    parser.add_argument("--cluster", metavar="URL", help="a master of Spark: run the job there, too")
     parser.add_argument("--window", default="7d", type=_window, help="how long IDs are remembered [7d]")
     parser.add_argument("--bootstrap", help="a broker that runs, instead of one that is started")
     parser.add_argument("--processors", help="pin every contender to these processors, e.g. 0 or 0,1")

@@ -168,7 +168,7 @@ def backfill(context: typer.Context) -> None:
     Needed are `--output`, `--topic`, `--id` and `--window` (or `--base`, whose snapshot says these three), and
     `--group` or `--whole-topic`.
 
-    Runs spark-submit of the installed PySpark for archives and more than 2,000,000 offsets. Use the snapshot with
+    Runs spark-submit of the installed PySpark for archives and more than 5,000,000 offsets. Use the snapshot with
     `Recovery(snapshot=...)` or `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and
     where the snapshot is. With `--json` the report is also one object on stdout (fields:
     `spark_backfill.report.Report`). Needs the extra `[spark]`. A terminal shows the progress; a log gets a line every
