@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
@@ -34,6 +35,9 @@ from spark_backfill.snapshot import Made, describe, isolation_of, kept_entries, 
 from spark_backfill.spark_files import SparkFiles
 from spark_backfill.tables import check_no_table
 from spark_backfill.workers import Task, Workers
+
+_HEAVY: Final = 3
+"""How much more memory, or time, such rows take."""
 
 
 def backfill(
@@ -71,7 +75,9 @@ def backfill(
         )
         if base is not None and base.stays:
             history = _added_to(base, history, options, say)
-        workers.expect(history.rows)
+        # A report has a sighting beside each mark, and what depends on order is judged record by record.
+        heavy = options.report is not None or options.ordered is not None
+        workers.expect(history.rows * (_HEAVY if heavy else 1))
         writer = PartWriter(
             options=options,
             history=history,
@@ -174,9 +180,9 @@ def _doubt(
     doubt = reshard.doubt(
         history.topic,
         history.partitions,
-        sum(outcome.records for outcome in last),
-        sum(outcome.keyless for outcome in last),
-        sum(outcome.moved for outcome in last),
+        sum(outcome.tally.records for outcome in last),
+        sum(outcome.tally.keyless for outcome in last),
+        sum(outcome.tally.moved for outcome in last),
     )
     if doubt is not None:
         say(doubt)

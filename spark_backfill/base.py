@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
-from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
+from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, Copy, read_file
 from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
@@ -196,6 +197,13 @@ def _another(base: Base, name: str, theirs: str, ours: str) -> BackfillError:
     return BackfillError(
         f"base {base.source.place} is of {name} {theirs!r}, not {ours!r}: give the base of this history, or {IN_FULL}"
     )
+
+
+def copy_from(files: Path | RemoteFiles, partition: int) -> Copy:
+    """Return the function that copies a partition's files from a folder, or from behind a URL."""
+    if isinstance(files, Path):
+        return partial(read_file, files / str(partition))
+    return partial(files.fetch_file, partition)
 
 
 def _check_files(base: Base) -> None:

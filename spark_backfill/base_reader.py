@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,9 +18,9 @@ import pyarrow as pa
 
 from dedup_sdk._marks import Marks, cut_marks, join_marks, select_marks
 from dedup_sdk._store.manifest import SortedFile
-from dedup_sdk._store.snapshot import Copy, read_file, read_files
+from dedup_sdk._store.snapshot import read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
-from spark_backfill.base import Base
+from spark_backfill.base import Base, copy_from
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.publish import own_folder
 from spark_backfill.runs import BLOCK_SCHEMA, PIECE_MARKS, RUN_ROWS, Block, Tally, to_batch
@@ -68,17 +67,12 @@ class BaseReader:
         pending: list[Marks] = []
         place = f"{self.files if isinstance(self.files, Path) else 'base'}/{partition}"
         with own_folder() as room:
-            for page in read_files([file], self._copy(partition), place=place, temp_dir=room):
+            for page in read_files([file], copy_from(self.files, partition), place=place, temp_dir=room):
                 pending.append(page)
                 if sum(each.count for each in pending) >= self.run_rows:
                     yield from self._packed(partition, join_marks(pending))
                     pending = []
         yield from self._packed(partition, join_marks(pending))
-
-    def _copy(self, partition: int) -> Copy:
-        if isinstance(self.files, Path):
-            return partial(read_file, self.files / str(partition))
-        return partial(self.files.fetch_file, partition)
 
     def _packed(self, partition: int, marks: Marks) -> Iterator[Block]:
         if not marks.count:

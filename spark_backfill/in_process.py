@@ -1,7 +1,7 @@
 """The tasks of a small run, one after the other in this process.
 
-Java and Spark take some five seconds to start, in which one process reads two million records, and their shuffle costs
-as much as all of this.
+Java and Spark take some five seconds to start, in which one process reads two million records. For each record their
+shuffle costs as much CPU time as all that is done here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_backfill.publish import Target
 from spark_backfill.workers import Folding, ReadTasks, Source
 
 MOST_ROWS: Final = 5_000_000
-"""Offsets to read, and marks of a base, that are folded without Spark: so many take one processor some 12 s."""
+"""Offsets to read, and marks of a base, that are folded without Spark: of small records 14 s, and 0.8 GiB of memory."""
 MOST_PARTITIONS: Final = 200
 """Each takes some 50 ms to plan, read and write, however small it is."""
 MOST_BYTES: Final = 2**28

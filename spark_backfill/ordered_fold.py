@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -27,17 +26,17 @@ from dedup_sdk._core.source_keys import SourceKeys
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._marks import Int64s, Marks, Progress, join_marks, select_marks
-from dedup_sdk._store.manifest import PartitionManifest, SortedFile
+from dedup_sdk._store.manifest import PartitionManifest
 from dedup_sdk._store.paths import list_partitions
 from dedup_sdk._store.read_only import read_partition
 from dedup_sdk._store.rocks import RocksStore
-from dedup_sdk._store.snapshot import read_file, read_files
+from dedup_sdk._store.snapshot import read_files
 from dedup_sdk._store.snapshot_source import RemoteFiles
 from dedup_sdk._strategy import LastId
 from dedup_sdk._units.keys import UnitKeys
 from dedup_sdk._units.memory import UnitMemory
 from spark_backfill.arrow_columns import bytes_list
-from spark_backfill.base import Base
+from spark_backfill.base import Base, copy_from
 from spark_backfill.finder import Finder
 from spark_backfill.findings.findings import Findings
 from spark_backfill.offset_range import OffsetRange, largest
@@ -68,10 +67,7 @@ class BaseMarks:
     def read(self, room: Path) -> Marks:
         """Return them; ``room`` has place for one file. Raises `SnapshotError` for a file that differs."""
         number = self.entry.partition
-        if isinstance(self.files, Path):
-            copy: Callable[[SortedFile, Path], object] = partial(read_file, self.files / str(number))
-        else:
-            copy = partial(self.files.fetch_file, number)
+        copy = copy_from(self.files, number)
         return join_marks(list(read_files(self.entry.files, copy, place=f"base/{number}", temp_dir=room)))
 
     def progress(self) -> Progress:
@@ -120,11 +116,7 @@ class OrderedWriter:
         whole = progress.high == offset_range.high
         return SlotOutcome(
             slot=number,
-            records=tally.records,
-            unkeyed=tally.unkeyed,
-            first_offset=tally.first_offset,
-            first_ms=tally.first_ms,
-            newest_ms=tally.newest_ms if whole else progress.newest_ms,
+            tally=tally if whole else replace(tally, newest_ms=progress.newest_ms),
             accepted=progress.accepted,
             forgotten_ms=fold.forgotten_ms,
             forgotten_number=fold.forgotten_number,

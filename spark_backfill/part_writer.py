@@ -58,7 +58,7 @@ class PartWriter:
     @property
     def records_taken_over(self) -> int:
         """How many records earlier runs read."""
-        return sum(outcome.records for part in self._taken_over for outcome in part.outcomes)
+        return sum(outcome.tally.records for part in self._taken_over for outcome in part.outcomes)
 
     def take_over(self) -> None:
         """Take over what earlier runs have kept, with ``--resume``, as far as it is still right.

@@ -10,15 +10,24 @@ slots, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Int64s, Marks, cut_marks, select_marks, take_digests
+from dedup_sdk._marks import (
+    DIGEST_BYTES,
+    NO_MARKS,
+    Int64s,
+    Marks,
+    cut_marks,
+    join_marks,
+    select_marks,
+    take_digests,
+)
 from dedup_sdk._store.pages import newest_per_digest
 from spark_backfill.duplicate_offsets import check_one_record, watched_marks
 from spark_backfill.findings.producer_codes import Producers
@@ -37,11 +46,12 @@ PIECE_MARKS: Final = PIECE_BYTES // (DIGEST_BYTES + 2 * _NUMBER_BYTES)
 
 BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
+    "redriven long, "
     "digests binary, offsets binary, timestamps binary, forgotten_ms long, told binary, "
     "watched_digests binary, watched_offsets binary"
 )
 _NAMES: Final = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
-_COUNTED: Final = 7
+_COUNTED: Final = 8
 _TYPES: Final = [
     pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 3, pa.int64(), *[pa.binary()] * 3,
 ]  # fmt: skip
@@ -54,7 +64,7 @@ class Tally:
 
     ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1
     without any. Where they are re-sharded, ``keyless`` have no key, and the key of those that ``moved`` goes to
-    another partition now.
+    another partition now. ``redriven`` leave two marks, one as the group that a redrive header names knows them.
     """
 
     first_offset: int = _NO_OFFSET
@@ -64,6 +74,15 @@ class Tally:
     unkeyed: int = 0
     keyless: int = 0
     moved: int = 0
+    redriven: int = 0
+
+    @classmethod
+    def total(cls, tallies: Iterable[Tally]) -> Tally:
+        """Return the tally of all of these rows."""
+        found = cls()
+        for each in tallies:
+            found.add(each)
+        return found
 
     @property
     def begin_ms(self) -> int | None:
@@ -84,6 +103,7 @@ class Tally:
         self.unkeyed += other.unkeyed
         self.keyless += other.keyless
         self.moved += other.moved
+        self.redriven += other.redriven
 
 
 class Rows(NamedTuple):
@@ -113,6 +133,7 @@ class Rows(NamedTuple):
             unkeyed=0 if self.keyed is None else int(len(self.keyed) - self.keyed.sum()),
             keyless=0 if self.targets is None else int((self.targets == NO_KEY).sum()),
             moved=0 if self.targets is None else int(is_moved(self.targets, partition).sum()),
+            redriven=sum(each is not None for each in self.redriven or ()),
         )
 
     def once(self, *, after: int) -> Rows:
@@ -230,7 +251,7 @@ class RunPacker:
         self._rows = 0
         while self._pending:
             partition, pending = self._pending.popitem()
-            marks = _joined(pending.marks)
+            marks = join_marks(pending.marks)
             if self._told is None:
                 check_one_record(partition, marks)
             yield Block(
@@ -246,11 +267,11 @@ class RunPacker:
                 yield from self._moved_blocks(pending.moved, self._reshard)
             if pending.redriven:
                 # Two records of one ID at one offset: no fault of the log, and none that is counted twice.
-                yield from self._pieces(partition, newest_per_digest(_joined(pending.redriven)))
+                yield from self._pieces(partition, newest_per_digest(join_marks(pending.redriven)))
 
     def _moved_blocks(self, parts: Sequence[_Moved], reshard: Reshard) -> Iterator[Block]:
         targets = np.concatenate([part.targets for part in parts])
-        marks = _joined([part.marks for part in parts])
+        marks = join_marks([part.marks for part in parts])
         order = np.argsort(targets, kind="stable")
         numbers, starts = np.unique(targets[order], return_index=True)
         for target, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
@@ -264,20 +285,9 @@ class RunPacker:
             yield Block(slot, Tally(), cut_marks(marks, start, end))
 
 
-def _joined(parts: Sequence[Marks]) -> Marks:
-    return Marks(
-        b"".join(part.digests for part in parts),
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.timestamps for part in parts]),
-    )
-
-
 def to_batch(block: Block) -> pa.RecordBatch:
     """Return a block as a row of `BLOCK_SCHEMA`."""
-    tally, marks = block.tally, block.marks
-    counted = (
-        tally.first_offset, tally.first_ms, tally.newest_ms, tally.records, tally.unkeyed, tally.keyless, tally.moved,
-    )  # fmt: skip
+    marks = block.marks
     packed = (marks.digests, marks.offsets.tobytes(), marks.timestamps.tobytes())
     found = (
         block.forgotten_ms,
@@ -285,7 +295,7 @@ def to_batch(block: Block) -> pa.RecordBatch:
         None if block.watched is None else block.watched.digests,
         None if block.watched is None else block.watched.offsets.tobytes(),
     )
-    values = (block.slot, *counted, *packed, *found)
+    values = (block.slot, *astuple(block.tally), *packed, *found)
     columns = [pa.array([value], kind) for value, kind in zip(values, _TYPES, strict=True)]
     return pa.RecordBatch.from_arrays(columns, _NAMES)
 

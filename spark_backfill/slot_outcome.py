@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 
 from dedup_sdk._store.manifest import SortedFile
 from spark_backfill.findings.findings import Findings
+from spark_backfill.runs import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,11 +15,8 @@ class SlotOutcome:
     """One slot, written by the attempt whose result Spark kept.
 
     - ``slot``: its number in the plan.
-    - ``records``, ``unkeyed``: rows that were read, and those of them without an ID (counted in a partition's
-      first slot).
-    - ``keyless``, ``moved``: as `spark_backfill.runs.Tally`; ``malformed``: records whose ID the order of `LastId`
-      cannot read.
-    - ``first_offset``, ``first_ms``: the lowest offset and its timestamp; ``newest_ms``: the newest timestamp.
+    - ``tally``: the counts of the rows that were read, in a partition's first slot; ``malformed``: records whose ID the
+      order of `LastId` cannot read.
     - ``accepted``: the rank of the last accepted record (0 without a count window); ``forgotten_ms`` and
       ``forgotten_number``: the newest timestamp and the highest acceptance number left out (None: nothing, or no
       numbers).
@@ -28,17 +26,11 @@ class SlotOutcome:
     """
 
     slot: int
-    records: int
-    unkeyed: int
-    first_offset: int
-    first_ms: int
-    newest_ms: int
+    tally: Tally
     accepted: int
     forgotten_ms: int | None
     forgotten_number: int | None
     file: SortedFile | None
-    keyless: int = 0
-    moved: int = 0
     malformed: int = 0
     cut: int | None = None
     findings: Findings | None = None
@@ -48,15 +40,16 @@ class SlotOutcome:
         content = {each.name: getattr(self, each.name) for each in fields(self)}
         file = None if self.file is None else asdict(self.file)
         findings = None if self.findings is None else self.findings.to_json()
-        return json.dumps({**content, "file": file, "findings": findings})
+        return json.dumps({**content, "tally": asdict(self.tally), "file": file, "findings": findings})
 
     @classmethod
     def from_json(cls, text: str) -> SlotOutcome:
         """Read the output of `to_json`."""
         content = json.loads(text)
-        file, findings = content.pop("file"), content.pop("findings")
+        tally, file, findings = content.pop("tally"), content.pop("file"), content.pop("findings")
         return cls(
             **content,
+            tally=Tally(**tally),
             file=None if file is None else SortedFile(**file),
             findings=None if findings is None else Findings.from_json(findings),
         )

@@ -52,7 +52,8 @@ class SlotWriter:
                 if block.slot not in states:
                     states[block.slot] = _SlotState(self._fold(self.slots[block.slot]))
                 states[block.slot].add(block)
-        outcomes = [self._write(number, state).to_json() for number, state in sorted(states.items())]
+        # Popped, so that a slot that is written takes no memory beside the next one.
+        outcomes = [self._write(number, states.pop(number)).to_json() for number in sorted(states)]
         if outcomes:
             yield pa.RecordBatch.from_arrays([pa.array(outcomes, pa.string())], ["outcome"])
 
@@ -66,13 +67,7 @@ class SlotWriter:
         folded = state.fold.finish()
         return SlotOutcome(
             slot=number,
-            records=state.tally.records,
-            unkeyed=state.tally.unkeyed,
-            keyless=state.tally.keyless,
-            moved=state.tally.moved,
-            first_offset=state.tally.first_offset,
-            first_ms=state.tally.first_ms,
-            newest_ms=state.tally.newest_ms,
+            tally=state.tally,
             accepted=0,
             forgotten_ms=largest((folded.forgotten_ms, state.forgotten_ms)),
             forgotten_number=None,

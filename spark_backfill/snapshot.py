@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -19,6 +19,7 @@ from spark_backfill.ordered_spec import Spec
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import FINDINGS_NAME, Document, make_document
 from spark_backfill.reshard import Reshard
+from spark_backfill.runs import Tally
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
 
@@ -69,10 +70,11 @@ def describe(
         kept=kept_entries(history, base),
     )
     files = [file for entry in manifest.partitions for file in entry.files]
-    records, unkeyed = sum(each.records for each in outcomes), sum(each.unkeyed for each in outcomes)
+    tally = _tally(outcomes)
     # Every record with an ID, and mark of the base, is one mark at most.
     one_mark_each = (
         options.last_id is None
+        and not tally.redriven
         and options.units is None
         and options.reshard is None
         and not (base is not None and base.stays)
@@ -93,20 +95,20 @@ def describe(
         known_since_ms=largest(entry.since_ms for entry in manifest.partitions),
         skipped={str(partition): reason for partition, reason in sorted(history.skipped.items())},
         offsets=history.offsets,
-        records=records,
-        unkeyed=unkeyed,
+        records=tally.records,
+        unkeyed=tally.unkeyed,
         marks=manifest.marks,
         files=len(files),
         bytes=sum(file.bytes for file in files),
         fingerprint=manifest.fingerprint,
         spark_start_seconds=round(spark_start_seconds, 3),
         seconds=round(seconds, 3),
-        records_per_second=round((records - taken_over) / seconds, 1) if seconds else 0.0,
-        keyless=sum(outcome.keyless for outcome in outcomes),
-        moved=sum(outcome.moved for outcome in outcomes),
+        records_per_second=round((tally.records - taken_over) / seconds, 1) if seconds else 0.0,
+        keyless=tally.keyless,
+        moved=tally.moved,
         malformed=sum(outcome.malformed for outcome in outcomes),
         layers=max((len(entry.layers) for entry in manifest.partitions), default=0),
-        duplicates_or_expired=records + history.base_marks - unkeyed - manifest.marks
+        duplicates_or_expired=tally.records + history.base_marks - tally.unkeyed - manifest.marks
         if one_mark_each
         else None,
     )
@@ -165,7 +167,9 @@ def make_manifest(
     ranges = history.offset_ranges
     weakest_ms = None
     if reshard is not None:
-        weakest_ms = largest(each.since_ms(_first_ms(by_partition[each.partition]), None) for each in ranges)
+        weakest_ms = largest(
+            each.since_ms(_tally(by_partition[each.partition]).begin_ms, None) for each in ranges
+        )
     entries = [*kept]
     for each in ranges:
         number = each.partition
@@ -217,7 +221,8 @@ def partition_manifest(
         *staying.files,
         *(replace(outcome.file, layer=layer) for outcome in outcomes if outcome.file is not None),
     )
-    newest_ms = _newest_ms(outcomes)
+    tally = _tally(outcomes)
+    newest_ms = tally.newest_ms
     forgotten_ms = largest((staying.forgotten_ms, *(each.forgotten_ms for each in outcomes)))
     accepted = sum(outcome.accepted for outcome in outcomes)
     if base is not None:
@@ -229,10 +234,10 @@ def partition_manifest(
         partition=offset_range.partition,
         low=offset_range.low,
         high=high,
-        since_ms=largest((offset_range.since_ms(_first_ms(outcomes), forgotten_ms), weakest_ms)),
+        since_ms=largest((offset_range.since_ms(tally.begin_ms, forgotten_ms), weakest_ms)),
         accepted=accepted,
         since_number=_since_number(offset_range, outcomes) if counted else None,
-        newest_ms=max(newest_ms, -1),
+        newest_ms=newest_ms,
         marks=sum(file.marks for file in files),
         files=files,
         committed=committed,
@@ -242,18 +247,8 @@ def partition_manifest(
     )
 
 
-def _newest_ms(outcomes: Sequence[SlotOutcome]) -> int:
-    return max((outcome.newest_ms for outcome in outcomes), default=-1)
-
-
-def _first_ms(outcomes: Sequence[SlotOutcome]) -> int | None:
-    """The timestamp where the marks of a partition begin, None where no record has one."""
-    first = min(outcomes, key=lambda outcome: outcome.first_offset, default=None)
-    newest_ms = _newest_ms(outcomes)
-    if first is None or newest_ms < 0:
-        return None
-    # A record without a timestamp cannot say where the marks begin; the newest one can, with less coverage.
-    return first.first_ms if first.first_ms >= 0 else newest_ms
+def _tally(outcomes: Iterable[SlotOutcome]) -> Tally:
+    return Tally.total(each.tally for each in outcomes)
 
 
 def _since_number(offset_range: OffsetRange, outcomes: Sequence[SlotOutcome]) -> int | None:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dedup_sdk._marks import NO_MARKS, Int64s, Marks, select_marks
+from dedup_sdk._marks import NO_MARKS, Int64s, Marks, join_marks, select_marks
 from dedup_sdk._store.pages import newest_per_digest
 
 PENDING_ROWS: Final = 2_000_000
@@ -46,13 +46,7 @@ class TimeFold:
     def _fold(self) -> None:
         parts = [self._folded, *self._pending]
         self._pending, self._pending_rows = [], 0
-        self._folded = newest_per_digest(
-            Marks(
-                b"".join(part.digests for part in parts),
-                np.concatenate([part.offsets for part in parts]),
-                np.concatenate([part.timestamps for part in parts]),
-            )
-        )
+        self._folded = newest_per_digest(join_marks(parts))
 
 
 def leave_out(marks: Marks, keep_from_ms: int) -> Folded:

@@ -56,7 +56,7 @@ class Workers(Protocol):
         """Return the session that reads archives; it is started when it is first asked for."""
 
     def expect(self, rows: int) -> None:
-        """Take note of how many offsets and marks there are to be read."""
+        """Take note of how many offsets and marks there are to be read, more for those that take more than others."""
 
     def tasks_at_a_time(self) -> int:
         """Return how many tasks run at a time, now."""
@@ -82,8 +82,11 @@ def collecting_rarely() -> Iterator[None]:
     time of a task that reads, two thirds in its first seconds.
     """
     before = gc.get_threshold()
-    if 0 < before[0] < _YOUNG_OBJECTS:
-        gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
+    if not 0 < before[0] < _YOUNG_OBJECTS:
+        # It is off, or rare already, perhaps for a block of another thread, which undoes it.
+        yield
+        return
+    gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
     try:
         yield
     finally:

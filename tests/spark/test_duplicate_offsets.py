@@ -79,7 +79,7 @@ def test_a_run_is_looked_through() -> None:
 def fold(rows: DataFrame, target: Target, *, ordered: bool) -> list[int]:
     """The newest timestamps of the rows of each slot."""
     window = Window(count=9) if ordered else Window(days=30)
-    return [each.newest_ms for each in fold_to_files(rows, OFFSET_RANGES, window, target)[1]]
+    return [each.tally.newest_ms for each in fold_to_files(rows, OFFSET_RANGES, window, target)[1]]
 
 
 @pytest.mark.slow
@@ -116,7 +116,7 @@ def test_it_is_found_where_a_batch_ends_between_the_two(
     try:
         repeated = frame([Row(0, 8, 7, None), *rows, rows[3]]).coalesce(1)
         _, (written,) = fold_to_files(repeated, OFFSET_RANGES, Window(count=9), target)
-        assert (written.records, written.unkeyed, written.newest_ms) == (9, 0, 8)
+        assert (written.tally.records, written.tally.unkeyed, written.tally.newest_ms) == (9, 0, 8)
         with pytest.raises(Exception, match=SAYS):
             fold(frame([*rows, Row(0, 5, 5, digest_of("x"))]).coalesce(1), target, ordered=True)
     finally:

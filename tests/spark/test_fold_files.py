@@ -82,8 +82,8 @@ def test_marks_equal_a_loop_over_the_log(frame: Any, target: Target, monkeypatch
         for number in (0, 2, 3)
     }
     assert marks_of(plan, outcomes, target) == expected
-    assert sum(outcome.records for outcome in outcomes) == len(rows)
-    assert sum(outcome.unkeyed for outcome in outcomes) == sum(row.digest is None for row in rows)
+    assert sum(outcome.tally.records for outcome in outcomes) == len(rows)
+    assert sum(outcome.tally.unkeyed for outcome in outcomes) == sum(row.digest is None for row in rows)
 
 
 def test_digest_ranges_of_a_partition_do_not_overlap(
@@ -157,8 +157,8 @@ def test_records_without_ids_leave_counts_and_no_file(frame: Any, target: Target
         frame([Row(0, 4, 7, None), Row(0, 3, 9, None)]), [offset_range_of(0, 5)], DAY, target
     )
     assert outcome.file is None
-    assert (outcome.records, outcome.unkeyed, outcome.newest_ms) == (2, 2, 9)
-    assert (outcome.first_offset, outcome.first_ms) == (3, 9)
+    assert (outcome.tally.records, outcome.tally.unkeyed, outcome.tally.newest_ms) == (2, 2, 9)
+    assert (outcome.tally.first_offset, outcome.tally.first_ms) == (3, 9)
 
 
 def test_every_slot_gets_a_task_of_its_own(spark: SparkSession) -> None:

@@ -88,7 +88,7 @@ def test_a_small_history_starts_no_spark(
     assert no_spark == []
 
 
-@pytest.mark.parametrize("large", ["rows", "bytes", "partitions"])
+@pytest.mark.parametrize("large", ["rows", "bytes", "partitions", "report", "order"])
 def test_spark_takes_over_what_is_too_large(
     broker: Broker,
     topic: str,
@@ -99,15 +99,19 @@ def test_spark_takes_over_what_is_too_large(
     large: str,
 ) -> None:
     """Known before anything is read, or found on the way; nothing is left or said of the attempt."""
+    more = {"report": ["--report", str(tmp_path / "r")], "order": ["--window", "9n"]}.get(large, [])
     if large == "rows":
         monkeypatch.setattr(in_process, "MOST_ROWS", 2)
+    elif more:
+        # Three rows, each of which counts as three.
+        monkeypatch.setattr(in_process, "MOST_ROWS", 8)
     elif large == "bytes":
         monkeypatch.setattr(in_process, "MOST_BYTES", 10)
     else:
         monkeypatch.setattr(launch, "MOST_PARTITIONS", 1)
     said = list[str]()
     with pytest.raises(BackfillError, match="Spark was to be started"):
-        launch.backfill(given(broker, topic, tmp_path / "s"), say=said.append)
+        launch.backfill(given(broker, topic, tmp_path / "s", *more), say=said.append)
     assert no_spark == [str(tmp_path / "s")]
     assert said == []
     assert not (tmp_path / "s").exists()

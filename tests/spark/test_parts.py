@@ -22,6 +22,7 @@ from spark_backfill.offset_range import BasePart, OffsetRange, Staying
 from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.parts import WrittenPart, cut_parts, joined, request_digest, still_right, with_taken_over
+from spark_backfill.runs import Tally
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot
 from tests.support.producing import with_ids
@@ -45,7 +46,7 @@ FILE = SortedFile(
 def outcome(slot: int, **given: Any) -> SlotOutcome:
     """What a slot with one record came to."""
     usual: dict[str, Any] = {
-        "slot": slot, "records": 1, "unkeyed": 0, "first_offset": 0, "first_ms": 1, "newest_ms": 1, "accepted": 1,
+        "slot": slot, "tally": Tally(first_offset=0, first_ms=1, newest_ms=1, records=1), "accepted": 1,
         "forgotten_ms": None, "forgotten_number": None, "file": None,
     }  # fmt: skip
     return SlotOutcome(**{**usual, **given})

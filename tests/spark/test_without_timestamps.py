@@ -9,6 +9,7 @@ from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk.ids import key
 from spark_backfill.offset_range import OffsetRange
 from spark_backfill.range_plan import horizon_ms
+from spark_backfill.runs import Tally
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.snapshot import partition_manifest
 
@@ -30,10 +31,10 @@ def lived(timestamps: list[int]) -> int | None:
 
 def rebuilt(timestamps: list[int]) -> int | None:
     """From when a snapshot of the same records knows them."""
+    tally = Tally(first_offset=5, first_ms=timestamps[0], newest_ms=max(timestamps), records=len(timestamps))
     outcome = SlotOutcome(
-        slot=0, records=len(timestamps), unkeyed=0, first_offset=5, first_ms=timestamps[0],
-        newest_ms=max(timestamps), accepted=0, forgotten_ms=None, forgotten_number=None, file=None,
-    )  # fmt: skip
+        slot=0, tally=tally, accepted=0, forgotten_ms=None, forgotten_number=None, file=None
+    )
     offset_range = OffsetRange(partition=0, low=5, begin=5, high=5 + len(timestamps), complete=False)
     return partition_manifest(offset_range, [outcome], counted=False).since_ms
 
