@@ -130,7 +130,8 @@ class Bench:
         if name not in self.masters:
             return None
         # Arguments of spark-submit have Spark used, also for what is read without it else.
-        return {**os.environ, "DEDUP_SPARK_ARGS": f"--master {self.masters[name]}"}
+        more = os.environ.get("DEDUP_SPARK_ARGS", "")
+        return {**os.environ, "DEDUP_SPARK_ARGS": f"{more} --master {self.masters[name]}"}
 
     def _arguments(self, name: str) -> list[str]:
         where = (
