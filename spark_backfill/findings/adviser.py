@@ -22,7 +22,7 @@ STORE_BYTES_PER_ID: Final = 40
 """
 
 SURE_DUPLICATES: Final = 10_000
-"""With fewer duplicates their rarest thousandth is a handful, and the advice hangs on them."""
+"""With fewer duplicates their rarest thousandth is a handful, and the advice depends on them."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 USUAL_MS: Final = (
@@ -77,7 +77,7 @@ def advise(findings: Findings, window_ms: int | None = None) -> Advice:
     smallest_ms = None if needed_ms is None else round_up(needed_ms, history_ms)
     known = sum(length <= history_ms for length in USUAL_MS)
     # The first one beyond the history is there to say that nothing is known of it.
-    lengths = {*USUAL_MS[: known + 1], smallest_ms, window_ms} - {None}
+    lengths = {*USUAL_MS[: known + 1], smallest_ms, window_ms}
     early = hidden_share(findings, history_ms // 2)
     return Advice(
         history_ms=history_ms,
