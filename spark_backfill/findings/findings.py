@@ -91,6 +91,7 @@ class Findings:
 
     - ``partitions`` by number; ``producers`` by code (see `producer_codes`), empty where no header was named.
     - ``gaps_ms``, ``gaps_offsets``: histograms of the gaps; ``early`` of the former are negative, and count as 0.
+      A pair of which a record has no timestamp (it is negative) is not in ``gaps_ms``.
     - ``repeaters``: the IDs that came most often, most often first, at most `MOST_REPEATERS`.
     - ``sampling``: all of it is about one ID in so many and their records, and as many records without an ID.
     """

@@ -9,11 +9,15 @@ import pytest
 
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.adviser import advise
-from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.findings import Findings, total
+from spark_backfill.findings.sightings import fold_run, merge_runs
 from spark_backfill.report_page import page as pages
 from spark_backfill.report_page.document import FINDINGS_NAME, read_document
 from spark_backfill.report_page.page import check_place, write_page
-from tests.support.sample_report import sample_document, sample_findings
+from spark_backfill.report_page.wording import NOTHING
+from tests.support.naive_findings import Sighting, run_rows
+from tests.support.naive_fold import digest_of
+from tests.support.sample_report import START_MS, sample_document, sample_findings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +101,32 @@ def test_a_history_without_anything_has_a_page(tmp_path: Path, window: str) -> N
     html = write_page(sample_document(Findings(), window), tmp_path).read_text(encoding="utf-8")
     assert "no ID came twice" in html
     assert "<svg" not in html
+
+
+def test_duplicates_without_timestamps_are_told(tmp_path: Path) -> None:
+    """They count, but in no length of time; where no others are there no window is advised, and the page says why."""
+    bare = untimed(every=1)
+    html = write_page(sample_document(bare), tmp_path).read_text(encoding="utf-8")
+    assert f"none of the {bare.total.duplicates} duplicates has a timestamp" in html
+    assert "no ID came twice" not in html
+    assert 'id="partitions"' in html
+    assert f"<td>{NOTHING}</td></tr>" in html
+    some = untimed(every=60)
+    html = write_page(sample_document(some), tmp_path).read_text(encoding="utf-8")
+    known = sum(some.gaps_ms.values())
+    assert 0 < known < some.total.duplicates
+    assert f"{known} duplicates with a timestamp" in html
+    assert f"{some.total.duplicates - known} more duplicates have no timestamp" in html
+
+
+def untimed(every: int) -> Findings:
+    """Those of a record a minute, each of which comes again; one in so many has no timestamp."""
+    log = [
+        Sighting(0, minute, START_MS + minute * 60_000 if minute % every else -1, digest_of(minute // 2))
+        for minute in range(600)
+    ]
+    sightings, found = fold_run(*run_rows(0, log))
+    return total([found, merge_runs(0, [sightings], now_ms=2**42)])
 
 
 @pytest.mark.slow
