@@ -40,6 +40,12 @@ class TimeSeries:
         known = timestamps[timestamps >= 0]
         return _fitted(known, np.ones_like(known), _SECOND_MS)
 
+    def up_to(self, last_ms: int) -> TimeSeries:
+        """Return the buckets that begin at this time (ms) or before."""
+        return TimeSeries(
+            self.width_ms, {start: count for start, count in self.counts.items() if start <= last_ms}
+        )
+
     def __add__(self, other: TimeSeries) -> TimeSeries:
         starts, counts = (
             np.array([*one, *two], np.int64)

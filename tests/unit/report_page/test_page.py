@@ -22,6 +22,19 @@ from tests.support.sample_report import START_MS, sample_document, sample_findin
 if TYPE_CHECKING:
     from pathlib import Path
 
+
+def minutes(every: int = 601) -> list[int]:
+    """The times of a record a minute; one in so many has none."""
+    return [START_MS + minute * 60_000 if (minute + 1) % every else -1 for minute in range(600)]
+
+
+def findings_of(times_ms: list[int]) -> Findings:
+    """Those of a partition whose IDs come twice each."""
+    log = [Sighting(0, place, time_ms, digest_of(place // 2)) for place, time_ms in enumerate(times_ms)]
+    sightings, found = fold_run(*run_rows(0, log))
+    return total([found, merge_runs(0, [sightings], now_ms=2**42)])
+
+
 FIGURES = {"window-adviser", "lateness-time", "lateness-offsets", "over-time", "by-partition", "by-producer"}
 
 
@@ -105,13 +118,13 @@ def test_a_history_without_anything_has_a_page(tmp_path: Path, window: str) -> N
 
 def test_duplicates_without_timestamps_are_told(tmp_path: Path) -> None:
     """They count, but in no length of time; where no others are there no window is advised, and the page says why."""
-    bare = untimed(every=1)
+    bare = findings_of(minutes(every=1))
     html = write_page(sample_document(bare), tmp_path).read_text(encoding="utf-8")
     assert f"none of the {bare.total.duplicates} duplicates has a timestamp" in html
     assert "no ID came twice" not in html
     assert 'id="partitions"' in html
     assert f"<td>{NOTHING}</td></tr>" in html
-    some = untimed(every=60)
+    some = findings_of(minutes(every=60))
     html = write_page(sample_document(some), tmp_path).read_text(encoding="utf-8")
     known = sum(some.gaps_ms.values())
     assert 0 < known < some.total.duplicates
@@ -119,14 +132,38 @@ def test_duplicates_without_timestamps_are_told(tmp_path: Path) -> None:
     assert f"{some.total.duplicates - known} more duplicates have no timestamp" in html
 
 
-def untimed(every: int) -> Findings:
-    """Those of a record a minute, each of which comes again; one in so many has no timestamp."""
-    log = [
-        Sighting(0, minute, START_MS + minute * 60_000 if minute % every else -1, digest_of(minute // 2))
-        for minute in range(600)
-    ]
-    sightings, found = fold_run(*run_rows(0, log))
-    return total([found, merge_runs(0, [sightings], now_ms=2**42)])
+@pytest.mark.parametrize(
+    ("times_ms", "told", "has_figure"),
+    [
+        # Microseconds as milliseconds, in a few records and in all of them.
+        (minutes() + [1_700_000_000_000_000] * 10, "10 records are", True),
+        ([1000 * time_ms for time_ms in minutes()], "600 records are", False),
+        # Buckets of a thousand and of a million years: the one at the end of the calendar counts as before it.
+        (minutes() + [2**40 * step for step in range(1, 2**12)], "3,838 records are", True),
+        (minutes() + [2**50 * step for step in range(1, 2**12)], "4,068 records are", True),
+        ([*minutes(), 253_402_300_799_999, 253_402_300_800_000], "1 record is", True),
+    ],
+)
+def test_a_time_beyond_the_calendar_does_not_cost_the_page(
+    tmp_path: Path, times_ms: list[int], told: str, *, has_figure: bool
+) -> None:
+    """The figure over time shows the records up to the year 9999, and the page says how many others there are."""
+    html = write_page(sample_document(findings_of(times_ms)), tmp_path).read_text(encoding="utf-8")
+    assert f"{told} after the year 9999" in " ".join(html.split())
+    assert 'id="partitions"' in html
+    assert ("Records and duplicates over time" in html) is has_figure
+
+
+def test_findings_that_cannot_be_drawn_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the library that draws is an error of one line, and the numbers are in the folder."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("no such date")
+
+    monkeypatch.setattr("spark_backfill.report_page.plots.draw", fail)
+    with pytest.raises(BackfillError, match=rf"cannot be drawn .*no such date.*{FINDINGS_NAME}"):
+        write_page(sample_document(sample_findings()), tmp_path)
+    assert read_document(tmp_path).findings == sample_findings()
 
 
 @pytest.mark.slow
