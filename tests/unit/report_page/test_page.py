@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._store.manifest import Manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.adviser import advise
-from spark_backfill.findings.findings import Findings, total
+from spark_backfill.findings.findings import SHOWN_PRODUCERS, Findings, ProducerTally, total
 from spark_backfill.findings.sightings import fold_run, merge_runs
+from spark_backfill.report import Report
 from spark_backfill.report_page import page as pages
-from spark_backfill.report_page.document import FINDINGS_NAME, read_document
+from spark_backfill.report_page.document import FINDINGS_NAME, make_document, read_document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.report_page.wording import NOTHING
 from tests.support.naive_findings import Sighting, run_rows
@@ -96,6 +98,29 @@ def test_a_sample_is_told_and_its_counts_are_its_own(page: Path, tmp_path: Path)
     assert f"<td>{ids:,}</td>" in html
     assert f"<td>{sample_findings().ids_within(week_ms):,}</td>" in exact
     assert "estimated from 2,048 IDs" in exact
+
+
+def test_of_many_producers_the_document_has_the_largest(tmp_path: Path) -> None:
+    """The others count as one, and the page says that; of few producers it says nothing of it."""
+    tallies = {code: ProducerTally(name=f"p{code}", records=code, duplicates=1) for code in range(1, 301)}
+    report = Report(
+        output="o", cluster="c", topic="t", group=None, vouched=True, id_spec="key", window="7d", partitions=1,
+        sources=("kafka",), base=None, known_since_ms=None, skipped={}, fingerprint="f", spark_start_seconds=0.0,
+        seconds=1.0, records_per_second=0.0, base_marks=0, offsets=0, records=0, unkeyed=0, marks=0, files=0, bytes=0,
+    )  # fmt: skip
+    manifest = Manifest(
+        cluster="c", topic="t", topic_id="", id_spec="key", digest="sha256/16", isolation="read_committed",
+        window="7d", group=None, vouched=True, created_ms=START_MS, partitions=(),
+    )  # fmt: skip
+    for count in (300, 100):
+        found = Findings(producers=dict(list(tallies.items())[-count:]))
+        document = make_document(manifest, report, found, producer_header="sent-by")
+        told = document.findings.producers
+        assert len(told) == min(count, SHOWN_PRODUCERS)
+        assert sum(tally.records for tally in told.values()) == sum(range(301 - count, 301))
+        html = write_page(document, tmp_path).read_text(encoding="utf-8")
+        assert ("Only the largest producers" in html) is (count == 300)
+        assert ("but those of producers may be estimates" in html) is (count == 300)
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:
