@@ -110,7 +110,7 @@ def check_base(
     if window.count is not None or base.window.count is not None:
         raise BackfillError(
             f"base {base.source.place} has the window {told.window}, not {window}: what a window by count "
-            f"remembers hangs on its size; {IN_FULL}"
+            f"remembers depends on its size; {IN_FULL}"
         )
 
 

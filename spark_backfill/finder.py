@@ -64,8 +64,9 @@ class Finder:
         # So many smaller digests leave none of this slot's in the sample.
         sampled = 0 if lower_ids > _CERTAIN_TIMES * SIZE else SIZE
         texts = [text for text, _, _ in parts if text]
-        found = [Findings.from_json(json.loads(text)) for text in texts]
-        return total([*found, merge_runs(slot.partition, runs, now_ms=self.now_ms, sampled=sampled)])
+        # One at a time: a partition may have hundreds of runs, and each of them a thousand producers.
+        found = total(Findings.from_json(json.loads(text)) for text in texts)
+        return found + merge_runs(slot.partition, runs, now_ms=self.now_ms, sampled=sampled)
 
     def _fold(self, partition: int, rows: Sequence[Rows]) -> tuple[Sightings, Findings]:
         keyed = np.concatenate(

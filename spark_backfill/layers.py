@@ -1,7 +1,7 @@
 """Which files of a base stay where they are, so that a run writes only what has come since, as one more layer: pure.
 
 A layer costs what it brings: the files that stay are neither read nor written. The marks of a base stay in no window by
-count, whose numbers hang on all of them, and not where the history begins behind the base's. A partition with as many
+count, whose numbers depend on all of them, and not where the history begins behind the base's. A partition with as many
 layers as `most_layers` is written anew, as one layer.
 
 What expires is left out by the file, when all of its marks are older than the window, from the oldest layer on: in a

@@ -238,7 +238,7 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
                 "expire-before": "files that are there stay as they are; expire in a run with --base and --overwrite",
                 "partitions": "where the keys of its records go is not known any more; make a new one, without --add",
                 "order": "what a source remembers cannot be added to; rebuild in full without --add",
-                "unit": "what a unit left hangs on all that came before it; rebuild in full without --add",
+                "unit": "what a unit left depends on all that came before it; rebuild in full without --add",
             },
         ),
         Option(
@@ -312,7 +312,7 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             "or fall together.",
             beside={
                 "order": "a unit is judged by IDs that are looked up; leave one of them out",
-                "base": "what a unit left hangs on all that came before it; rebuild in full without --base",
+                "base": "what a unit left depends on all that came before it; rebuild in full without --base",
                 "compact": "units are folded from the history; rebuild in full without --compact",
                 "partitions": "a unit lies in one partition, and its IDs are not taken to another",
                 "report": "its page is about IDs that are looked up one by one; make it in a run without --unit",

@@ -135,9 +135,10 @@ def _tuples(value: Any) -> Any:
 
 
 def request_digest(options: Options, history: History, base: Base | None, *, findings: int) -> str:
-    """Return a text that is another one for each thing that a run can ask for, but for how and where it is done.
+    """Return a digest of a run's request: two runs have the same one if they ask for the same result.
 
-    ``findings``: of one ID in how many there are findings, 0: there is no report.
+    How and where the work is done makes no difference. ``findings``: the report looks at one ID in so many, 0: there is
+    no report.
     """
     shown = [
         f"{name}={getattr(options, name)!r}" for name in sorted(Options.__slots__) if name not in _NO_RULE

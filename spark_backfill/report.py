@@ -31,8 +31,8 @@ class Report:
     - ``known_since_ms``: sightings at or after this record timestamp are known in all partitions; None: of the
       whole history.
     - ``skipped``: partitions that contribute nothing, with the reason.
-    - ``seconds``: of the whole run, without the start of Spark;
-      ``records_per_second``: those of ``records`` by them that this run read itself, not in parts that it took over.
+    - ``seconds``: the time of the whole run, without the start of Spark; ``records_per_second``: the records that this
+      run read itself, divided by ``seconds``. Records of parts that it took over do not count.
     """
 
     output: str
@@ -71,8 +71,8 @@ class Report:
 
 
 def summary(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines that tell a person of a `Report` in JSON."""
-    owner = "no group in particular" if report["group"] is None else f"group {report['group']}"
+    """Return a `Report` in JSON as lines for people."""
+    owner = "no single group" if report["group"] is None else f"group {report['group']}"
     sources = ", ".join(report["sources"]) or "the base"
     others, start_s = report["duplicates_or_expired"], report["spark_start_seconds"]
     start = f", and {_seconds_text(start_s)} for the start of Spark" if start_s else ""

@@ -22,7 +22,7 @@ STORE_BYTES_PER_ID: Final = 40
 """
 
 SURE_DUPLICATES: Final = 10_000
-"""With fewer duplicates their rarest thousandth is a handful, and the advice hangs on them."""
+"""With fewer duplicates their rarest thousandth is a handful, and the advice depends on them."""
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 USUAL_MS: Final = (
@@ -38,7 +38,7 @@ _RISING: Final = 0.01
 class WindowRow:
     """One length of window.
 
-    - ``hidden``: share of the duplicates seen that it certainly hides (None: none were seen).
+    - ``hidden``: share of the duplicates with a gap in time that it certainly hides (None: there are none).
     - ``ids``, ``bytes``: IDs that it would remember at the cut, and the disk of a consumer's store for them.
     - ``in_view``: share of the records before which so much history was read: 1 is all, at 0 nothing is known.
     """
@@ -55,8 +55,8 @@ class Advice:
     """The figures of the history for windows.
 
     - ``history_ms``: how much of it was read, by the timestamps of all but the oddest thousandth of the records.
-    - ``smallest_ms``: the shortest window that hides `TARGET` of the duplicates that were seen, rounded up; None where
-      there are none.
+    - ``smallest_ms``: the shortest window that hides `TARGET` of the duplicates with a gap in time, rounded up; None
+      where there are none.
     - ``table``: windows of usual lengths, ascending, the run's own and the smallest among them.
     - ``still_rising``: more than 1 % of the duplicates came later than half of the history: a longer one would
       show more.
@@ -77,7 +77,7 @@ def advise(findings: Findings, window_ms: int | None = None) -> Advice:
     smallest_ms = None if needed_ms is None else round_up(needed_ms, history_ms)
     known = sum(length <= history_ms for length in USUAL_MS)
     # The first one beyond the history is there to say that nothing is known of it.
-    lengths = {*USUAL_MS[: known + 1], smallest_ms, window_ms} - {None}
+    lengths = {*USUAL_MS[: known + 1], smallest_ms, window_ms}
     early = hidden_share(findings, history_ms // 2)
     return Advice(
         history_ms=history_ms,
@@ -88,9 +88,9 @@ def advise(findings: Findings, window_ms: int | None = None) -> Advice:
 
 
 def hidden_share(findings: Findings, window_ms: int) -> float | None:
-    """Return the share of duplicates that a window of that length (ms) certainly hides, None where there are none."""
-    duplicates = findings.total.duplicates
-    return at_most(findings.gaps_ms, window_ms) / duplicates if duplicates else None
+    """Return the share of duplicates with a gap in time that such a window (ms) surely hides; None: there are none."""
+    gaps = sum(findings.gaps_ms.values())
+    return at_most(findings.gaps_ms, window_ms) / gaps if gaps else None
 
 
 def round_up(length_ms: int, most_ms: int) -> int:

@@ -112,7 +112,8 @@ def _merged(partition: int, sightings: Sightings) -> tuple[Sightings, Findings]:
     is_later = ordered["first_offset"] > np.roll(ordered["last_offset"], 1)
     again = np.flatnonzero(~is_first & is_later)
     before, after = ordered.take(again - 1), ordered.take(again)
-    gaps_ms = after["first_ms"] - before["last_ms"]
+    is_timed = (before["last_ms"] >= 0) & (after["first_ms"] >= 0)
+    gaps_ms = (after["first_ms"] - before["last_ms"])[is_timed]
     codes = after["first_producer"]
     of_others = _by_producer(codes[codes != before["last_producer"]])
     return merged, Findings(

@@ -17,7 +17,7 @@ MOST_BUCKETS: Final = 1024
 _SECOND_MS: Final = 1000
 _STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13, *[10] * 6)
 _WIDTHS_MS: Final = tuple(accumulate(_STEPS, mul, initial=_SECOND_MS))
-"""A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 2 d, 14 d, 56 d, 2 y.
+"""A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 7 d, 28 d, 364 d.
 
 Then ten times the last, until all the numbers of a timestamp are few buckets.
 """
@@ -39,6 +39,12 @@ class TimeSeries:
         """Count timestamps (ms), shape ``(n,)``; missing ones (negative) are not in it."""
         known = timestamps[timestamps >= 0]
         return _fitted(known, np.ones_like(known), _SECOND_MS)
+
+    def up_to(self, last_ms: int) -> TimeSeries:
+        """Return the buckets that begin at this time (ms) or before."""
+        return TimeSeries(
+            self.width_ms, {start: count for start, count in self.counts.items() if start <= last_ms}
+        )
 
     def __add__(self, other: TimeSeries) -> TimeSeries:
         starts, counts = (

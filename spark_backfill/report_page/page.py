@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.errors import BackfillError
+from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings import adviser
+from spark_backfill.findings.findings import COUNTED_PRODUCERS, OTHER_PRODUCERS, SHOWN_PRODUCERS
 from spark_backfill.report_page import wording
 from spark_backfill.report_page.document import FINDINGS_NAME, Document
 
@@ -49,21 +50,25 @@ def write_page(document: Document, folder: Path) -> Path:
     """Write all files of the report and return the page's path; files of the same names are replaced.
 
     Raises:
-        BackfillError: as `check_place`; or the folder is full.
+        BackfillError: as `check_place`; or the folder is full, or the numbers cannot be drawn.
     """
     check_place(folder)
-    from spark_backfill.report_page.plots import draw
+    from spark_backfill.report_page import plots
 
     window_ms = _window_ms(document)
-    advice = adviser.advise(document.findings, window_ms)
     try:
         (folder / FINDINGS_NAME).write_text(f"{document}\n", encoding="ascii")
-        figures = draw(document.findings, advice, window_ms, folder)
+        advice = adviser.advise(document.findings, window_ms)
+        figures = plots.draw(document.findings, advice, window_ms, folder)
         (folder / PAGE_NAME).write_text(_html(document, advice, figures), encoding="utf-8")
     except OSError as error:
         raise BackfillError(
             f"report {str(folder)!r} cannot be written: {error.strerror}; choose another folder"
         ) from None
+    except Exception as error:
+        raise BackfillError(
+            f"the report cannot be drawn ({one_line(error)}); its numbers are in {folder / FINDINGS_NAME}"
+        ) from error
     return folder / PAGE_NAME
 
 
@@ -79,6 +84,7 @@ def _html(document: Document, advice: adviser.Advice, figures: Mapping[str, str]
         lstrip_blocks=True,
     )
     environment.filters |= {name: getattr(wording, name) for name in _FILTERS}
+    series = document.findings.records_over_time
     context: dict[str, Any] = {
         "facts": document.facts,
         "findings": document.findings,
@@ -86,6 +92,9 @@ def _html(document: Document, advice: adviser.Advice, figures: Mapping[str, str]
         "advice": advice,
         "adviser": adviser,
         "window_of": lambda length_ms: Window(milliseconds=length_ms),
+        "has_others": OTHER_PRODUCERS in document.findings.producers,
+        "limits": {"shown": SHOWN_PRODUCERS, "counted": COUNTED_PRODUCERS},
+        "undrawn": sum(series.counts.values()) - sum(series.up_to(wording.LAST_MS).counts.values()),
         # Made by Matplotlib, which has escaped the texts in them.
         "figures": {name: Markup(svg) for name, svg in figures.items()},  # noqa: S704
         "version": _version(),

@@ -25,7 +25,7 @@ from matplotlib.ticker import (
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, USUAL_MS, Advice, hidden_share
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.histogram import reaching
-from spark_backfill.report_page.wording import length, share
+from spark_backfill.report_page.wording import LAST_MS, length, share
 
 MOST_BARS: Final = 16
 _MAIN, _SOFT, _WARM, _MUTED, _LINE = "#1766b8", "#a9c9ea", "#b4530a", "#6a7178", "#d9dde2"
@@ -73,7 +73,7 @@ def draw(findings: Findings, advice: Advice, window_ms: int | None, folder: Path
     Raises:
         OSError: a PNG cannot be written.
     """
-    late, timed = bool(findings.gaps_ms), bool(findings.records_over_time.counts)
+    late, timed = bool(findings.gaps_ms), bool(findings.records_over_time.up_to(LAST_MS).counts)
     drawers: dict[str, tuple[bool, Callable[[], Figure]]] = {
         "window-adviser": (late, lambda: _adviser(findings, advice, window_ms)),
         "lateness-time": (late, lambda: _lateness(findings, advice, window_ms)),
@@ -152,16 +152,16 @@ def _cumulative(gaps: Mapping[int, int], label: str) -> tuple[Figure, Any]:
 
 
 def _over_time(findings: Findings) -> Figure:
-    counts, width = findings.records_over_time.counts, findings.records_over_time.width_ms
+    records, duplicates = (
+        each.up_to(LAST_MS) for each in (findings.records_over_time, findings.duplicates_over_time)
+    )
+    counts, width = records.counts, records.width_ms
     first, last = reaching(counts, 1 - TARGET) or 0, reaching(counts, TARGET) or 0
     step = width * (1 + (last - first) // width // _TIME_STEPS)
     edges = np.arange(first, last + step + 1, step)
     drawn = Figure(figsize=(_INCHES_WIDE, 3.2))
     axes: Any = drawn.subplots(2, sharex=True)
-    series = {
-        "records": (findings.records_over_time, _MUTED),
-        "duplicates": (findings.duplicates_over_time, _MAIN),
-    }
+    series = {"records": (records, _MUTED), "duplicates": (duplicates, _MAIN)}
     for axis, (name, (each, colour)) in zip(axes, series.items(), strict=True):
         column, _ = np.histogram(list(each.counts), edges, weights=list(each.counts.values()))
         axis.stairs(column, _dates.date2num(edges.astype("datetime64[ms]")), color=colour, fill=True)
@@ -169,6 +169,9 @@ def _over_time(findings: Findings) -> Figure:
         axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         axis.yaxis.set_major_formatter(EngFormatter())
         axis.set_title(f"{name} per {length(step)}")
+    # An axis cannot go beyond the calendar, as its margins or a bucket of a thousand years would.
+    calendar = _dates.date2num(np.array([0, LAST_MS], "datetime64[ms]"))
+    axes[-1].set_xlim(np.clip(axes[-1].get_xlim(), *calendar))
     locator = _dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=6)
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))

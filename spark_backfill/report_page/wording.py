@@ -9,7 +9,8 @@ from typing import Final
 from dedup_sdk._window import length_text
 
 NOTHING: Final = "\N{EN DASH}"
-_LAST_MS: Final = 253_402_300_799_000  # the end of the year 9999
+LAST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999: later times have no date."""
 _KIBI: Final = 1024
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SMALL: Final = 10
@@ -48,7 +49,7 @@ def moment(value_ms: int | None) -> str:
     """Return a timestamp (ms since 1970) as a date and time of day, UTC."""
     if value_ms is None or value_ms < 0:
         return NOTHING
-    if value_ms > _LAST_MS:
+    if value_ms > LAST_MS:
         return "after the year 9999"
     return datetime.fromtimestamp(value_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 

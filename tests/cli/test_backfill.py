@@ -142,7 +142,7 @@ def test_a_missing_figure_has_no_line() -> None:
     """Of a run without a group, over a base alone, that counts no duplicates."""
     lines = summary({**REPORT, "skipped": {}, "duplicates_or_expired": None, "group": None, "sources": []})
     assert lines[1:3] == [
-        "topic       orders, 4 partitions, history of no group in particular",
+        "topic       orders, 4 partitions, history of no single group",
         "records     345,510 from the base, 3 without an ID",
     ]
     assert not any(line.startswith(("left out", "duplicates")) for line in lines)

@@ -23,8 +23,9 @@ HOUR_MS = 3_600_000
 
 @st.composite
 def topics(draw: st.DrawFn) -> list[Sighting]:
-    """Some partitions of a few IDs each, that come again late, early and from other partitions."""
+    """Some partitions of a few IDs each, that come again late, early, without a timestamp and from other partitions."""
     steps = st.tuples(
+        st.sampled_from([False] * 4 + [True]),
         st.integers(0, 2),
         st.integers(1, 9),
         st.one_of(st.integers(-500, 500), st.integers(-HOUR_MS, 100 * HOUR_MS)),
@@ -32,11 +33,11 @@ def topics(draw: st.DrawFn) -> list[Sighting]:
         st.integers(1, 3),
     )
     offsets, now, log = defaultdict[int, int](int), 10**11, list[Sighting]()
-    for partition, skip, step_ms, name, producer in draw(st.lists(steps, max_size=60)):
+    for is_untimed, partition, skip, step_ms, name, producer in draw(st.lists(steps, max_size=60)):
         offsets[partition] += skip
         now = max(now + step_ms, 0)
         digest = None if name is None else digest_of(name)
-        log.append(Sighting(partition, offsets[partition], now, digest, producer))
+        log.append(Sighting(partition, offsets[partition], -1 if is_untimed else now, digest, producer))
     return log
 
 
@@ -115,7 +116,7 @@ def test_the_biggest_repeaters_and_ids_of_several_partitions_are_named(
     for each in found.repeaters:
         assert naive.last[each.partition, bytes.fromhex(each.digest)].offset == each.last_offset
     assert {(each.partition, bytes.fromhex(each.digest)): each.last_ms for each in found.sample.seen} == {
-        name: min(record.timestamp_ms, NOW_MS) for name, record in naive.last.items()
+        name: min(max(record.timestamp_ms, 0), NOW_MS) for name, record in naive.last.items()
     }
     assert found.sample.partitions() == {digest.hex(): sorted(where) for digest, where in naive.ids.items()}
     assert found.sample.is_whole

@@ -88,7 +88,7 @@ def test_spark_submit_makes_a_snapshot(
     assert first == f"backfill: 1 partitions of {topic}, 3 offsets to read"
     assert told[:2] == [
         f"backfill: snapshot    {tmp_path / 'snapshot'}",
-        f"backfill: topic       {topic}, 1 partitions, history of no group in particular",
+        f"backfill: topic       {topic}, 1 partitions, history of no single group",
     ]
 
 

@@ -52,7 +52,8 @@ class NaiveFindings:
         self.duplicates[record.partition] += 1
         self.sent_again[record.producer] += 1
         self.of_others[record.producer] += before.producer != record.producer
-        self.gaps_ms.append(record.timestamp_ms - before.timestamp_ms)
+        if min(record.timestamp_ms, before.timestamp_ms) >= 0:
+            self.gaps_ms.append(record.timestamp_ms - before.timestamp_ms)
         self.gaps_offsets.append(record.offset - before.offset)
         self.duplicate_ms.append(record.timestamp_ms)
 

@@ -112,6 +112,21 @@ def test_a_curve_that_has_not_flattened_is_said_so() -> None:
     assert advise(found(every_minute(1000, again_after=701))).still_rising
 
 
+def test_a_record_without_a_timestamp_is_no_gap() -> None:
+    """Pairs with one are duplicates without a length of time: no window hides them, and none is judged by them."""
+    log = every_minute(1000, again_after=61)
+    times = [-1 if record.offset % 20 == 0 else record.timestamp_ms for record in log]
+    mixed = found([record._replace(timestamp_ms=time) for record, time in zip(log, times, strict=True)])
+    assert mixed.total.duplicates == found(log).total.duplicates == 93
+    assert (sum(mixed.gaps_ms.values()), mixed.early) == (47, 0)
+    assert advise(mixed).smallest_ms == advise(found(log)).smallest_ms
+    assert hidden_share(mixed, 2 * HOUR) == 1
+    bare = found([record._replace(timestamp_ms=-1) for record in log])
+    assert (bare.total.duplicates, bare.gaps_ms, bare.early) == (93, {}, 0)
+    assert advise(bare).smallest_ms is None
+    assert hidden_share(bare, HOUR) is None
+
+
 def test_no_duplicates_no_advice() -> None:
     """A history without duplicates advises no window, and one without records says nothing at all."""
     advice = advise(found(every_minute(100)))

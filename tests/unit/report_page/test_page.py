@@ -7,16 +7,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dedup_sdk._store.manifest import Manifest
 from spark_backfill.errors import BackfillError
 from spark_backfill.findings.adviser import advise
-from spark_backfill.findings.findings import Findings
+from spark_backfill.findings.findings import SHOWN_PRODUCERS, Findings, ProducerTally, total
+from spark_backfill.findings.sightings import fold_run, merge_runs
+from spark_backfill.report import Report
 from spark_backfill.report_page import page as pages
-from spark_backfill.report_page.document import FINDINGS_NAME, read_document
+from spark_backfill.report_page.document import FINDINGS_NAME, make_document, read_document
 from spark_backfill.report_page.page import check_place, write_page
-from tests.support.sample_report import sample_document, sample_findings
+from spark_backfill.report_page.wording import NOTHING
+from tests.support.naive_findings import Sighting, run_rows
+from tests.support.naive_fold import digest_of
+from tests.support.sample_report import START_MS, sample_document, sample_findings
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def minutes(every: int = 601) -> list[int]:
+    """The times of a record a minute; one in so many has none."""
+    return [START_MS + minute * 60_000 if (minute + 1) % every else -1 for minute in range(600)]
+
+
+def findings_of(times_ms: list[int]) -> Findings:
+    """Those of a partition whose IDs come twice each."""
+    log = [Sighting(0, place, time_ms, digest_of(place // 2)) for place, time_ms in enumerate(times_ms)]
+    sightings, found = fold_run(*run_rows(0, log))
+    return total([found, merge_runs(0, [sightings], now_ms=2**42)])
+
 
 FIGURES = {"window-adviser", "lateness-time", "lateness-offsets", "over-time", "by-partition", "by-producer"}
 
@@ -81,6 +100,29 @@ def test_a_sample_is_told_and_its_counts_are_its_own(page: Path, tmp_path: Path)
     assert "estimated from 2,048 IDs" in exact
 
 
+def test_of_many_producers_the_document_has_the_largest(tmp_path: Path) -> None:
+    """The others count as one, and the page says that; of few producers it says nothing of it."""
+    tallies = {code: ProducerTally(name=f"p{code}", records=code, duplicates=1) for code in range(1, 301)}
+    report = Report(
+        output="o", cluster="c", topic="t", group=None, vouched=True, id_spec="key", window="7d", partitions=1,
+        sources=("kafka",), base=None, known_since_ms=None, skipped={}, fingerprint="f", spark_start_seconds=0.0,
+        seconds=1.0, records_per_second=0.0, base_marks=0, offsets=0, records=0, unkeyed=0, marks=0, files=0, bytes=0,
+    )  # fmt: skip
+    manifest = Manifest(
+        cluster="c", topic="t", topic_id="", id_spec="key", digest="sha256/16", isolation="read_committed",
+        window="7d", group=None, vouched=True, created_ms=START_MS, partitions=(),
+    )  # fmt: skip
+    for count in (300, 100):
+        found = Findings(producers=dict(list(tallies.items())[-count:]))
+        document = make_document(manifest, report, found, producer_header="sent-by")
+        told = document.findings.producers
+        assert len(told) == min(count, SHOWN_PRODUCERS)
+        assert sum(tally.records for tally in told.values()) == sum(range(301 - count, 301))
+        html = write_page(document, tmp_path).read_text(encoding="utf-8")
+        assert ("Only the largest producers" in html) is (count == 300)
+        assert ("but those of producers may be estimates" in html) is (count == 300)
+
+
 def test_names_from_outside_are_text(tmp_path: Path) -> None:
     """A topic or a producer that is called like an element, a formula or a template is shown, not obeyed."""
     document = sample_document(sample_findings(), topic="<script>alert(1)</script>{{ 1 }}")
@@ -97,6 +139,56 @@ def test_a_history_without_anything_has_a_page(tmp_path: Path, window: str) -> N
     html = write_page(sample_document(Findings(), window), tmp_path).read_text(encoding="utf-8")
     assert "no ID came twice" in html
     assert "<svg" not in html
+
+
+def test_duplicates_without_timestamps_are_told(tmp_path: Path) -> None:
+    """They count, but in no length of time; where no others are there no window is advised, and the page says why."""
+    bare = findings_of(minutes(every=1))
+    html = write_page(sample_document(bare), tmp_path).read_text(encoding="utf-8")
+    assert f"none of the {bare.total.duplicates} duplicates has a timestamp" in html
+    assert "no ID came twice" not in html
+    assert 'id="partitions"' in html
+    assert f"<td>{NOTHING}</td></tr>" in html
+    some = findings_of(minutes(every=60))
+    html = write_page(sample_document(some), tmp_path).read_text(encoding="utf-8")
+    known = sum(some.gaps_ms.values())
+    assert 0 < known < some.total.duplicates
+    assert f"{known} duplicates with a timestamp" in html
+    assert f"{some.total.duplicates - known} more duplicates have no timestamp" in html
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "told", "has_figure"),
+    [
+        # Microseconds as milliseconds, in a few records and in all of them.
+        (minutes() + [1_700_000_000_000_000] * 10, "10 records are", True),
+        ([1000 * time_ms for time_ms in minutes()], "600 records are", False),
+        # Buckets of a thousand and of a million years: the one at the end of the calendar counts as before it.
+        (minutes() + [2**40 * step for step in range(1, 2**12)], "3,838 records are", True),
+        (minutes() + [2**50 * step for step in range(1, 2**12)], "4,068 records are", True),
+        ([*minutes(), 253_402_300_799_999, 253_402_300_800_000], "1 record is", True),
+    ],
+)
+def test_a_time_beyond_the_calendar_does_not_cost_the_page(
+    tmp_path: Path, times_ms: list[int], told: str, *, has_figure: bool
+) -> None:
+    """The figure over time shows the records up to the year 9999, and the page says how many others there are."""
+    html = write_page(sample_document(findings_of(times_ms)), tmp_path).read_text(encoding="utf-8")
+    assert f"{told} after the year 9999" in " ".join(html.split())
+    assert 'id="partitions"' in html
+    assert ("Records and duplicates over time" in html) is has_figure
+
+
+def test_findings_that_cannot_be_drawn_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the library that draws is an error of one line, and the numbers are in the folder."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("no such date")
+
+    monkeypatch.setattr("spark_backfill.report_page.plots.draw", fail)
+    with pytest.raises(BackfillError, match=rf"cannot be drawn .*no such date.*{FINDINGS_NAME}"):
+        write_page(sample_document(sample_findings()), tmp_path)
+    assert read_document(tmp_path).findings == sample_findings()
 
 
 @pytest.mark.slow
