@@ -26,7 +26,8 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -39,7 +40,7 @@ from spark_backfill.backfill import backfill as run
 from spark_backfill.client_config import files_of
 from spark_backfill.console import ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
-from spark_backfill.errors import BackfillError, as_told
+from spark_backfill.errors import BackfillError, as_told, one_line
 from spark_backfill.in_process import MOST_PARTITIONS, InProcess, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.option_list import absolute_arguments
@@ -136,7 +137,8 @@ def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
         tell.say_all(said)
         if isinstance(error, EndedError | KeyboardInterrupt):
             raise
-        raise as_told(error, options.secrets) from error
+        # Without the cause, whose text may have secrets.
+        raise as_told(error, options.secrets) from None
     tell.say_all(said)
     return report
 
@@ -241,10 +243,12 @@ def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
         line = command(arguments, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
-        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell)
+        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell, options.secrets)
 
 
-def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners) -> str:
+def _follow(
+    line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners, secrets: Iterable[str]
+) -> str:
     # A file, because two pipes would need a thread to be read.
     with (folder / "stdout").open("w+", encoding="utf-8") as stdout:
         with Submission(line, environment=variables, folder=folder, stdout=stdout) as running:
@@ -258,7 +262,9 @@ def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: L
             "(--driver-memory in $DEDUP_SPARK_ARGS)"
         )
     if status:
-        cause = told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said)}"
+        cause = (
+            told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said, secrets)}"
+        )
         if told and status == USAGE_STATUS:
             raise ConfigurationError(cause)
         raise BackfillError(cause)
@@ -277,9 +283,9 @@ def _report(output: str) -> dict[str, Any]:
     )
 
 
-def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None]:
-    """Pass our own lines on; return the last of all others, and the job's error."""
-    said: list[str] = []
+def _listen(running: Submission, tell: Listeners) -> tuple[Iterable[str], str | None]:
+    """Pass our own lines on; return the last `_KEPT_LINES` of all others, and the job's error."""
+    said = deque[str](maxlen=_KEPT_LINES)
     error: str | None = None
     for raw in running.stderr:
         line = raw.rstrip()
@@ -293,14 +299,15 @@ def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None
                 tell.say(own)
         elif line:
             tell.log(line)
-            said = [*said[-_KEPT_LINES:], line]
+            said.append(line)
     return said, error
 
 
-def _cause(said: Sequence[str]) -> str:
-    """The line that says why spark-submit, Ivy or the interpreter gave up, before the job could."""
-    telling = [line for line in said if "Exception" in line or "Error" in line or "unresolved" in line]
-    return " ".join((telling or list(said) or ["it said nothing"])[-1].split())[:500]
+def _cause(said: Iterable[str], secrets: Iterable[str]) -> str:
+    """The line that says why spark-submit, Ivy or the interpreter gave up, before the job could; without secrets."""
+    lines = list(said) or ["it said nothing"]
+    telling = [line for line in lines if "Exception" in line or "Error" in line or "unresolved" in line]
+    return one_line(RuntimeError((telling or lines)[-1]), secrets)
 
 
 def _read(arguments: Sequence[str]) -> Options:
@@ -320,7 +327,7 @@ def _more_arguments() -> list[str]:
     except ValueError as error:
         # The arguments may be secret.
         raise ConfigurationError(
-            f"$DEDUP_SPARK_ARGS is read as a shell would, and cannot be ({error}): quote it anew"
+            f"$DEDUP_SPARK_ARGS is read as a shell would, and cannot be ({error}): check its quotes"
         ) from None
 
 

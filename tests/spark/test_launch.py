@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -101,3 +102,42 @@ def test_options_of_java_are_added_to_ours(monkeypatch: pytest.MonkeyPatch, tmp_
         f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile={logging.as_uri()} -Dours=1 -Dtheirs=yes"
     )
     assert line[-1] == "--help"
+
+
+SECRET = "Hunter2-and more"
+KNOWN = ["--client-config", "sasl.username=me", "--client-config", f"sasl.password={SECRET}"]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_failure_before_the_job_shows_no_secret(in_its_place: Callable[[str], None], stream: str) -> None:
+    """Neither a value of --client-config nor one that looks like a credential; the line is short and printable."""
+    text = f"java.lang.IOException: {SECRET} s3a://app:pass1@b/x secret.key=pass2 \\x1b{'y' * 600}"
+    in_its_place(f"import sys; sys.{stream}.write('first\\n\\t{text}\\n'); sys.exit(3)")
+    with pytest.raises(BackfillError) as caught:
+        launch.backfill([*GIVEN, *KNOWN], on_spark=True)
+    told = str(caught.value)
+    assert told.startswith("spark-submit ended with status 3: IOException: *** s3a://***@b/x secret.key=*** ")
+    assert told.isprintable()
+    assert told.endswith("y...")
+
+
+def test_the_last_lines_of_a_long_log_tell_the_cause(in_its_place: Callable[[str], None]) -> None:
+    """Of those before, nothing is kept."""
+    in_its_place(
+        "import sys\nfor n in range(1_000): print('Error', n, file=sys.stderr) if n < 800 else "
+        "print(n, file=sys.stderr)\nsys.exit(3)"
+    )
+    with pytest.raises(BackfillError, match=r"^spark-submit ended with status 3: 999$"):
+        launch.backfill(GIVEN, on_spark=True)
+
+
+def test_a_traceback_of_a_failed_run_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that logs the exception of a run in its own process writes its line alone."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(f"no login with {SECRET}")
+
+    monkeypatch.setattr(launch, "KafkaLog", fail)
+    with pytest.raises(BackfillError, match=r"^no login with \*\*\*$") as caught:
+        launch.backfill([*GIVEN, *KNOWN])
+    assert "Hunter2" not in "".join(traceback.format_exception(caught.value))
