@@ -68,16 +68,14 @@ appender.stderr.layout.pattern = %c{1}: %m%n
 
 
 class Listeners(NamedTuple):
-    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, twice a second, ``log`` all else."""
+    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, ``log`` all else.
+
+    ``watch`` is called twice a second by Spark's job, in this process whenever it has read some.
+    """
 
     say: Callable[[str], None]
     watch: Callable[[Progress], None]
     log: Callable[[str], None]
-
-    def say_all(self, lines: Sequence[str]) -> None:
-        """Say some lines."""
-        for line in lines:
-            self.say(line)
 
 
 def backfill(
@@ -91,8 +89,9 @@ def backfill(
     """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
     ``on_spark``: a small history is read by Spark, too. ``say`` gets the job's lines for the user, ``watch`` how far it
-    is, now and then; without it ``say`` gets a line of that every half a minute. ``log`` gets Spark's log where the job
-    runs on a cluster. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
+    is, now and then; without it ``say`` gets a line of that about every half a minute. ``log`` gets Spark's log where
+    the job runs on a cluster. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is
+    written, unless it comes so late that the manifest is there, e.g. while the report is drawn.
 
     Raises:
         ConfigurationError: the arguments are wrong.
@@ -113,7 +112,7 @@ def backfill(
             "spark_backfill/job.py yourself (docs/spark-clusters.md)"
         )
     local = _is_local(settings)
-    tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
+    tell = Listeners(_once(say), watch or NowAndThen(say), (lambda _line: None) if local else log)
     if local and not (on_spark or _more_arguments()):
         small = _in_process(options, tell)
         if small is not None:
@@ -123,24 +122,31 @@ def backfill(
 
 def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
     """Run the job without Spark, and return its report; None where it needs Spark."""
-    said: list[str] = []
     if options.archive is not None or options.packages:
         return None
     try:
         if _partitions(options) > MOST_PARTITIONS:
             return None
-        report = asdict(run(options, lambda _: InProcess(tell.watch), say=said.append))
+        return asdict(run(options, lambda _: InProcess(tell.watch), say=tell.say))
     except NeedsSparkError:
-        # The job says it all once more.
         return None
     except BaseException as error:
-        tell.say_all(said)
         if isinstance(error, EndedError | KeyboardInterrupt):
             raise
         # Without the cause, whose text may have secrets.
         raise as_told(error, options.secrets) from None
-    tell.say_all(said)
-    return report
+
+
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says each line once: where Spark takes over, its job says it all once more."""
+    said = set[str]()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    return say_once
 
 
 def _partitions(options: Options) -> int:
