@@ -25,6 +25,8 @@ MOST_PARTITIONS: Final = 200
 MOST_BYTES: Final = 2**28
 """What may be in memory between reading and folding; Spark shuffles on disk."""
 _BATCH_ROWS: Final = 50_000
+_RECORDS: Final = "records"
+"""The column of `spark_backfill.runs.BLOCK_SCHEMA`; blocks of a fold in offset order have none."""
 
 
 class NeedsSparkError(Exception):
@@ -41,6 +43,8 @@ class InProcess:
         self.start_seconds = 0.0
         self._tell = tell
         self._meter = Meter(0)
+        self._stage = StageCount(0, 0, 0, writes=False)
+        self._records = 0
 
     def session(self) -> SparkSession:
         """Raise `NeedsSparkError`: there is none."""
@@ -60,8 +64,8 @@ class InProcess:
 
     @contextmanager
     def watched(self, offsets: int) -> Iterator[None]:
-        """Tell how many of the offsets are read before each task."""
-        self._meter = Meter(offsets)
+        """Tell how many of the offsets are read before each task, and with each batch that it gives."""
+        self._meter, self._records = Meter(offsets), 0
         yield
 
     def fold(self, sources: Sequence[Source], folding: Folding, _description: str) -> list[str]:
@@ -77,6 +81,9 @@ class InProcess:
                 size += batch.nbytes
                 if size > MOST_BYTES:
                     raise NeedsSparkError
+                if _RECORDS in batch.schema.names:
+                    self._records += sum(batch.column(_RECORDS).to_pylist())
+                self._look(self._stage)
             done += source.tasks
         self._look(StageCount(1, folding.slots, 0, writes=True))
         if not batches:
@@ -90,7 +97,8 @@ class InProcess:
         return [text for batch in folded for text in batch.column(0).to_pylist()]
 
     def _look(self, stage: StageCount) -> None:
-        seen = self._meter.look([stage], time.monotonic())
+        self._stage = stage
+        seen = self._meter.look([stage], time.monotonic(), records=self._records)
         if seen is not None:
             self._tell(seen)
 

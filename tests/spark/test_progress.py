@@ -54,6 +54,23 @@ def test_rate_and_time_left_follow_from_the_tasks() -> None:
     assert Progress.from_json(writing.to_json()) == writing
 
 
+def test_records_tell_of_a_task_that_is_at_work() -> None:
+    """Where they are more than the tasks that are over stand for; never more than all, and not of what is written."""
+    meter, half = Meter(1_000), StageCount(1, 2, 1, writes=False)
+    meter.look([half], 0)
+    told = [meter.look([half], 10, records=records) for records in (0, 499, 750, 1_001)]
+    assert [each and (each.read, each.per_second, each.seconds_left) for each in told] == [
+        (500, 50, 10),
+        (500, 50, 10),
+        (750, 75, pytest.approx(10 / 3)),
+        (1_000, 100, 0),
+    ]
+    writing = meter.look([StageCount(2, 4, 1, writes=True)], 20, records=1_000)
+    assert writing is not None
+    assert (writing.done, writing.share, writing.seconds_left) == (1, 0.25, 0)
+    assert Meter(0).look([half], 0, records=1) is not None
+
+
 def test_nothing_is_promised_too_early() -> None:
     """Before a fiftieth of the step is over there is no time left to read of.
 

@@ -1,0 +1,143 @@
+"""The launcher, with a program in spark-submit's place or a run that is none: no Spark, no broker."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dedup_sdk.errors import ConfigurationError
+from spark_backfill import launch
+from spark_backfill.errors import BackfillError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GIVEN = [
+    "--bootstrap", "b:1", "--topic", "t", "--id", "key", "--window", "1d", "--whole-topic",
+    "--output", "snapshot",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody's settings of Spark, and a folder of the test's own."""
+    (tmp_path / "conf").mkdir()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    for name in ("DEDUP_SPARK_ARGS", "MASTER", "DEPLOY_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def in_its_place(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that puts a Python program in the place of spark-submit."""
+
+    def put(program: str) -> None:
+        monkeypatch.setattr(launch, "command", lambda *_, **__: [sys.executable, "-c", program])
+        monkeypatch.setattr(launch, "environment", lambda _scratch: {"PATH": "/usr/bin:/bin"})
+
+    return put
+
+
+@pytest.mark.parametrize(
+    "way", ["--deploy-mode cluster", "--conf spark.submit.deployMode=cluster", "file", "variable"]
+)
+def test_a_job_that_nobody_can_follow_is_refused(
+    in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+) -> None:
+    """Before anything is started, wherever the user asked for deploy mode cluster; the last word counts."""
+    in_its_place("print('{}')")
+    if way == "file":
+        (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.submit.deployMode cluster\n")
+    elif way == "variable":
+        monkeypatch.setenv("DEPLOY_MODE", "cluster")
+    args = "--master k8s://https://k:6443"
+    monkeypatch.setenv("DEDUP_SPARK_ARGS", f"{args} {way}" if way.startswith("-") else args)
+    with pytest.raises(
+        ConfigurationError, match=r"--deploy-mode client, or submit .*docs/spark-clusters\.md"
+    ):
+        launch.backfill(GIVEN)
+    monkeypatch.setenv(
+        "DEDUP_SPARK_ARGS", f"{args} {way if way.startswith('--conf') else ''} --deploy-mode client"
+    )
+    assert launch.backfill(GIVEN) == {}
+
+
+@pytest.mark.parametrize("output", ["", "no report", "[1]", '{"marks": 1}\nbye'])
+def test_a_job_without_a_report_is_told(in_its_place: Callable[[str], None], output: str) -> None:
+    """Where spark-submit ends well, and the last line of its stdout is no JSON object."""
+    in_its_place(f"print({output!r}, end='')")
+    with pytest.raises(
+        BackfillError, match="is no report; the snapshot may be there: look before you start again"
+    ):
+        launch.backfill(GIVEN, on_spark=True)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "file",
+        "--conf spark.driver.extraJavaOptions=-Dtheirs=yes",
+        "--driver-java-options -Dtheirs=yes",
+        "--driver-java-options=-Dtheirs=yes",
+        "--conf spark.driver.extraJavaOptions=-Dother=1 --driver-java-options -Dtheirs=yes",
+        "--driver-java-options -Dother=1 --conf spark.driver.extraJavaOptions=-Dtheirs=yes",
+    ],
+)
+def test_options_of_java_are_added_to_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str) -> None:
+    """Of several settings with one name spark-submit takes the last one, which has ours and theirs."""
+    if way == "file":
+        (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions -Dtheirs=yes\n")
+    else:
+        monkeypatch.setenv("DEDUP_SPARK_ARGS", way)
+    logging = tmp_path / "log4j2.properties"
+    line = launch.command(["--help"], ivy=tmp_path, logging=logging, machine=["-Dours=1"])
+    *_, java = (word for before, word in pairwise(line) if before in {"--conf", "--driver-java-options"})
+    assert java == (
+        f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile={logging.as_uri()} -Dours=1 -Dtheirs=yes"
+    )
+    assert line[-1] == "--help"
+
+
+SECRET = "Hunter2-and more"
+KNOWN = ["--client-config", "sasl.username=me", "--client-config", f"sasl.password={SECRET}"]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_failure_before_the_job_shows_no_secret(in_its_place: Callable[[str], None], stream: str) -> None:
+    """Neither a value of --client-config nor one that looks like a credential; the line is short and printable."""
+    text = f"java.lang.IOException: {SECRET} s3a://app:pass1@b/x secret.key=pass2 \\x1b{'y' * 600}"
+    in_its_place(f"import sys; sys.{stream}.write('first\\n\\t{text}\\n'); sys.exit(3)")
+    with pytest.raises(BackfillError) as caught:
+        launch.backfill([*GIVEN, *KNOWN], on_spark=True)
+    told = str(caught.value)
+    assert told.startswith("spark-submit ended with status 3: IOException: *** s3a://***@b/x secret.key=*** ")
+    assert told.isprintable()
+    assert told.endswith("y...")
+
+
+def test_the_last_lines_of_a_long_log_tell_the_cause(in_its_place: Callable[[str], None]) -> None:
+    """Of those before, nothing is kept."""
+    in_its_place(
+        "import sys\nfor n in range(1_000): print('Error', n, file=sys.stderr) if n < 800 else "
+        "print(n, file=sys.stderr)\nsys.exit(3)"
+    )
+    with pytest.raises(BackfillError, match=r"^spark-submit ended with status 3: 999$"):
+        launch.backfill(GIVEN, on_spark=True)
+
+
+def test_a_traceback_of_a_failed_run_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that logs the exception of a run in its own process writes its line alone."""
+
+    def fail(*_: object) -> None:
+        raise RuntimeError(f"no login with {SECRET}")
+
+    monkeypatch.setattr(launch, "KafkaLog", fail)
+    with pytest.raises(BackfillError, match=r"^no login with \*\*\*$") as caught:
+        launch.backfill([*GIVEN, *KNOWN])
+    assert "Hunter2" not in "".join(traceback.format_exception(caught.value))
