@@ -19,6 +19,7 @@ from spark_backfill.history import History
 from spark_backfill.layers import most_layers, on_layers
 from spark_backfill.offset_range import OffsetRange, log_bounds
 from spark_backfill.range_plan import on_base
+from spark_backfill.runs import Tally
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import Slot, SlotPlan, plan_slots
 from spark_backfill.snapshot import make_manifest
@@ -177,11 +178,7 @@ def _outcome(number: int, name: str, slot: Slot, marks: int) -> SlotOutcome:
     )
     return SlotOutcome(
         slot=number,
-        records=marks,
-        unkeyed=0,
-        first_offset=0,
-        first_ms=_NOW_MS,
-        newest_ms=_NOW_MS,
+        tally=Tally(first_offset=0, first_ms=_NOW_MS, newest_ms=_NOW_MS, records=marks),
         accepted=0,
         forgotten_ms=None,
         forgotten_number=None,
