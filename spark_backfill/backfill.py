@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
@@ -35,9 +34,6 @@ from spark_backfill.snapshot import Made, describe, isolation_of, kept_entries, 
 from spark_backfill.spark_files import SparkFiles
 from spark_backfill.tables import check_no_table
 from spark_backfill.workers import Task, Workers
-
-_HEAVY: Final = 3
-"""How much more memory, or time, such rows take."""
 
 
 def backfill(
@@ -75,9 +71,7 @@ def backfill(
         )
         if base is not None and base.stays:
             history = _added_to(base, history, options, say)
-        # A report has a sighting beside each mark, and what depends on order is judged record by record.
-        heavy = options.report is not None or options.ordered is not None
-        workers.expect(history.rows * (_HEAVY if heavy else 1))
+        workers.expect(history.rows * _weight(options))
         writer = PartWriter(
             options=options,
             history=history,
@@ -120,6 +114,15 @@ def backfill(
             ended.tell(output.outcome)
             raise
     return made.report
+
+
+def _weight(options: Options) -> int:
+    """Return how much more memory, or time, each row takes than that of a plain run."""
+    if options.report is not None or options.ordered is not None:
+        # A sighting beside each mark; or each record is judged by the consumer's engine.
+        return 3
+    # A mark in another partition, too.
+    return 1 if options.reshard is None else 2
 
 
 def _added_to(base: Base, history: History, options: Options, say: Callable[[str], None]) -> History:

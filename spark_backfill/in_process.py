@@ -99,7 +99,7 @@ class InProcess:
     def _look(self, stage: StageCount) -> None:
         self._stage = stage
         seen = self._meter.look([stage], time.monotonic(), records=self._records)
-        if seen is not None:
+        if seen is not None and seen.tasks:
             self._tell(seen)
 
     def _numbers(self, count: int, done: int, tasks: int) -> Iterator[pa.RecordBatch]:

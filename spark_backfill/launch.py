@@ -105,18 +105,18 @@ def backfill(
     if options.report is not None:
         check_place(options.report)
     settings = user_settings(_more_arguments(), spark_home())
-    if settings[DEPLOY_MODE] == "cluster":
-        raise ConfigurationError(
-            "dedup backfill follows its job, and can in deploy mode client alone; $DEDUP_SPARK_ARGS, "
-            "spark-defaults.conf or $DEPLOY_MODE asks for cluster: give --deploy-mode client, or submit "
-            "spark_backfill/job.py yourself (docs/spark-clusters.md)"
-        )
     local = _is_local(settings)
     tell = Listeners(_once(say), watch or NowAndThen(say), (lambda _line: None) if local else log)
     if local and not (on_spark or _more_arguments()):
         small = _in_process(options, tell)
         if small is not None:
             return small
+    if settings[DEPLOY_MODE] == "cluster":
+        raise ConfigurationError(
+            "dedup backfill follows its job, and can in deploy mode client alone; $DEDUP_SPARK_ARGS, "
+            "spark-defaults.conf or $DEPLOY_MODE asks for cluster: give --deploy-mode client, or submit "
+            "spark_backfill/job.py yourself (docs/spark-clusters.md)"
+        )
     return _report(_start(placed, options, tell))
 
 
@@ -256,7 +256,7 @@ def _follow(
     line: list[str], variables: Mapping[str, str], folder: Path, tell: Listeners, secrets: Iterable[str]
 ) -> str:
     # A file, because two pipes would need a thread to be read.
-    with (folder / "stdout").open("w+", encoding="utf-8") as stdout:
+    with (folder / "stdout").open("w+", encoding="utf-8", errors="backslashreplace") as stdout:
         with Submission(line, environment=variables, folder=folder, stdout=stdout) as running:
             said, told = _listen(running, tell)
             status = running.wait()
@@ -269,7 +269,8 @@ def _follow(
         )
     if status:
         cause = (
-            told or f"spark-submit ended with status {status}: {_cause(output.splitlines() or said, secrets)}"
+            told
+            or f"spark-submit ended with status {status}: {_cause([*said, *output.splitlines()], secrets)}"
         )
         if told and status == USAGE_STATUS:
             raise ConfigurationError(cause)
@@ -278,15 +279,14 @@ def _follow(
 
 
 def _report(output: str) -> dict[str, Any]:
-    """Return the report that the job has left as the last line of its stdout."""
-    lines = output.splitlines()
-    with suppress(ValueError):
-        report = json.loads(lines[-1]) if lines else None
-        if isinstance(report, dict):
-            return report
-    raise BackfillError(
-        f"spark-submit ended with status 0, but the last line of its output is no report; {MAYBE_WRITTEN}"
-    )
+    """Return the report, which is the last line of the stdout of the job itself."""
+    # Spark, or a function of the user's, may have printed a line behind it.
+    for line in reversed(output.splitlines()):
+        with suppress(ValueError):
+            report = json.loads(line)
+            if isinstance(report, dict):
+                return report
+    raise BackfillError(f"spark-submit ended with status 0, but its output has no report; {MAYBE_WRITTEN}")
 
 
 def _listen(running: Submission, tell: Listeners) -> tuple[Iterable[str], str | None]:
@@ -311,7 +311,7 @@ def _listen(running: Submission, tell: Listeners) -> tuple[Iterable[str], str | 
 
 def _cause(said: Iterable[str], secrets: Iterable[str]) -> str:
     """The line that says why spark-submit, Ivy or the interpreter gave up, before the job could; without secrets."""
-    lines = list(said) or ["it said nothing"]
+    lines = [line for line in said if line.strip()] or ["it said nothing"]
     telling = [line for line in lines if "Exception" in line or "Error" in line or "unresolved" in line]
     return one_line(RuntimeError((telling or lines)[-1]), secrets)
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_backfill.publish import Target
 
 Task = Callable[[Iterable[Any]], Iterable[Any]]
-_YOUNG_OBJECTS: Final = 50_000
+_YOUNG_OBJECTS: Final = 20_000
 """Above what the messages of a batch are, with their headers."""
 
 

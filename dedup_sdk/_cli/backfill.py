@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import cache
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -45,7 +45,9 @@ def shown(console: Console, *, quiet: bool = False) -> Iterator[Watching]:
         return
 
     def log(line: str) -> None:
-        console.print(printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
+        # Nobody may read it any more, for which rich ends the process; the snapshot is wanted nevertheless.
+        with suppress(OSError, SystemExit):
+            console.print(printable(line), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def say(line: str) -> None:
         log(f"backfill: {line}")
@@ -168,8 +170,9 @@ def backfill(context: typer.Context) -> None:
     Needed are `--output`, `--topic`, `--id` and `--window` (or `--base`, whose snapshot says these three), and
     `--group` or `--whole-topic`.
 
-    Runs spark-submit of the installed PySpark for archives and more than 5,000,000 offsets. Use the snapshot with
-    `Recovery(snapshot=...)` or `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and
+    Runs spark-submit of the installed PySpark for archives and more than 5,000,000 offsets (with a base's; a third of
+    that with `--report`, `--order`, `--unit` or a window by count). Use the snapshot with `Recovery(snapshot=...)` or
+    `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and
     where the snapshot is. With `--json` the report is also one object on stdout (fields:
     `spark_backfill.report.Report`). Needs the extra `[spark]`. A terminal shows the progress; a log gets a line every
     30 seconds.

@@ -105,7 +105,10 @@ def test_spark_takes_over_what_is_too_large(
 
     A line that it said is not said again by Spark's job.
     """
-    more = {"report": ["--report", str(tmp_path / "r")], "order": ["--window", "9n"]}.get(large, [])
+    more = {
+        "report": ["--report", str(tmp_path / "r")],
+        "order": ["--window", "9n"],
+    }.get(large, [])
     if large == "rows":
         monkeypatch.setattr(in_process, "MOST_ROWS", 2)
     elif more:
@@ -352,6 +355,23 @@ def test_an_end_inside_of_a_failure_is_an_end(
     monkeypatch.setattr(launch, "run", fail)
     with pytest.raises(EndedError):
         launch.backfill(given(broker, topic, tmp_path / "s"))
+
+
+def test_a_reader_of_lines_that_goes_away_costs_no_snapshot(
+    broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    """As ``| head -1``."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    arguments = given(broker, topic, tmp_path / "s")
+    process = subprocess.run(
+        [sys.executable, "-m", "dedup_sdk._cli", "backfill", *arguments, "--json"],
+        stdout=subprocess.PIPE, stderr=writing, timeout=120, check=False,
+        env={**os.environ, "DEDUP_SPARK_ARGS": "", "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    os.close(writing)
+    assert [each.marks for each in verify_snapshot(tmp_path / "s").partitions] == [2, 0]
+    assert process.returncode in (0, 1)
 
 
 def test_another_thread_may_run_it(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:

@@ -68,14 +68,41 @@ def test_a_job_that_nobody_can_follow_is_refused(
     assert launch.backfill(GIVEN) == {}
 
 
-@pytest.mark.parametrize("output", ["", "no report", "[1]", '{"marks": 1}\nbye'])
+@pytest.mark.parametrize("output", ["", "no report", "[1]"])
 def test_a_job_without_a_report_is_told(in_its_place: Callable[[str], None], output: str) -> None:
-    """Where spark-submit ends well, and the last line of its stdout is no JSON object."""
+    """Where spark-submit ends well, and no line of its stdout is a JSON object."""
     in_its_place(f"print({output!r}, end='')")
     with pytest.raises(
-        BackfillError, match="is no report; the snapshot may be there: look before you start again"
+        BackfillError, match="has no report; the snapshot may be there: look before you start again"
     ):
         launch.backfill(GIVEN, on_spark=True)
+
+
+def test_what_others_print_hides_no_report(in_its_place: Callable[[str], None]) -> None:
+    """Spark's log, where the user's settings send it to stdout, or a function of theirs at its end; in any encoding."""
+    in_its_place(
+        "import sys; sys.stdout.buffer.write(b'{\"marks\": 1}\\n\\xe9t\\xe9\\nINFO Shutdown hook called\\n\\n')"
+    )
+    assert launch.backfill(GIVEN, on_spark=True) == {"marks": 1}
+
+
+def test_a_cause_on_stderr_is_told_where_stdout_has_nothing(in_its_place: Callable[[str], None]) -> None:
+    """An empty line of stdout is no cause."""
+    in_its_place("import sys; print(); print('no such class: Job', file=sys.stderr); sys.exit(3)")
+    with pytest.raises(BackfillError, match=r"^spark-submit ended with status 3: no such class: Job$"):
+        launch.backfill(GIVEN, on_spark=True)
+
+
+def test_a_run_without_spark_asks_for_no_deploy_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable may be that of somebody else."""
+    monkeypatch.setenv("DEPLOY_MODE", "cluster")
+
+    def fail(*_: object) -> None:
+        raise BackfillError("asked Kafka")
+
+    monkeypatch.setattr(launch, "KafkaLog", fail)
+    with pytest.raises(BackfillError, match=r"^asked Kafka$"):
+        launch.backfill(GIVEN)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk._store.snapshot_check import check_snapshot
 from dedup_sdk._store.snapshot_source import find_snapshots
 from dedup_sdk.errors import ConfigurationError
+from spark_backfill import in_process
 from spark_backfill.backfill import backfill
 from spark_backfill.errors import BackfillError
-from spark_backfill.in_process import InProcess
+from spark_backfill.in_process import InProcess, NeedsSparkError
 from spark_backfill.on_spark import on_spark
 from spark_backfill.options import parse_options
 from spark_backfill.partitioner import partitions_of
@@ -89,6 +90,7 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     make_topic: MakeTopic,
     group: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     *,
     partitioner: str,
     on_spark: bool,
@@ -103,6 +105,11 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
         consumer.subscribe([topic])
         assert sorted(values(poll_some(consumer, 41))) == sorted([*NAMES, "none"])
     widen(broker, topic, 4)
+    with monkeypatch.context() as limited:
+        # Each of the 41 records may leave a mark in two partitions.
+        limited.setattr(in_process, "MOST_ROWS", 81)
+        with pytest.raises(NeedsSparkError):
+            job(broker, None, topic, tmp_path / "snapshot", "--group", group, "--partitions", "4")
 
     report, lines = job(
         broker, spark if on_spark else None, topic, tmp_path / "snapshot", "--group", group,
