@@ -108,8 +108,9 @@ def test_duplicates_are_recognised_where_their_keys_go_now(
     with monkeypatch.context() as limited:
         # Each of the 41 records may leave a mark in two partitions.
         limited.setattr(in_process, "MOST_ROWS", 81)
+        given = ["--group", group, "--partitions", "4", "--partitioner", partitioner]
         with pytest.raises(NeedsSparkError):
-            job(broker, None, topic, tmp_path / "snapshot", "--group", group, "--partitions", "4")
+            job(broker, None, topic, tmp_path / "snapshot", *given)
 
     report, lines = job(
         broker, spark if on_spark else None, topic, tmp_path / "snapshot", "--group", group,
