@@ -78,8 +78,8 @@ class Workers(Protocol):
 def collecting_rarely() -> Iterator[None]:
     """Let the garbage collector begin at `_YOUNG_OBJECTS` new objects inside the block, not at some hundred.
 
-    Messages are freed without it. It would visit each of them, and now and then all that is imported, which took much of
-    the time of a task that reads.
+    Messages are freed without it. It would visit each of them, and now and then all that is imported, which took much
+    of the time of a task that reads.
     """
     before = gc.get_threshold()
     if not 0 < before[0] < _YOUNG_OBJECTS:
