@@ -171,8 +171,8 @@ def backfill(context: typer.Context) -> None:
     `--group` or `--whole-topic`.
 
     Runs spark-submit of the installed PySpark for archives and more than 5,000,000 offsets (with a base's; a third of
-    that with `--report`, `--order`, `--unit` or a window by count). Use the snapshot with `Recovery(snapshot=...)` or
-    `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and
+    that with `--report`, `--order`, `--unit` or a window by count, half with `--partitions`). Use the snapshot with
+    `Recovery(snapshot=...)` or `dedup restore`. A summary goes to stderr: records, IDs, duplicates, bytes, time, and
     where the snapshot is. With `--json` the report is also one object on stdout (fields:
     `spark_backfill.report.Report`). Needs the extra `[spark]`. A terminal shows the progress; a log gets a line every
     30 seconds.
