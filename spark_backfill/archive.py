@@ -29,7 +29,6 @@ from spark_backfill.ordered_spec import Spec, keys_of
 from spark_backfill.range_plan import Archived
 from spark_backfill.rows import Wanted, read_keys, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
-from spark_backfill.slots import SlotPlan
 from spark_backfill.survey import ArchiveSurvey, Batch, Input, ReadBatches, SurveyTask, lacking, total
 
 
@@ -108,11 +107,11 @@ class Archive:
             return pack_rows(frame.mapInArrow(task, task.wanted.schema), packing)
         return frame.mapInArrow(PackedRows(packing, task), BLOCK_SCHEMA)
 
-    def ordered_blocks(self, bounds: Bounds, plan: SlotPlan, wanted: Wanted) -> DataFrame:
-        """Return those rows in blocks for a fold in offset order (`spark_backfill.ordered_rows`)."""
+    def ordered_blocks(self, bounds: Bounds, blocks: OrderedBlocks, wanted: Wanted) -> DataFrame:
+        """Return those rows in ``blocks``, for a fold in offset order."""
         frame, task = self.rows(bounds, wanted)
-        rows = by_offset(frame.mapInArrow(task, wanted.schema), plan)
-        return rows.mapInArrow(OrderedBlocks(plan), ORDERED_SCHEMA)
+        rows = by_offset(frame.mapInArrow(task, wanted.schema), blocks.plan)
+        return rows.mapInArrow(blocks, ORDERED_SCHEMA)
 
     def rows(self, bounds: Bounds, wanted: Wanted) -> tuple[DataFrame, RowsTask]:
         """Return a frame, and the task that makes those rows of it."""

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from spark_backfill.progress import Meter, Progress, StageCount
-from spark_backfill.publish import Target
 from spark_backfill.workers import Folding, ReadTasks, Source
 
 MOST_ROWS: Final = 5_000_000
@@ -58,9 +57,6 @@ class InProcess:
     def tasks_at_a_time(self) -> int:
         """Return one."""
         return 1
-
-    def check(self, _target: Target) -> None:
-        """Do nothing: this process is where the output was opened."""
 
     @contextmanager
     def watched(self, offsets: int) -> Iterator[None]:

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_backfill.options import Options
 from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.progress import Progress
-from spark_backfill.publish import Target
 from spark_backfill.session import describe_jobs, job_group
 from spark_backfill.slots import placement_column
 from spark_backfill.stage_watch import watched_stages
@@ -55,13 +54,6 @@ class OnSpark:
     def tasks_at_a_time(self) -> int:
         """Return the wanted number, without one the cores that the cluster has now."""
         return tasks_at_a_time(self.session(), self._parallelism)
-
-    def check(self, target: Target) -> None:
-        """Ask the workers of a cluster, before anything is read; raises Spark's errors."""
-        spark = self.session()
-        if not (spark.sparkContext.master or "").startswith("local"):
-            count = spark.sparkContext.defaultParallelism
-            spark.range(0, count, 1, count).mapInArrow(target.check, "nothing long").collect()
 
     def watched(self, offsets: int) -> AbstractContextManager[object]:
         """Ask Spark how far its stages are."""

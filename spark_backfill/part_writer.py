@@ -18,6 +18,7 @@ from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import OffsetRange, spans
 from spark_backfill.options import Options
 from spark_backfill.ordered_fold import plan_whole, write_ordered
+from spark_backfill.ordered_rows import OrderedBlocks
 from spark_backfill.ordered_spec import OrderedSpec
 from spark_backfill.parts import WrittenPart, cut_parts, request_digest, still_right, with_taken_over
 from spark_backfill.publish import Output
@@ -105,7 +106,6 @@ class PartWriter:
         written, failed, in_a_row = [*self._taken_over], list[Exception](), 0
         if not any(each.rows for each in ranges):
             return written
-        workers.check(self.output.target)
         # Marks of one partition may go to all; and an archive is looked through as a whole.
         at_once = self.archive is not None or self.options.reshard is not None
         parts = [tuple(ranges)] if at_once else cut_parts(ranges, self._together(workers))
@@ -168,7 +168,9 @@ class PartWriter:
         wanted = replace(Wanted.of(spec, options.group), producer_header=header)
         outcomes = write_ordered(
             workers,
-            read_ordered_blocks(workers, options, part, plan, wanted, self.archive),
+            read_ordered_blocks(
+                workers, options, part, OrderedBlocks(plan, target=self.output.target), wanted, self.archive
+            ),
             plan,
             part,
             spec,
@@ -192,6 +194,7 @@ class PartWriter:
         )
         return Packing(
             plan,
+            target=self.output.target,
             group=options.group,
             finder=self.finder,
             reshard=reshard,

@@ -45,8 +45,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import pyarrow as pa
-
 from dedup_sdk._store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SortedFile, manifest_bytes
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
@@ -104,17 +102,15 @@ class Target:
                 raise
             return file
 
-    def check(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """See to it that this machine reaches the place, as a function for ``mapInArrow`` that gives no rows.
+    def check(self) -> None:
+        """See to it that this machine reaches the place, before a task reads for hours.
 
         Raises:
             BackfillError: it does not see what the driver sees.
             ConfigurationError: it has no driver for the URL.
             SnapshotError: it cannot read there.
         """
-        for _ in batches:
-            self._check_at_work(OutputFolder(self.url))
-        yield from ()
+        self._check_at_work(OutputFolder(self.url))
 
     def _check_at_work(self, folder: OutputFolder, said: str = "") -> None:
         if not folder.has_mark(self.run):

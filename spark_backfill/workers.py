@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_backfill.publish import Target
-
 Task = Callable[[Iterable[Any]], Iterable[Any]]
 _YOUNG_OBJECTS: Final = 20_000
 """Above what the messages of a batch are, with their headers."""
@@ -60,9 +58,6 @@ class Workers(Protocol):
 
     def tasks_at_a_time(self) -> int:
         """Return how many tasks run at a time, now."""
-
-    def check(self, target: Target) -> None:
-        """See to it that all workers reach the output; raises the error of one that does not."""
 
     def watched(self, offsets: int) -> AbstractContextManager[object]:
         """Return a block in which people see how far the reading of so many offsets, and the writing, are."""

@@ -125,6 +125,11 @@ the mate counts by itself: its first ID is uncomparable, so that it is handled, 
 }
 
 
+def told(stderr: str) -> list[str]:
+    """The lines without those about a broker that was slow, as on a busy machine."""
+    return [line for line in stderr.splitlines() if not line.endswith("; the request is repeated")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PRINTED))
 def test_an_example_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> None:
@@ -137,7 +142,7 @@ def test_an_example_runs_and_prints_what_it_shows(name: str, tmp_path: Path) -> 
         check=False,
         timeout=60,
     )
-    assert done.stderr == ""
+    assert told(done.stderr) == []
     assert (done.returncode, done.stdout) == (0, PRINTED[name])
     assert list(tmp_path.iterdir()) == []
 
@@ -181,4 +186,4 @@ def test_a_killed_example_ends_in_order(tmp_path: Path) -> None:
         assert program.stdout.readline().startswith("berlin reads")
         program.send_signal(signal.SIGTERM)
         _, said = program.communicate(timeout=60)
-        assert (program.returncode, said) == (0, "")
+        assert (program.returncode, told(said)) == (0, [])
