@@ -13,10 +13,7 @@ from spark_backfill.findings.histogram import added
 from spark_backfill.findings.time_series import TimeSeries
 
 MOST_REPEATERS: Final = 20
-SHOWN_PRODUCERS: Final = 200
-"""So many producers a report tells apart, those with the most records; the others count together."""
-
-COUNTED_PRODUCERS: Final = 1_000
+MOST_PRODUCERS: Final = 1_000
 """Findings that were added tell so many producers apart: 0.1 to 0.5 MB of JSON, which each run and each slot may have.
 
 The code of the others is one of them. If there are more producers, those with the fewest records so far join the others
@@ -97,9 +94,9 @@ class Findings:
     refreshes its mark.
 
     - ``partitions`` by number; ``producers`` by code (see `producer_codes`), empty where no header was named, at most
-      `COUNTED_PRODUCERS` in a sum.
+      `MOST_PRODUCERS` in a sum.
     - ``gaps_ms``, ``gaps_offsets``: histograms of the gaps; ``early`` of the former are negative, and count as 0.
-      A pair of which a record has no timestamp (it is negative) is not in ``gaps_ms``.
+      A pair of which a record has no date (`time_series.is_date`) is not in ``gaps_ms``.
     - ``repeaters``: the IDs that came most often, most often first, at most `MOST_REPEATERS`.
     - ``sampling``: all of it is about one ID in so many and their records, and as many records without an ID.
     """
@@ -118,7 +115,7 @@ class Findings:
     def __add__(self, other: Findings) -> Findings:
         return Findings(
             partitions=added(self.partitions, other.partitions),
-            producers=_largest(added(self.producers, other.producers), COUNTED_PRODUCERS),
+            producers=_largest(added(self.producers, other.producers)),
             gaps_ms=added(self.gaps_ms, other.gaps_ms),
             gaps_offsets=added(self.gaps_offsets, other.gaps_offsets),
             early=self.early + other.early,
@@ -128,10 +125,6 @@ class Findings:
             sample=self.sample + other.sample,
             sampling=max(self.sampling, other.sampling),
         )
-
-    def shown(self) -> Findings:
-        """Return them with the producers that a report tells apart."""
-        return replace(self, producers=_largest(self.producers, SHOWN_PRODUCERS))
 
     @property
     def total(self) -> PartitionTally:
@@ -182,13 +175,13 @@ def _by_number(content: Mapping[str, Any]) -> dict[int, Any]:
     return {int(key): value for key, value in content.items()}
 
 
-def _largest(tallies: Mapping[int, ProducerTally], most: int) -> Mapping[int, ProducerTally]:
-    """At most so many tallies by code; the smallest are added up under `OTHER_PRODUCERS`."""
-    if len(tallies) <= most:
+def _largest(tallies: Mapping[int, ProducerTally]) -> Mapping[int, ProducerTally]:
+    """At most `MOST_PRODUCERS` tallies by code; the smallest are added up under `OTHER_PRODUCERS`."""
+    if len(tallies) <= MOST_PRODUCERS:
         return tallies
     named = [code for code in tallies if code != OTHER_PRODUCERS]
     named.sort(key=lambda code: (-tallies[code].records, -tallies[code].duplicates, code))
-    kept = {code: tallies[code] for code in named[: most - 1]}
+    kept = {code: tallies[code] for code in named[: MOST_PRODUCERS - 1]}
     others = [tally for code, tally in tallies.items() if code not in kept]
     kept[OTHER_PRODUCERS] = replace(reduce(ProducerTally.__add__, others), name="")
     return kept

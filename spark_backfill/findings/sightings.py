@@ -19,7 +19,7 @@ from dedup_sdk._store.pages import Uint64s, digest_order, digest_words
 from spark_backfill.findings.digest_sample import SIZE, DigestSample
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, PartitionTally, ProducerTally, Repeater
 from spark_backfill.findings.histogram import counted, histogram
-from spark_backfill.findings.time_series import TimeSeries
+from spark_backfill.findings.time_series import TimeSeries, is_date
 
 SIGHTINGS: Final = np.dtype(
     [
@@ -112,7 +112,7 @@ def _merged(partition: int, sightings: Sightings) -> tuple[Sightings, Findings]:
     is_later = ordered["first_offset"] > np.roll(ordered["last_offset"], 1)
     again = np.flatnonzero(~is_first & is_later)
     before, after = ordered.take(again - 1), ordered.take(again)
-    is_timed = (before["last_ms"] >= 0) & (after["first_ms"] >= 0)
+    is_timed = is_date(before["last_ms"]) & is_date(after["first_ms"])
     gaps_ms = (after["first_ms"] - before["last_ms"])[is_timed]
     codes = after["first_producer"]
     of_others = _by_producer(codes[codes != before["last_producer"]])

@@ -9,18 +9,18 @@ from operator import mul
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dedup_sdk._marks import Int64s
 
 MOST_BUCKETS: Final = 1024
+LAST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999: later times have no date, and are most likely microseconds."""
 
 _SECOND_MS: Final = 1000
-_STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13, *[10] * 6)
+_STEPS: Final = (5, 3, 4, 5, 3, 4, 3, 2, 2, 2, 7, 4, 13, 10)
 _WIDTHS_MS: Final = tuple(accumulate(_STEPS, mul, initial=_SECOND_MS))
-"""A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 7 d, 28 d, 364 d.
-
-Then ten times the last, until all the numbers of a timestamp are few buckets.
-"""
+"""A second, 5 s, 15 s, 1 min, 5 min, 15 min, 1 h, 3 h, 6 h, 12 h, 1 d, 7 d, 28 d, 364 d, 3640 d."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,9 @@ class TimeSeries:
 
     @classmethod
     def of(cls, timestamps: Int64s) -> TimeSeries:
-        """Count timestamps (ms), shape ``(n,)``; missing ones (negative) are not in it."""
-        known = timestamps[timestamps >= 0]
+        """Count timestamps (ms), shape ``(n,)``; those that are no `is_date` are not in it."""
+        known = timestamps[is_date(timestamps)]
         return _fitted(known, np.ones_like(known), _SECOND_MS)
-
-    def up_to(self, last_ms: int) -> TimeSeries:
-        """Return the buckets that begin at this time (ms) or before."""
-        return TimeSeries(
-            self.width_ms, {start: count for start, count in self.counts.items() if start <= last_ms}
-        )
 
     def __add__(self, other: TimeSeries) -> TimeSeries:
         starts, counts = (
@@ -52,6 +46,11 @@ class TimeSeries:
             for one, two in ((self.counts, other.counts), (self.counts.values(), other.counts.values()))
         )
         return _fitted(starts, counts, max(self.width_ms, other.width_ms))
+
+
+def is_date(timestamps: Int64s) -> NDArray[np.bool_]:
+    """Say of timestamps (ms), shape ``(n,)``, which have a date: a missing one is negative, one may be absurd."""
+    return (timestamps >= 0) & (timestamps <= LAST_MS)
 
 
 def _fitted(times_ms: Int64s, counts: Int64s, width_ms: int) -> TimeSeries:

@@ -45,7 +45,7 @@ def make_document(
     facts = {name: value for name, value in asdict(report).items() if name not in _PLACES} | asdict(manifest)
     for entry in facts["partitions"]:
         entry["bytes"] = sum(file["bytes"] for file in entry.pop("files"))
-    return Document(facts=facts, findings=findings.shown(), producer_header=producer_header)
+    return Document(facts=facts, findings=findings, producer_header=producer_header)
 
 
 def read_document(place: Path) -> Document:

@@ -16,7 +16,7 @@ from dedup_sdk._window import Window
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings import adviser
-from spark_backfill.findings.findings import COUNTED_PRODUCERS, OTHER_PRODUCERS, SHOWN_PRODUCERS
+from spark_backfill.findings.findings import MOST_PRODUCERS, OTHER_PRODUCERS
 from spark_backfill.report_page import wording
 from spark_backfill.report_page.document import FINDINGS_NAME, Document
 
@@ -84,7 +84,6 @@ def _html(document: Document, advice: adviser.Advice, figures: Mapping[str, str]
         lstrip_blocks=True,
     )
     environment.filters |= {name: getattr(wording, name) for name in _FILTERS}
-    series = document.findings.records_over_time
     context: dict[str, Any] = {
         "facts": document.facts,
         "findings": document.findings,
@@ -93,8 +92,7 @@ def _html(document: Document, advice: adviser.Advice, figures: Mapping[str, str]
         "adviser": adviser,
         "window_of": lambda length_ms: Window(milliseconds=length_ms),
         "has_others": OTHER_PRODUCERS in document.findings.producers,
-        "limits": {"shown": SHOWN_PRODUCERS, "counted": COUNTED_PRODUCERS},
-        "undrawn": sum(series.counts.values()) - sum(series.up_to(wording.LAST_MS).counts.values()),
+        "most_producers": MOST_PRODUCERS,
         # Made by Matplotlib, which has escaped the texts in them.
         "figures": {name: Markup(svg) for name, svg in figures.items()},  # noqa: S704
         "version": _version(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from itertools import accumulate
 from pathlib import Path
@@ -25,9 +25,9 @@ from matplotlib.ticker import (
 from spark_backfill.findings.adviser import STORE_BYTES_PER_ID, TARGET, USUAL_MS, Advice, hidden_share
 from spark_backfill.findings.findings import Findings
 from spark_backfill.findings.histogram import reaching
-from spark_backfill.report_page.wording import LAST_MS, length, share
+from spark_backfill.findings.time_series import LAST_MS
+from spark_backfill.report_page.wording import length
 
-MOST_BARS: Final = 16
 _MAIN, _SOFT, _WARM, _MUTED, _LINE = "#1766b8", "#a9c9ea", "#b4530a", "#6a7178", "#d9dde2"
 _STYLE: Final[Any] = {
     "axes.axisbelow": True,
@@ -57,12 +57,10 @@ _STYLE: Final[Any] = {
 }
 _PNG_DOTS_PER_INCH: Final = 220
 _INCHES_WIDE: Final = 4.3  # as a telephone
-_BAR_INCHES: Final = 0.22
 _MOST_TICKS: Final = 7
 _WINDOW_STEPS: Final = 200
 _TIME_STEPS: Final = 400
 _MISSED_FLOOR: Final = 1e-5
-_NAME_CHARACTERS: Final = 20
 
 _dates: Any = untyped_dates
 
@@ -73,14 +71,12 @@ def draw(findings: Findings, advice: Advice, window_ms: int | None, folder: Path
     Raises:
         OSError: a PNG cannot be written.
     """
-    late, timed = bool(findings.gaps_ms), bool(findings.records_over_time.up_to(LAST_MS).counts)
+    late, timed = bool(findings.gaps_ms), bool(findings.records_over_time.counts)
     drawers: dict[str, tuple[bool, Callable[[], Figure]]] = {
         "window-adviser": (late, lambda: _adviser(findings, advice, window_ms)),
         "lateness-time": (late, lambda: _lateness(findings, advice, window_ms)),
         "lateness-offsets": (late, lambda: _offsets(findings)),
         "over-time": (timed, lambda: _over_time(findings)),
-        "by-partition": (bool(findings.partitions), lambda: _by_partition(findings)),
-        "by-producer": (bool(findings.producers), lambda: _by_producer(findings)),
     }
     figures = dict[str, str]()
     with rc_context(_STYLE):
@@ -152,16 +148,16 @@ def _cumulative(gaps: Mapping[int, int], label: str) -> tuple[Figure, Any]:
 
 
 def _over_time(findings: Findings) -> Figure:
-    records, duplicates = (
-        each.up_to(LAST_MS) for each in (findings.records_over_time, findings.duplicates_over_time)
-    )
-    counts, width = records.counts, records.width_ms
+    counts, width = findings.records_over_time.counts, findings.records_over_time.width_ms
     first, last = reaching(counts, 1 - TARGET) or 0, reaching(counts, TARGET) or 0
     step = width * (1 + (last - first) // width // _TIME_STEPS)
     edges = np.arange(first, last + step + 1, step)
     drawn = Figure(figsize=(_INCHES_WIDE, 3.2))
     axes: Any = drawn.subplots(2, sharex=True)
-    series = {"records": (records, _MUTED), "duplicates": (duplicates, _MAIN)}
+    series = {
+        "records": (findings.records_over_time, _MUTED),
+        "duplicates": (findings.duplicates_over_time, _MAIN),
+    }
     for axis, (name, (each, colour)) in zip(axes, series.items(), strict=True):
         column, _ = np.histogram(list(each.counts), edges, weights=list(each.counts.values()))
         axis.stairs(column, _dates.date2num(edges.astype("datetime64[ms]")), color=colour, fill=True)
@@ -175,49 +171,6 @@ def _over_time(findings: Findings) -> Figure:
     locator = _dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=6)
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(_dates.ConciseDateFormatter(locator, tz=UTC))
-    return drawn
-
-
-def _by_partition(findings: Findings) -> Figure:
-    worst = findings.worst_partitions()[:MOST_BARS]
-    return _bars(
-        "duplicates (share of records with an ID)",
-        [f"partition {number}" for number, _ in worst],
-        {"": [tally.duplicates for _, tally in worst]},
-        [share(tally.duplicates, tally.records - tally.unkeyed) for _, tally in worst],
-    )
-
-
-def _by_producer(findings: Findings) -> Figure:
-    worst = findings.worst_producers()[:MOST_BARS]
-    return _bars(
-        "duplicates (share of its records)",
-        [(tally.name or "all others")[:_NAME_CHARACTERS] for tally in worst],
-        {
-            "its own, again": [tally.duplicates - tally.of_others for tally in worst],
-            "another's": [tally.of_others for tally in worst],
-        },
-        [share(tally.duplicates, tally.records) for tally in worst],
-    )
-
-
-def _bars(label: str, names: list[str], kinds: Mapping[str, Sequence[int]], shares: list[str]) -> Figure:
-    """A bar a name, of the kinds of duplicates one after the other, with a share behind it."""
-    drawn = Figure(figsize=(_INCHES_WIDE, 0.8 + _BAR_INCHES * max(len(names), 3)))
-    axis: Any = drawn.subplots()
-    places, ends = range(len(names)), np.zeros(len(names), np.int64)
-    for colour, (kind, counts) in zip((_MAIN, _SOFT), kinds.items(), strict=False):
-        axis.barh(places, counts, left=ends, color=colour, label=kind, tick_label=names)
-        ends += np.asarray(counts)
-    axis.bar_label(axis.containers[-1], shares, padding=4, fontsize=8)
-    axis.grid(visible=False, axis="y")
-    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axis.xaxis.set_major_formatter(EngFormatter())
-    axis.margins(x=0.22)
-    axis.invert_yaxis()
-    axis.set_xlabel(label)
-    if len(kinds) > 1:
-        axis.legend(loc="lower right")
     return drawn
 
 

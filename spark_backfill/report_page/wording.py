@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dedup_sdk._window import length_text
+from spark_backfill.findings.time_series import LAST_MS
 
 NOTHING: Final = "\N{EN DASH}"
-LAST_MS: Final = 253_402_300_799_000
-"""The end of the year 9999: later times have no date."""
 _KIBI: Final = 1024
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SMALL: Final = 10

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_backfill.findings.findings import MOST_REPEATERS, Findings, total
 from spark_backfill.findings.histogram import histogram
 from spark_backfill.findings.sightings import SIGHTINGS, Sightings, fold_run, merge_runs
-from spark_backfill.findings.time_series import TimeSeries
+from spark_backfill.findings.time_series import LAST_MS, TimeSeries
 from tests.support.naive_findings import NaiveFindings, Sighting, run_rows
 from tests.support.naive_fold import digest_of
 
@@ -23,9 +23,9 @@ HOUR_MS = 3_600_000
 
 @st.composite
 def topics(draw: st.DrawFn) -> list[Sighting]:
-    """Some partitions of a few IDs each, that come again late, early, without a timestamp and from other partitions."""
+    """Some partitions of a few IDs each, that come again late, early, without a date and from other partitions."""
     steps = st.tuples(
-        st.sampled_from([False] * 4 + [True]),
+        st.sampled_from([None] * 4 + [-1, LAST_MS + 1]),
         st.integers(0, 2),
         st.integers(1, 9),
         st.one_of(st.integers(-500, 500), st.integers(-HOUR_MS, 100 * HOUR_MS)),
@@ -33,11 +33,12 @@ def topics(draw: st.DrawFn) -> list[Sighting]:
         st.integers(1, 3),
     )
     offsets, now, log = defaultdict[int, int](int), 10**11, list[Sighting]()
-    for is_untimed, partition, skip, step_ms, name, producer in draw(st.lists(steps, max_size=60)):
+    for undated_ms, partition, skip, step_ms, name, producer in draw(st.lists(steps, max_size=60)):
         offsets[partition] += skip
         now = max(now + step_ms, 0)
         digest = None if name is None else digest_of(name)
-        log.append(Sighting(partition, offsets[partition], -1 if is_untimed else now, digest, producer))
+        time_ms = now if undated_ms is None else undated_ms
+        log.append(Sighting(partition, offsets[partition], time_ms, digest, producer))
     return log
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from spark_backfill.findings.sightings import Sightings, sightings_of
+from spark_backfill.findings.time_series import LAST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ class NaiveFindings:
         self.duplicates[record.partition] += 1
         self.sent_again[record.producer] += 1
         self.of_others[record.producer] += before.producer != record.producer
-        if min(record.timestamp_ms, before.timestamp_ms) >= 0:
+        if 0 <= record.timestamp_ms <= LAST_MS and 0 <= before.timestamp_ms <= LAST_MS:
             self.gaps_ms.append(record.timestamp_ms - before.timestamp_ms)
         self.gaps_offsets.append(record.offset - before.offset)
         self.duplicate_ms.append(record.timestamp_ms)

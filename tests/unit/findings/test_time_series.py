@@ -4,11 +4,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_backfill.findings.time_series import MOST_BUCKETS, TimeSeries
+from spark_backfill.findings.time_series import LAST_MS, MOST_BUCKETS, TimeSeries
 
 DAY_MS = 86_400_000
 TIMES = st.lists(
-    st.one_of(st.integers(-1, 10**7), st.integers(0, 2**62), st.integers(10**12, 10**12 + 40 * DAY_MS)),
+    st.one_of(
+        st.integers(-1, 10**7),
+        st.integers(0, LAST_MS),
+        st.integers(0, 2**62),
+        st.integers(10**12, 10**12 + 40 * DAY_MS),
+    ),
     max_size=40,
 )
 
@@ -23,7 +28,7 @@ def test_parts_add_up_to_the_whole(times: list[int], cut: int) -> None:
     """However timestamps are cut in two, the sum is the series of all of them."""
     whole = series(times)
     assert series(times[:cut]) + series(times[cut:]) == whole
-    assert sum(whole.counts.values()) == sum(time >= 0 for time in times)
+    assert sum(whole.counts.values()) == sum(0 <= time <= LAST_MS for time in times)
 
 
 def test_a_long_history_has_wide_buckets() -> None:
@@ -44,4 +49,5 @@ def test_a_long_history_has_wide_buckets() -> None:
 def test_one_record_from_the_future_leaves_the_rest_readable() -> None:
     """A timestamp thousands of years ahead takes a bucket of its own, and widens none."""
     hour = 1_700_000_000_000 + np.arange(60) * 60_000
-    assert TimeSeries.of(np.append(hour, 2**62)).width_ms == 1000
+    assert len(TimeSeries.of(np.append(hour, LAST_MS)).counts) == 61
+    assert TimeSeries.of(np.append(hour, LAST_MS)).width_ms == 1000
