@@ -67,9 +67,7 @@ def layout_of(options: Options) -> Layout | None:
     archive = options.archive
     if archive is None:
         return None
-    names = id_columns(options.spec)
-    if options.reshard is not None and "key" not in names:
-        names = (*names, "key")
+    names = id_columns(options.spec, with_keys=options.reshard is not None)
     layout = plain_layout(archive, names)
     in_order = options.report is not None
     return None if in_order or "record" in options.spec.needs else layout

@@ -28,8 +28,6 @@ PRODUCER: Final = "producer"
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
 """Rows as a reader returns them; ``digest`` is null without an ID, and the source or unit key of specs with such."""
 _NAMES: Final = [column.split()[0] for column in ROWS_SCHEMA.split(", ")]
-_COLUMNS: Final = {"headers": ("headers",), "key": ("key",), "value": ("value",)}
-_ALL: Final = ("topic", "key", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +110,6 @@ def _by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
     if not redriven:
         return pa.nulls(count, pa.binary())
     return pa.array([redriven.get(row) for row in range(count)], pa.binary())
-
-
-def read_columns(spec: Spec, *, with_keys: bool = False) -> list[str]:
-    """Return the columns of records that are read for their rows, beside their places."""
-    needed = [column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL)]
-    return list(dict.fromkeys([*needed, *(["key"] if with_keys else []), "headers"]))
 
 
 class ReadKeys(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Final
 
@@ -28,7 +28,6 @@ from spark_backfill.errors import BackfillError, one_line, unreadable
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_spec import Spec
-from spark_backfill.rows import read_columns
 from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic, with_coordinates
 from spark_backfill.tables import version_of
 
@@ -67,10 +66,7 @@ class SparkFiles:
         self._spark = spark
         self._options = options
         self._topic = topic
-        self._columns = read_columns(spec, with_keys=reads_keys)
-        names = id_columns(spec)
-        self._names = names if "key" in names or not reads_keys else (*names, "key")
-        self._needs_headers = "headers" in names
+        self._names = id_columns(spec, with_keys=reads_keys)
         self.units_are_said = False
         self.versions: Mapping[str, str] = {}
         self.doubts: list[str] = []
@@ -96,7 +92,7 @@ class SparkFiles:
         while self._by_name:
             rows.update(rows_of_files(*self._by_name.pop(), self._topic))
         check_rows(rows)
-        return self._input(self._rows, [])
+        return self._input(self._rows.select(*_COORDINATES))
 
     def records(self, bounds: Bounds) -> Input:
         """See `spark_backfill.archive.Files`."""
@@ -104,7 +100,7 @@ class SparkFiles:
         # These bounds reach the statistics that files keep of their columns.
         begin = min((begin for begin, _ in bounds.values()), default=0)
         end = max((end for _, end in bounds.values()), default=0)
-        return self._input(self._rows.where((offset >= begin) & (offset < end)), self._columns)
+        return self._input(self._rows.where((offset >= begin) & (offset < end)))
 
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """See `spark_backfill.archive.Files`; others are asked for, of which none was read."""
@@ -117,10 +113,9 @@ class SparkFiles:
         found = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()
         return nothing_of_topic(self._topic, {*others, *(str(row["topic"]) for row in found)})
 
-    def _input(self, rows: DataFrame, columns: Sequence[str]) -> Input:
+    def _input(self, rows: DataFrame) -> Input:
         """Return rows of the topic, and those without one, which are counted."""
-        mine = rows.where((F.col("topic") == self._topic) | F.col("topic").isNull())
-        return Input(mine.select(*dict.fromkeys([*_COORDINATES, *columns])), frame_batches)
+        return Input(rows.where((F.col("topic") == self._topic) | F.col("topic").isNull()), frame_batches)
 
     def _normal(self, place: str) -> DataFrame:
         try:
@@ -142,15 +137,15 @@ class SparkFiles:
                 f"archive {place!r} has no offsets, without which nobody can say what was processed of it: name their "
                 f"column with --columns offset=COLUMN; {found.listed()}"
             )
-        columns: dict[str, Column] = {} if named else {"offset": found.integer("offset")}
+        columns: dict[str, Column] = {} if named else {"offset": found.coordinate("offset")}
         if files is not None:
             # Columns that happen to be called like Kafka's are those of the values in such files.
             columns |= {"topic": files.topic, "partition": files.partition}
         else:
-            columns |= {"topic": self._topic_column(frame, found), "partition": found.integer("partition")}
+            columns |= {"topic": self._topic_column(frame, found), "partition": found.coordinate("partition")}
         columns["timestamp_ms"] = found.timestamp_ms()
         columns |= {name: found.id_column(name) for name in self._names}
-        if not self._needs_headers:
+        if "headers" not in self._names:
             columns["headers"] = found.optional_headers()
         if files is not None and named:
             self._by_name.append((frame, files))
@@ -161,7 +156,7 @@ class SparkFiles:
         """The topic of each row: this one where the archive has none, or no line of it."""
         if not found.has("topic"):
             return F.lit(self._topic)
-        topic = found.topic()
+        topic = found.coordinate("topic")
         lacks = self._options.format == "json" and frame.where(topic.isNotNull()).isEmpty()
         return F.lit(self._topic) if lacks else topic
 

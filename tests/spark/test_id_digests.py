@@ -13,7 +13,8 @@ from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, id_spec
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.ids._spec import GroupKeys, redriven_keys
 from spark_backfill.archive import RowsTask
-from spark_backfill.rows import Wanted, read_columns
+from spark_backfill.column_map import id_columns
+from spark_backfill.rows import Wanted
 from spark_backfill.spark_files import frame_batches
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def digested(frame: DataFrame, text: str, group: str | None = None) -> DataFrame
     wanted = Wanted(spec=text, group=group, with_redriven=group is None)
     task = RowsTask(frame_batches, wanted, dict.fromkeys(range(3), (0, 10**6)))
     places = ["topic", "partition", "offset", "timestamp_ms"]
-    read = frame.select(*dict.fromkeys([*places, *read_columns(id_spec(text))]))
+    read = frame.select(*dict.fromkeys([*places, *id_columns(id_spec(text)), "headers"]))
     return read.mapInArrow(task, wanted.schema)
 
 
