@@ -19,16 +19,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
-from spark_backfill.arrow_columns import last_values
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
-from spark_backfill.ordered_spec import Spec, keys_of
+from spark_backfill.ordered_spec import Spec
 from spark_backfill.range_plan import Archived
-from spark_backfill.rows import Wanted, read_keys, rows_batch
+from spark_backfill.rows import ArrowFields, RowKeys, Wanted, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
 from spark_backfill.survey import Batch, Input, ReadBatches, SurveyTask, total
 
@@ -121,14 +119,13 @@ class RowsTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of a task."""
-        # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = keys_of(self.wanted.spec)
+        keys = RowKeys(self.wanted.spec, self.wanted.group)
         for batch in self.read(batches):
-            rows = self._taken(batch, spec)
+            rows = self._taken(batch, keys)
             if rows is not None:
                 yield rows
 
-    def _taken(self, batch: Batch, spec: Keys) -> pa.RecordBatch | None:
+    def _taken(self, batch: Batch, keys: RowKeys) -> pa.RecordBatch | None:
         taken = np.zeros(len(batch.partitions), np.bool_)
         for number in np.unique(batch.partitions).tolist():
             begin, end = self.bounds.get(number, (0, 0))
@@ -136,15 +133,12 @@ class RowsTask:
         if not taken.any():
             return None
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
-        digests, redriven = read_keys(spec, rest, self.wanted.group)
-        header = self.wanted.producer_header
         return rows_batch(
             self.wanted,
             batch.partitions[taken],
             batch.offsets[taken],
             batch.timestamps[taken],
-            digests,
-            redriven=redriven,
-            keys=lambda: rest.column("key").cast(pa.binary()),
-            producers=lambda: last_values(rest.column("headers"), header or ""),
+            keys.digests(ArrowFields(rest)).digests,
+            keys=keys,
+            key_column=lambda: rest.column("key").cast(pa.binary()),
         )
