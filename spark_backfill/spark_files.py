@@ -188,9 +188,12 @@ class SparkFiles:
 
     def _is_certain(self) -> Column:
         """Whether a row is no one of a file that is left out, nor behind it, where a hole would be."""
-        ends = {partition: first for partition, (first, _) in self._open.items()}
+        begins = [
+            self._open[each][0] if each in self._open else _NO_OFFSET for each in range(max(self._open) + 1)
+        ]
+        begin = F.coalesce(F.get(F.lit(begins), F.col("partition").cast("int")), F.lit(_NO_OFFSET))
         offset = F.col("offset")
-        return (F.col("topic") != self._topic) | offset.isNull() | (offset < _by_partition(ends, _NO_OFFSET))
+        return (F.col("topic") != self._topic) | offset.isNull() | (offset < begin)
 
 
 def frame_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
@@ -204,12 +207,3 @@ def frame_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
             rows,
             lacking,
         )
-
-
-def _by_partition(values: Mapping[int, int], default: int) -> Column:
-    """The value of a row's partition."""
-    if not values:
-        return F.lit(default).cast("long")
-    numbers = F.lit([values.get(number, default) for number in range(max(values) + 1)])
-    at = F.get(numbers, F.col("partition").cast("int"))
-    return F.coalesce(at, F.lit(default)).cast("long")
