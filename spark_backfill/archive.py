@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from dedup_sdk.ids import IdSpec
+from dedup_sdk.ids._columns import ReadOnce
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
 from spark_backfill.offset_range import Bounds
@@ -133,12 +134,13 @@ class RowsTask:
         if not taken.any():
             return None
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
+        fields = ArrowFields(rest)
         return rows_batch(
             self.wanted,
             batch.partitions[taken],
             batch.offsets[taken],
             batch.timestamps[taken],
-            keys.digests(ArrowFields(rest)).digests,
+            keys.digests(ReadOnce(fields, fields)).digests,
             keys=keys,
             key_column=lambda: rest.column("key").cast(pa.binary()),
         )

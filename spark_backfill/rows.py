@@ -131,24 +131,8 @@ def _by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
     return pa.array([redriven.get(row) for row in range(count)], pa.binary())
 
 
-class ArrowFields(ReadOnce):
-    """The fields of the records of an Arrow batch; values of a header are taken from its columns."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        super().__init__(_BatchFields(batch))
-        self._batch = batch
-
-    def header(self, wanted: str) -> list[bytes | None]:
-        """Return the value of each record's last header of exactly this name, None where there is none."""
-        return last_values(self._batch.column("headers"), wanted)
-
-    def has_header(self, wanted: str) -> bool:
-        """Whether any record has a header of exactly this name."""
-        return "headers" in self._batch.schema.names and bears_header(self._batch.column("headers"), wanted)
-
-
-class _BatchFields:
-    """The columns of an Arrow batch, as `dedup_sdk.ids.Fields`."""
+class ArrowFields:
+    """The fields of the records of an Arrow batch, as `dedup_sdk.ids.Fields`, and their headers by name."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -161,6 +145,14 @@ class _BatchFields:
     def headers(self) -> list[Headers | None]:
         """Return the headers of each record."""
         return headers_list(self._batch.column("headers"))
+
+    def header(self, wanted: str) -> list[bytes | None]:
+        """Return the value of each record's last header of exactly this name, None where there is none."""
+        return last_values(self._batch.column("headers"), wanted)
+
+    def has_header(self, wanted: str) -> bool:
+        """Whether any record has a header of exactly this name."""
+        return "headers" in self._batch.schema.names and bears_header(self._batch.column("headers"), wanted)
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedup_sdk._record import Record
-from dedup_sdk.ids import RecordFields, id_spec
+from dedup_sdk.ids import RecordFields, digest_one, id_spec
+from dedup_sdk.ids._columns import ReadOnce
 from spark_backfill.archive import RowsTask
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import id_columns, parse_columns
@@ -24,6 +25,7 @@ from spark_backfill.offset_range import OffsetRange
 from spark_backfill.parquet_files import Group, deal_out, plain_layout
 from spark_backfill.parquet_reader import ParquetReader
 from spark_backfill.range_plan import Archived
+from spark_backfill.rows import ArrowFields, RowKeys
 from spark_backfill.runs import from_batch
 from spark_backfill.slots import plan_slots
 from spark_backfill.survey import SurveyTask, total
@@ -261,3 +263,13 @@ def test_columns_in_another_case_are_left_to_spark(tmp_path: Path, column: str) 
     both = has.append_column("TOPIC", has.column("topic"))
     pq.write_table(both, tmp_path / "a.parquet")
     assert plain_layout(options(tmp_path), ("key",)) is None
+
+
+@pytest.mark.parametrize("group", [None, "billing"])
+def test_a_header_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch, group: str | None) -> None:
+    """To make every record's list of headers costs more than to make its ID."""
+    table = kafka_table([Record("orders", 0, 0, BASE_MS, b"k", b"v", (("a", b"1"), ("id", b"7")))])
+    fields = ArrowFields(table.to_batches()[0])
+    monkeypatch.setattr(ArrowFields, "headers", lambda _self: pytest.fail("all headers were read"))
+    (digest,) = RowKeys("header:id", group).digests(ReadOnce(fields, fields)).digests
+    assert digest == digest_one(b"7")
