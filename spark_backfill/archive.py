@@ -12,24 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pickle import loads
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from dedup_sdk._strategy import Keys
 from dedup_sdk.ids import IdSpec
-from spark_backfill.arrow_columns import last_values
+from dedup_sdk.ids._columns import ReadOnce
 from spark_backfill.errors import BackfillError
 from spark_backfill.fold import PackedRows, Packing, by_offset, pack_rows
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
-from spark_backfill.ordered_spec import Spec, keys_of
+from spark_backfill.ordered_spec import Spec
 from spark_backfill.range_plan import Archived
-from spark_backfill.rows import Wanted, read_keys, rows_batch
+from spark_backfill.rows import ArrowFields, RowKeys, Wanted, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
-from spark_backfill.survey import ArchiveSurvey, Batch, Input, ReadBatches, SurveyTask, lacking, total
+from spark_backfill.survey import Batch, Input, ReadBatches, SurveyTask, total
 
 
 class Files(Protocol):
@@ -42,17 +42,15 @@ class Files(Protocol):
     units_are_said: bool
     versions: Mapping[str, str]
 
-    def check(self) -> None:
-        """Raise `BackfillError` where the names of files and their rows do not fit together."""
-
     def coordinates(self) -> Input:
-        """Return all rows of the topic, without columns beside their coordinates and timestamps."""
+        """Return all rows of the topic, without columns beside their coordinates and timestamps.
+
+        Raises:
+            BackfillError: the names of files and their rows do not fit together.
+        """
 
     def records(self, bounds: Bounds) -> Input:
         """Return rows of the topic with the columns of the IDs; those outside the bounds may be left out."""
-
-    def all_lack_topics(self) -> bool:
-        """Whether no row names a topic, so that all are of this one."""
 
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """Return the error for files that have only ``others``."""
@@ -77,17 +75,10 @@ class Archive:
             BackfillError: rows without a topic, an offset or a partition, negative ones, none of this topic, or
                 absurd timestamps.
         """
-        self.files.check()
         frame, read = self.files.coordinates()
-        found = frame.mapInArrow(SurveyTask(read, cuts, horizons_ms), "survey string").collect()
-        seen = total(ArchiveSurvey.from_json(row["survey"]) for row in found)
-        if seen.nameless and not self.files.all_lack_topics():
-            raise BackfillError(
-                f"{seen.nameless} rows of the archive have no topic, and others have one: write it into them, or put "
-                "their files into a folder whose files all have no such column"
-            )
-        if seen.strays:
-            raise lacking(seen.strays, "partition")
+        found = frame.mapInArrow(SurveyTask(read, cuts, horizons_ms), "survey binary").collect()
+        seen = total(loads(row["survey"]) for row in found)  # noqa: S301 (by our own tasks)
+        seen.check_coordinates()
         if not seen.parts:
             raise self.files.nothing_of_topic(seen.others)
         parts = {
@@ -129,31 +120,27 @@ class RowsTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows of a task."""
-        # Read where it is used: a callable of ``py:`` is imported on the worker.
-        spec = keys_of(self.wanted.spec)
+        keys = RowKeys(self.wanted.spec, self.wanted.group)
         for batch in self.read(batches):
-            rows = self._taken(batch, spec)
+            rows = self._taken(batch, keys)
             if rows is not None:
                 yield rows
 
-    def _taken(self, batch: Batch, spec: Keys) -> pa.RecordBatch | None:
+    def _taken(self, batch: Batch, keys: RowKeys) -> pa.RecordBatch | None:
         taken = np.zeros(len(batch.partitions), np.bool_)
         for number in np.unique(batch.partitions).tolist():
             begin, end = self.bounds.get(number, (0, 0))
             taken |= (batch.partitions == number) & (batch.offsets >= begin) & (batch.offsets < end)
-        taken &= batch.has_offset
         if not taken.any():
             return None
         rest = batch.rest if taken.all() else batch.rest.filter(pa.array(taken))
-        digests, redriven = read_keys(spec, rest, self.wanted.group)
-        header = self.wanted.producer_header
+        fields = ArrowFields(rest)
         return rows_batch(
             self.wanted,
             batch.partitions[taken],
             batch.offsets[taken],
             batch.timestamps[taken],
-            digests,
-            redriven=redriven,
-            keys=lambda: rest.column("key").cast(pa.binary()),
-            producers=lambda: last_values(rest.column("headers"), header or ""),
+            keys.digests(ReadOnce(fields, fields)).digests,
+            keys=keys,
+            key_column=lambda: rest.column("key").cast(pa.binary()),
         )

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from dedup_sdk._marks import Int64s
 from dedup_sdk.ids._columns import Headers
@@ -15,17 +16,24 @@ from dedup_sdk.ids._columns import Headers
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
+def joined_values(column: pa.Array) -> tuple[bytes, NDArray[np.int32]]:
+    """Return the values of a binary column one after the other, and where each begins and ends.
+
+    These edges have shape ``(n + 1,)``; the first one may be any number.
+    """
+    _, ends, data = column.buffers()
+    count = len(column)
+    if not count or data is None:
+        return b"", np.zeros(count + 1, np.int32)
+    edges = np.frombuffer(ends, np.int32)[column.offset : column.offset + count + 1]
+    return data[int(edges[0]) : int(edges[-1])].to_pybytes(), edges
+
+
 def bytes_list(column: pa.Array) -> list[bytes | None]:
     """Return the values of a column of bytes or texts (these in UTF-8), None where there is none."""
     plain = column.cast(pa.binary())
-    _, ends, data = plain.buffers()
-    count = len(plain)
-    if not count or data is None:
-        return [b"" if valid else None for valid in plain.is_valid().to_pylist()]
-    edges = np.frombuffer(ends, np.int32)[plain.offset : plain.offset + count + 1]
-    first = int(edges[0])
-    joined = data[first : int(edges[-1])].to_pybytes()
-    at = (edges - first).tolist()
+    joined, edges = joined_values(plain)
+    at = (edges - edges[0]).tolist()
     found: list[bytes | None] = [joined[start:end] for start, end in itertools.pairwise(at)]
     if plain.null_count:
         for row in np.flatnonzero(~np.asarray(plain.is_valid())).tolist():

@@ -19,13 +19,10 @@ import pyarrow as pa
 
 from dedup_sdk._kafka.reader import Readers, Slice, TailReader
 from dedup_sdk._kafka.settings import client_settings
-from dedup_sdk._strategy import Keys
 from dedup_sdk.errors import RecoveryError
-from dedup_sdk.ids._columns import Fields, Ids, ReadOnce
-from dedup_sdk.ids._spec import GroupKeys, ReadsKeys, redriven_keys
+from dedup_sdk.ids._spec import ReadsKeys
 from spark_backfill.offset_range import Bounds
-from spark_backfill.ordered_spec import keys_of
-from spark_backfill.rows import Wanted, rows_batch
+from spark_backfill.rows import RowKeys, Wanted, rows_batch
 
 LEAST_OFFSETS: Final = 250_000
 """A task of fewer costs more to begin than it saves."""
@@ -76,9 +73,7 @@ class ClientRows:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the ranges."""
-        # Read where it is used: a callable of ``py:`` is imported on the worker.
-        keys = _Keys(keys_of(self.wanted.spec), self.wanted.group)
-        header = self.wanted.producer_header
+        keys = RowKeys(self.wanted.spec, self.wanted.group)
         with closing(_readers(self.settings)) as readers:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -90,35 +85,9 @@ class ClientRows:
                             np.asarray(block.offsets, np.int64),
                             block.timestamps,
                             block.digests,
-                            redriven=keys.redriven,
-                            keys=lambda: pa.array(keys.fields.keys(), pa.binary()),
-                            producers=lambda: keys.fields.header(header or ""),
+                            keys=keys,
+                            key_column=lambda: pa.array(keys.fields.keys(), pa.binary()),
                         )
-
-
-class _Keys:
-    """Reads the keys of records for a run of a group (`dedup_sdk.ids._redrive`).
-
-    ``fields`` are those of the records which were asked about last. Without a group a redrive header changes no key;
-    then ``redriven`` has the keys that the headers give besides, by row: the group that a header names knows the
-    record by that one.
-    """
-
-    fields: ReadOnce
-
-    def __init__(self, keys: Keys, group: str | None) -> None:
-        self.redriven: Mapping[int, bytes | None] = {}
-        self._keys = keys
-        self._of_group = None if group is None else GroupKeys(keys, group)
-
-    def digests(self, fields: Fields) -> Ids:
-        """Return the keys of these records."""
-        self.fields = ReadOnce.of(fields)
-        if self._of_group is not None:
-            return self._of_group.digests(self.fields)
-        ids = self._keys.digests(self.fields)
-        self.redriven = redriven_keys(self._keys, ids, self.fields, None)
-        return ids
 
 
 def _readers(settings: Mapping[str, str]) -> Readers:

@@ -106,9 +106,7 @@ def _place(entry: str, name: str, text: str) -> ColumnPlace:
     return ColumnPlace(column, form)
 
 
-def id_columns(spec: Spec) -> tuple[str, ...]:
-    """Return which of key, value and headers a spec reads."""
-    if "record" in spec.needs:
-        return ID_COLUMNS
-    names = {"headers" if need == "headers" else need for need in spec.needs}
-    return tuple(name for name in ID_COLUMNS if name in names)
+def id_columns(spec: Spec, *, with_keys: bool = False) -> tuple[str, ...]:
+    """Return which of key, value and headers a spec reads; ``with_keys``: the keys are wanted besides."""
+    needs = {*spec.needs, "key"} if with_keys else spec.needs
+    return ID_COLUMNS if "record" in needs else tuple(name for name in ID_COLUMNS if name in needs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
@@ -20,7 +21,13 @@ _HEADERS: Final = "array<struct<key: string, value: binary>>"
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NESTED: Final = (T.StructType, T.MapType, T.ArrayType)
 _MOST_NAMES: Final = 20
-_STEP: Final = re.compile(r"`([^`]*)`|([^.`]+)")
+_COORDINATES: Final[dict[str, tuple[type[T.DataType], str, str]]] = {
+    "topic": (T.StringType, "a string", "string"),
+    "partition": (T.IntegralType, "an integer", "long"),
+    "offset": (T.IntegralType, "an integer", "long"),
+}
+_NOT_THERE: Final = re.compile(r"UNRESOLVED_COLUMN|FIELD_NOT_FOUND|INVALID_EXTRACT")
+"""How Spark says that a frame has no such column, or a struct no such field."""
 
 
 class Found(NamedTuple):
@@ -48,19 +55,13 @@ class KafkaColumns:
         """Whether one of Kafka's columns is there."""
         return self._find(name) is not None
 
-    def integer(self, name: str) -> Column:
-        """Return ``partition`` or ``offset`` as a long."""
+    def coordinate(self, name: str) -> Column:
+        """Return ``topic`` as a string, ``partition`` or ``offset`` as a long."""
         found = self._required(name)
-        if not isinstance(found.type, T.IntegralType):
-            raise self._wrong(found, name, "an integer")
-        return found.column.cast("long")
-
-    def topic(self) -> Column:
-        """Return the topic's name."""
-        found = self._required("topic")
-        if not isinstance(found.type, T.StringType):
-            raise self._wrong(found, "topic", "a string")
-        return found.column
+        kind, wanted, cast_to = _COORDINATES[name]
+        if not isinstance(found.type, kind):
+            raise self._wrong(found, name, wanted)
+        return found.column.cast(cast_to)
 
     def timestamp_ms(self) -> Column:
         """Return the records' timestamps in ms, -1 where there is none."""
@@ -87,7 +88,7 @@ class KafkaColumns:
         """Return the headers where the archive has a column of them, else null."""
         named = "headers" in self._places
         found = None if self._nowhere("headers") else self._find("headers")
-        if found is not None and (named or _is_of_headers(found.type)):
+        if found is not None and (named or _header_values(found.type) is not None):
             return self._headers(found)
         return F.lit(None).cast(_HEADERS)
 
@@ -98,7 +99,12 @@ class KafkaColumns:
         place = place_of(self._places, name)
         if place.column == NOWHERE:
             return None
-        kind = type_at(self._frame.schema, place.column)
+        column, kind = F.col(place.column), None
+        try:
+            kind = self._frame.select(column).schema[0].dataType
+        except AnalysisException as error:
+            if not _NOT_THERE.search(str(error)):
+                raise
         if kind is None and name in self._places:
             dotted = place.column in self._frame.columns
             quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
@@ -106,7 +112,7 @@ class KafkaColumns:
                 f"archive {self._archive!r} has no column {place.column!r}, where --columns says that "
                 f"{name} stands{quoted}; {self.listed()}"
             )
-        return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
+        return None if kind is None else Found(column, kind, place.column, place.form)
 
     def _required(self, name: str) -> Found:
         found = self._find(name)
@@ -178,18 +184,8 @@ class KafkaColumns:
         return F.to_json(F.struct(*(F.col(f"`{name.replace('`', '``')}`") for name in others))).cast("binary")
 
     def _headers(self, found: Found) -> Column:
-        kind = found.type
-        entries: Column | None = None
-        if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
-            entries = F.map_entries(found.column)
-            value = kind.valueType
-        elif isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType):
-            fields = {field.name: field.dataType for field in kind.elementType.fields}
-            value = fields.get("value", T.NullType())
-            entries = found.column if isinstance(fields.get("key"), T.StringType) else None
-        else:
-            value = T.NullType()
-        if entries is None or not isinstance(value, T.StringType | T.BinaryType):
+        value = _header_values(found.type)
+        if value is None:
             raise self._wrong(
                 found,
                 "headers",
@@ -197,6 +193,7 @@ class KafkaColumns:
             )
         if isinstance(value, T.BinaryType) and found.form:
             raise self._wrong(found, f"headers:{found.form}", "made of strings")
+        entries = F.map_entries(found.column) if isinstance(found.type, T.MapType) else found.column
 
         def plain(header: Column) -> Column:
             content = header["value"]
@@ -207,34 +204,16 @@ class KafkaColumns:
         return F.transform(named, plain).cast(_HEADERS)
 
 
-def _is_of_headers(kind: T.DataType) -> bool:
-    """Whether a column that is only called so may have headers."""
+def _header_values(kind: T.DataType) -> T.DataType | None:
+    """The type of the values, where a column of this type can have headers."""
+    key, value = None, None
     if isinstance(kind, T.MapType):
-        return isinstance(kind.keyType, T.StringType) and isinstance(
-            kind.valueType, T.StringType | T.BinaryType
-        )
-    if not isinstance(kind, T.ArrayType) or not isinstance(kind.elementType, T.StructType):
-        return False
-    fields = {field.name: field.dataType for field in kind.elementType.fields}
-    return isinstance(fields.get("key"), T.StringType) and isinstance(
-        fields.get("value"), T.StringType | T.BinaryType
-    )
-
-
-def type_at(schema: T.StructType, name: str) -> T.DataType | None:
-    """Return the type of a column, or of a field of a struct behind a dot; None where there is none.
-
-    Quoted names may have dots.
-    """
-    kind: T.DataType = schema
-    for quoted, plain in _STEP.findall(name):
-        step = quoted or plain
-        fields = kind.fields if isinstance(kind, T.StructType) else []
-        found = next((field.dataType for field in fields if field.name.lower() == step.lower()), None)
-        if found is None:
-            return None
-        kind = found
-    return kind
+        key, value = kind.keyType, kind.valueType
+    elif isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType):
+        fields = {field.name: field.dataType for field in kind.elementType.fields}
+        key, value = fields.get("key"), fields.get("value")
+    fits = isinstance(key, T.StringType) and isinstance(value, T.StringType | T.BinaryType)
+    return value if fits else None
 
 
 def _decoded(text: Column, form: str) -> Column:

@@ -17,7 +17,7 @@ as it has of such, its rows would seem to be all there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -27,6 +27,8 @@ from spark_backfill.errors import BackfillError
 NAME_PATTERN: Final = r"^([^+]+)\+(\d{1,10})\+(\d{1,20})(?:\+(\d{1,20}))?(?:\.[\w.\-]+)?$"
 """Groups: topic, partition, first offset, last offset (none but in HDFS)."""
 _NAME: Final = re.compile(NAME_PATTERN)
+_NO_END: Final = 2**63 - 1
+"""In place of the offset behind the last one of a file that does not say it."""
 
 
 class ConnectFile(NamedTuple):
@@ -47,23 +49,42 @@ def parse_file_name(name: str) -> ConnectFile | None:
     return ConnectFile(topic, int(partition), int(first), None if last is None else int(last))
 
 
+def _by_partition(files: Iterable[str]) -> Iterator[tuple[str, int, list[tuple[ConnectFile, str]]]]:
+    """Yield the topic, the partition and the files of each, by first offset; ``files`` are names, paths or URLs."""
+    found: dict[tuple[str, int], list[tuple[ConnectFile, str]]] = {}
+    for name in files:
+        file = parse_file_name(PurePosixPath(name).name)
+        if file is None:
+            raise BackfillError(
+                f"file {name!r} does not say which offsets it has: name the offset's column with --columns "
+                "offset=COLUMN"
+            )
+        found.setdefault((file.topic, file.partition), []).append((file, name))
+    for (topic, partition), each in sorted(found.items()):
+        yield topic, partition, sorted(each)
+
+
 def check_rows(rows: Mapping[str, int]) -> None:
     """Make sure that the place of each row says its offset; ``rows`` are the rows of each file, by its name.
 
     Raises:
         BackfillError: a name that is none of Kafka Connect's, or a file that has not one row for each of its offsets.
     """
-    by_partition: dict[tuple[str, int], list[tuple[ConnectFile, str]]] = {}
-    for name in rows:
-        file = parse_file_name(name)
-        if file is None:
-            raise BackfillError(
-                f"file {name!r} does not say which offsets it has: name the offset's column with --columns "
-                "offset=COLUMN"
-            )
-        by_partition.setdefault((file.topic, file.partition), []).append((file, name))
-    for files in by_partition.values():
-        _check_partition(sorted(files), rows)
+    for _, partition, files in _by_partition(rows):
+        followers = [*(file.first for file, _ in files[1:]), _NO_END]
+        for (file, name), next_first in zip(files, followers, strict=True):
+            end = next_first if file.last is None else file.last + 1
+            if next_first == file.first or end > next_first:
+                raise BackfillError(
+                    f"file {name!r} and another one both have offset {next_first} of partition {partition}: "
+                    "give the folder of one sink only"
+                )
+            if end != _NO_END and rows[name] != end - file.first:
+                raise BackfillError(
+                    f"file {name!r} has {rows[name]} rows for offsets {file.first} to {end - 1}, so that the "
+                    "offset of a row is not known: let the sink write it into the record, and name it with "
+                    "--columns offset=COLUMN"
+                )
 
 
 def check_folders(files: Iterable[str]) -> None:
@@ -75,49 +96,22 @@ def check_folders(files: Iterable[str]) -> None:
         BackfillError: those of a partition lie in several folders of values, as a sink by time or by a field makes
             them.
     """
-    folders: dict[tuple[str, int], str] = {}
-    for path in map(PurePosixPath, files):
-        file = parse_file_name(path.name)
-        values = [unquote(part) for part in path.parts[:-1] if "=" in unquote(part)]
-        if file is None or file.last is not None or values in ([], [f"partition={file.partition}"]):
-            continue
-        folder = "/".join(values)
-        known = folders.setdefault((file.topic, file.partition), folder)
-        if known != folder:
+    for _, partition, found in _by_partition(files):
+        folders = {_values(path) for file, path in found if file.last is None}
+        if len(several := sorted(folders - {"", f"partition={partition}"})) > 1:
             raise BackfillError(
-                f"files of partition {file.partition} lie in the folders {min(known, folder)!r} and "
-                f"{max(known, folder)!r}: a sink that partitions by time or by a field may write several at "
-                "once, and then the place of a row does not say its offset: let the sink write it into the "
-                "record, and name it with --columns offset=COLUMN"
+                f"files of partition {partition} lie in the folders {several[0]!r} and {several[1]!r}: a sink that "
+                "partitions by time or by a field may write several at once, and then the place of a row does not "
+                "say its offset: let the sink write it into the record, and name it with --columns offset=COLUMN"
             )
 
 
-def open_files(names: Iterable[str], topic: str) -> dict[int, tuple[int, str]]:
+def _values(path: str) -> str:
+    """The folders of values that a file lies in."""
+    return "/".join(part for part in map(unquote, PurePosixPath(path).parts[:-1]) if "=" in part)
+
+
+def open_files(files: Iterable[str], topic: str) -> dict[int, tuple[int, str]]:
     """Return of each partition its last file, with its first offset, where nothing says at which offset it ends."""
-    last: dict[int, tuple[ConnectFile, str]] = {}
-    for name in names:
-        file = parse_file_name(name)
-        if file is not None and file.topic == topic:
-            known = last.get(file.partition)
-            if known is None or known[0].first < file.first:
-                last[file.partition] = file, name
-    return {
-        partition: (file.first, name) for partition, (file, name) in sorted(last.items()) if file.last is None
-    }
-
-
-def _check_partition(files: list[tuple[ConnectFile, str]], rows: Mapping[str, int]) -> None:
-    followers: Iterable[int | None] = [*(file.first for file, _ in files[1:]), None]
-    for (file, name), next_first in zip(files, followers, strict=True):
-        end = file.last + 1 if file.last is not None else next_first
-        if next_first is not None and (next_first == file.first or (end or 0) > next_first):
-            raise BackfillError(
-                f"file {name!r} and another one both have offset {next_first} of partition {file.partition}: "
-                "give the folder of one sink only"
-            )
-        if end is not None and rows[name] != end - file.first:
-            raise BackfillError(
-                f"file {name!r} has {rows[name]} rows for offsets {file.first} to {end - 1}, so that the "
-                "offset of a row is not known: let the sink write it into the record, and name it with "
-                "--columns offset=COLUMN"
-            )
+    last = {partition: found[-1] for name, partition, found in _by_partition(files) if name == topic}
+    return {partition: (file.first, name) for partition, (file, name) in last.items() if file.last is None}

@@ -17,6 +17,11 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.column_map import ALL_OTHERS, NOWHERE, ColumnMap, ColumnPlace, place_of
 
 _TEXT: Final = T.StringType()
+_TYPES: Final[Mapping[str, T.DataType]] = {
+    "partition": T.IntegerType(),
+    "offset": T.LongType(),
+    "timestamp": T.LongType(),
+}
 _HEADERS: Final = "__headers"
 _LIST: Final = "array<struct<key: string, value: string>>"
 _EXACT_SINCE: Final = 4
@@ -45,7 +50,7 @@ def read_json_lines(
                 "--format text a line is the value, or name the field that has it"
             )
         if place.column != NOWHERE:
-            _put(tree, place.column.split("."), _type(name, place.form))
+            _put(tree, place.column.split("."), _TEXT if place.form == "iso" else _TYPES.get(name, _TEXT))
     frame = spark.read.schema(_struct(tree)).options(**{"mode": "FAILFAST", **options}).json(path)
     headers = place_of(places, "headers")
     if "headers" not in wanted or headers.column == NOWHERE:
@@ -69,16 +74,6 @@ def check_exact_text(version: str, places: ColumnMap, wanted: Iterable[str]) -> 
                 f"Spark {version} changes numbers in JSON lines, and with them IDs: take Spark {_EXACT_SINCE}, or "
                 f"lines whose {name} is a text in base64 or hex (--columns {name}={place.column}:base64)"
             )
-
-
-def _type(name: str, form: str) -> T.DataType:
-    if name == "partition":
-        return T.IntegerType()
-    if name == "offset":
-        return T.LongType()
-    if name == "timestamp" and form != "iso":
-        return T.LongType()
-    return _TEXT
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], kind: T.DataType) -> None:

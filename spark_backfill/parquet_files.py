@@ -17,7 +17,7 @@ from spark_backfill.archive_options import ArchiveOptions, paths_are_elsewhere
 from spark_backfill.column_map import NOWHERE, ColumnMap, id_columns, place_of
 from spark_backfill.connect_layout import parse_file_name
 from spark_backfill.options import Options
-from spark_backfill.parquet_footers import Footer, Stamp, check_alike, read_footers
+from spark_backfill.parquet_footers import Footer, Stamp, read_footers
 
 PLACE: Final = ("topic", "partition", "offset", "timestamp")
 MOST_FILES: Final = 10_000
@@ -62,14 +62,12 @@ def layout_of(options: Options) -> Layout | None:
     """Return how the archive of a run is written that Arrow reads in any order; None where Spark has to read it.
 
     Raises:
-        BackfillError, ConfigurationError: see `plain_layout`; also where Spark has to read it.
+        BackfillError: see `plain_layout`; also where Spark has to read it.
     """
     archive = options.archive
     if archive is None:
         return None
-    names = id_columns(options.spec)
-    if options.reshard is not None and "key" not in names:
-        names = (*names, "key")
+    names = id_columns(options.spec, with_keys=options.reshard is not None)
     layout = plain_layout(archive, names)
     in_order = options.report is not None
     return None if in_order or "record" in options.spec.needs else layout
@@ -83,7 +81,6 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
 
     Raises:
         BackfillError: a file is empty, torn, or no Parquet file.
-        ConfigurationError: files of a folder have not the same of these columns.
     """
     if options.format != "parquet" or options.read_options:
         return None
@@ -95,8 +92,6 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
         found = read_footers(files)
         if found is None:
             return None
-        columns = {name: _root(place_of(options.columns, name).column) for name in (*PLACE, *id_columns)}
-        check_alike(found, columns.values(), columns["topic"])
         footers += found
     # The columns of files without rows say nothing.
     filled = [footer for footer in footers if sum(footer.stamp.rows)] or footers
@@ -152,11 +147,6 @@ def _files(place: str) -> list[str] | None:
 
 def _are_named_by_offsets(files: Sequence[str]) -> bool:
     return all(parse_file_name(Path(file).name) is not None for file in files)
-
-
-def _root(column: str) -> str:
-    """The column of the schema that a field is in."""
-    return column.partition(".")[0].strip("`")
 
 
 def _names(

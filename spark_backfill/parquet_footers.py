@@ -1,15 +1,13 @@
 """The footers of Parquet files: their columns, and the stamp by which a file is known when it is read again later.
 
-All files of a folder must have the same of Kafka's columns, or the run ends: with the columns of one file
-taken for those of all, rows of other topics would count for this one. A task reads row groups by their
-number, so the file must be the same one when it is read again: it is known by its size, its row groups and
-a checksum of its footer, not by its time, which machines tell differently.
+A task reads row groups by their number, so the file must be the same one when it is read again: it is known by its
+size, its row groups and a checksum of its footer, not by its time, which machines tell differently.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError
 
 _THREADS: Final = 8
@@ -90,33 +87,6 @@ def read_footers(files: Sequence[str]) -> list[Footer] | None:
     return known if len(known) == len(footers) else None
 
 
-def check_alike(footers: Sequence[Footer], columns: Iterable[str], topic: str) -> None:
-    """Check that of these columns every file of a folder has the same; files without rows may have any.
-
-    Spark would take the columns of one file for those of all: rows of a file without a topic would be of any, or
-    of none. ``topic``: which of the columns has it.
-
-    Raises:
-        ConfigurationError: two files differ; it names them, and the column.
-    """
-    filled = [footer for footer in footers if sum(footer.stamp.rows)]
-    names = [{name.casefold() for name in footer.schema.names} for footer in filled]
-    for column in columns:
-        has = [column.casefold() in each for each in names]
-        if any(has) and not all(has):
-            one, other = filled[has.index(True)], filled[has.index(False)]
-            remedy = (
-                "put those without it into a folder of their own, and give both folders with --source"
-                if column == topic
-                else "with --read-option mergeSchema=true the records of those without it have it empty, and perhaps "
-                "no ID"
-            )
-            raise ConfigurationError(
-                f"archive files {one.path!r} and {other.path!r} differ: only the first has a column "
-                f"{column!r}; {remedy}"
-            )
-
-
 def broken(path: str, why: str) -> BackfillError:
     """Return the error for a file that cannot be read."""
     reason = " ".join(why.split())
@@ -136,19 +106,12 @@ def changed(path: str, what: str) -> BackfillError:
 
 def _footer(path: str) -> Footer | None:
     try:
+        with Path(path).open("rb") as begin:
+            if begin.read(len(_ENCRYPTED)) == _ENCRYPTED:
+                return None
         with opened(path) as file:
             return Footer(path, file.parquet.schema_arrow, file.stamp())
     except pa.ArrowNotImplementedError:
         return None
     except (OSError, pa.ArrowException) as error:
-        if _is_encrypted(path):
-            return None
         raise broken(path, str(error)) from None
-
-
-def _is_encrypted(path: str) -> bool:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(len(_ENCRYPTED)) == _ENCRYPTED
-    except OSError:
-        return False

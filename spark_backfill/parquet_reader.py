@@ -24,7 +24,7 @@ from spark_backfill.parallelism import tasks_at_a_time
 from spark_backfill.parquet_batches import batch_rows
 from spark_backfill.parquet_files import PLACE, Group, Layout, deal_out
 from spark_backfill.parquet_footers import OpenFile, broken, changed, opened
-from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic
+from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic, with_coordinates
 
 
 class ParquetFiles:
@@ -40,9 +40,6 @@ class ParquetFiles:
         self._layout = layout
         self._parallelism = parallelism
 
-    def check(self) -> None:
-        """See `spark_backfill.archive.Files`; files of Kafka Connect are no such files."""
-
     def coordinates(self) -> Input:
         """See `spark_backfill.archive.Files`."""
         return self._input((), None)
@@ -54,10 +51,6 @@ class ParquetFiles:
             max((end for _, end in bounds.values()), default=0),
         )
         return self._input(tuple(name for name in self._layout.names if name not in PLACE), span)
-
-    def all_lack_topics(self) -> bool:
-        """See `spark_backfill.archive.Files`: in files without topics no row is nameless."""
-        return False
 
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """See `spark_backfill.archive.Files`."""
@@ -138,33 +131,23 @@ class ParquetReader:
         return found
 
     def _batch(self, batch: pa.RecordBatch, partition: int | None) -> Batch:
-        others, nameless = frozenset[str](), 0
+        others = frozenset[str]()
         if "topic" in batch.schema.names:
-            nameless = batch.column("topic").null_count
-            mine = pc.fill_null(pc.equal(batch.column("topic"), self.topic), fill_value=False)
+            mine = pc.fill_null(pc.equal(batch.column("topic"), self.topic), fill_value=True)
             if not pc.all(mine).as_py():
-                strangers = pc.unique(batch.column("topic").filter(pc.invert(mine)).drop_null())
+                strangers = pc.unique(batch.column("topic").filter(pc.invert(mine)))
                 shown = strangers[:SHOWN_TOPICS].cast(pa.large_binary()).to_pylist()
                 others = frozenset(each.decode(errors="replace") for each in shown)
                 batch = batch.filter(mine)
-        strays = 0
-        if partition is None:
-            placed = batch.column("partition").is_valid()
-            strays = batch.num_rows - placed.true_count
-            if strays:
-                batch = batch.filter(placed)
-            partitions = batch.column("partition").cast(pa.int64()).to_numpy()
-        else:
-            partitions = np.full(batch.num_rows, partition, np.int64)
-        offsets = batch.column("offset").cast(pa.int64())
+        batch, lacking = with_coordinates(batch)
         return Batch(
-            partitions,
-            offsets.fill_null(-1).to_numpy(),
-            np.asarray(offsets.is_valid()),
+            np.full(batch.num_rows, partition, np.int64)
+            if partition is not None
+            else batch.column("partition").cast(pa.int64()).to_numpy(),
+            batch.column("offset").cast(pa.int64()).to_numpy(),
             milliseconds(batch.column("timestamp"), self.layout.unit),
             batch.select(list(self.names)),
-            strays,
-            nameless,
+            lacking,
             others,
         )
 

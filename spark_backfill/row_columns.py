@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from dedup_sdk._marks import DIGEST_BYTES, Int64s
-from spark_backfill.arrow_columns import bytes_list
+from spark_backfill.arrow_columns import bytes_list, joined_values
 from spark_backfill.findings.producer_codes import producer_codes
 from spark_backfill.reshard import Reshard
 from spark_backfill.rows import KEY_COLUMN, PRODUCER, REDRIVEN
@@ -27,22 +27,12 @@ def rows_of_batch(batch: pa.RecordBatch, reshard: Reshard | None = None) -> Iter
     if column.null_count:
         keyed = np.asarray(column.is_valid())
         column = column.drop_null()
+    digests, _ = joined_values(column)
+    if len(digests) != DIGEST_BYTES * len(column):
+        raise ValueError(f"{len(digests)} bytes of {len(column)} digests: a digest has {DIGEST_BYTES}")
     producers = producer_codes(batch.column(PRODUCER)) if PRODUCER in batch.schema.names else None
     targets = None if reshard is None else reshard.targets(batch.column(KEY_COLUMN))
     marked = REDRIVEN in batch.schema.names and batch.column(REDRIVEN).null_count < batch.num_rows
     redriven = bytes_list(batch.column(REDRIVEN)) if marked else None
-    rows = Rows(offsets, timestamps, _bytes_of(column), keyed, producers, targets, redriven)
+    rows = Rows(offsets, timestamps, digests, keyed, producers, targets, redriven)
     yield from by_partition(partitions, rows)
-
-
-def _bytes_of(column: pa.Array) -> bytes:
-    """The bytes of all digests of a column without nulls, one after the other."""
-    _, ends, data = column.buffers()
-    count = len(column)
-    if not count:
-        return b""
-    edges = np.frombuffer(ends, np.int32)[column.offset : column.offset + count + 1]
-    joined = data[int(edges[0]) : int(edges[-1])].to_pybytes()
-    if len(joined) != DIGEST_BYTES * count:
-        raise ValueError(f"{len(joined)} bytes of {count} digests: a digest has {DIGEST_BYTES}")
-    return bytes(joined)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 
 from dedup_sdk._marks import DIGEST_BYTES, Digests, Int64s
 from dedup_sdk._record import Record
-from dedup_sdk._strategy import Keys
-from dedup_sdk.ids import IdSpec
-from dedup_sdk.ids._columns import Column, Headers, digest_columns
-from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_prefix
-from dedup_sdk.ids._spec import Leaf
+from dedup_sdk.ids._columns import Fields, Headers, Ids, ReadOnce
+from dedup_sdk.ids._spec import GroupKeys, redriven_keys
 from spark_backfill.arrow_columns import bears_header, bytes_list, headers_list, last_values
-from spark_backfill.ordered_spec import Spec, SpecText, text_of
+from spark_backfill.ordered_spec import Spec, SpecText, keys_of, text_of
 
 REDRIVEN: Final = "redriven"
 """The column with the digest of an ID together with any group's redrive header, null where a record has none."""
@@ -28,8 +25,6 @@ PRODUCER: Final = "producer"
 ROWS_SCHEMA: Final = "partition int, offset long, timestamp_ms long, digest binary"
 """Rows as a reader returns them; ``digest`` is null without an ID, and the source or unit key of specs with such."""
 _NAMES: Final = [column.split()[0] for column in ROWS_SCHEMA.split(", ")]
-_COLUMNS: Final = {"headers": ("headers",), "key": ("key",), "value": ("value",)}
-_ALL: Final = ("topic", "key", "value", "headers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +62,32 @@ class Wanted:
         return tuple(name for name, added in wanted.items() if added)
 
 
+class RowKeys:
+    """Reads the keys of records for a run of a group (`dedup_sdk.ids._redrive`).
+
+    ``fields`` are those of the records which were asked about last. Without a group a redrive header changes no key;
+    then ``redriven`` has the keys that the headers give besides, by row: the group that a header names knows the
+    record by that one.
+    """
+
+    fields: ReadOnce
+
+    def __init__(self, spec: SpecText, group: str | None) -> None:
+        # Read where it is used: a callable of ``py:`` is imported on the worker.
+        self._keys = keys_of(spec)
+        self._of_group = None if group is None else GroupKeys(self._keys, group)
+        self.redriven: Mapping[int, bytes | None] = {}
+
+    def digests(self, fields: Fields) -> Ids:
+        """Return the keys of these records."""
+        self.fields = ReadOnce.of(fields)
+        if self._of_group is not None:
+            return self._of_group.digests(self.fields)
+        ids = self._keys.digests(self.fields)
+        self.redriven = redriven_keys(self._keys, ids, self.fields, None)
+        return ids
+
+
 def rows_batch(
     wanted: Wanted,
     partitions: Int64s,
@@ -74,18 +95,14 @@ def rows_batch(
     timestamps: Int64s,
     digests: Sequence[bytes | None],
     *,
-    redriven: Mapping[int, bytes | None],
-    keys: Callable[[], pa.Array],
-    producers: Callable[[], Sequence[bytes | None]],
+    keys: RowKeys,
+    key_column: Callable[[], pa.Array],
 ) -> pa.RecordBatch:
-    """Return rows as they are wanted; ``keys`` and ``producers`` are asked for where they are.
-
-    ``redriven``: the digests of IDs together with redrive headers, by row.
-    """
+    """Return rows as they are wanted; ``keys`` has read their ``digests``, ``key_column`` gives the records' keys."""
     found: dict[str, Callable[[], pa.Array]] = {
-        PRODUCER: lambda: pa.array(producers(), pa.binary()),
-        KEY_COLUMN: keys,
-        REDRIVEN: lambda: _by_row(redriven, len(offsets)),
+        PRODUCER: lambda: pa.array(keys.fields.header(wanted.producer_header or ""), pa.binary()),
+        KEY_COLUMN: key_column,
+        REDRIVEN: lambda: _by_row(keys.redriven, len(offsets)),
     }
     rows = [
         pa.array(partitions.astype(np.int32)),
@@ -114,70 +131,8 @@ def _by_row(redriven: Mapping[int, bytes | None], count: int) -> pa.Array:
     return pa.array([redriven.get(row) for row in range(count)], pa.binary())
 
 
-def read_columns(spec: Spec, *, with_keys: bool = False) -> list[str]:
-    """Return the columns of records that are read for their rows, beside their places."""
-    needed = [column for need in sorted(spec.needs) for column in _COLUMNS.get(need, _ALL)]
-    return list(dict.fromkeys([*needed, *(["key"] if with_keys else []), "headers"]))
-
-
-class ReadKeys(NamedTuple):
-    """The keys of the records of a batch, None without an ID.
-
-    For a run without a group there are also those that redrive headers give besides, by row.
-    """
-
-    digests: Sequence[bytes | None]
-    redriven: Mapping[int, bytes | None]
-
-
-def read_keys(spec: Keys, batch: pa.RecordBatch, group: str | None) -> ReadKeys:
-    """Return the digest (or source key, or unit key) of each record of a batch as a group knows them.
-
-    See `dedup_sdk.ids._redrive`.
-    """
-    digests = _plain_digests(spec, batch)
-    if "headers" not in batch.schema.names or not bears_header(batch.column("headers"), REDRIVE_HEADER):
-        return ReadKeys(digests, {})
-    prefix = redrive_prefix(group)
-    headers = enumerate(last_values(batch.column("headers"), REDRIVE_HEADER))
-    redriven = {
-        row: spec.redriven(key, header)
-        for row, header in headers
-        if header is not None and header.startswith(prefix) and (key := digests[row]) is not None
-    }
-    if group is None:
-        return ReadKeys(digests, redriven)
-    changed = list(digests)
-    for row, key in redriven.items():
-        changed[row] = key
-    return ReadKeys(changed, {})
-
-
-def _plain_digests(spec: Keys, batch: pa.RecordBatch) -> Sequence[bytes | None]:
-    """Return the digest (or source key) of each record of a batch, None without an ID.
-
-    This is `IdSpec.digests`, by columns where that is possible.
-    """
-    if not isinstance(spec, IdSpec):
-        return spec.digests(ArrowFields(batch)).digests
-    leaves = spec.describe()
-    if all(map(_is_a_column, leaves)):
-        return digest_columns([Column(_values(leaf, batch)) for leaf in leaves]).digests
-    return spec.digests(ArrowFields(batch)).digests
-
-
-def _is_a_column(leaf: Leaf) -> bool:
-    return leaf.kind in ("header", "key", "value")
-
-
-def _values(leaf: Leaf, batch: pa.RecordBatch) -> list[bytes | None]:
-    if leaf.kind == "header":
-        return last_values(batch.column("headers"), leaf.argument)
-    return bytes_list(batch.column(leaf.kind))
-
-
 class ArrowFields:
-    """The fields of the records of an Arrow batch, as `dedup_sdk.ids.Fields`."""
+    """The fields of the records of an Arrow batch, as `dedup_sdk.ids.Fields`, and their headers by name."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -190,6 +145,14 @@ class ArrowFields:
     def headers(self) -> list[Headers | None]:
         """Return the headers of each record."""
         return headers_list(self._batch.column("headers"))
+
+    def header(self, wanted: str) -> list[bytes | None]:
+        """Return the value of each record's last header of exactly this name, None where there is none."""
+        return last_values(self._batch.column("headers"), wanted)
+
+    def has_header(self, wanted: str) -> bool:
+        """Whether any record has a header of exactly this name."""
+        return "headers" in self._batch.schema.names and bears_header(self._batch.column("headers"), wanted)
 
     def keys(self) -> list[bytes | None]:
         """Return the key of each record."""

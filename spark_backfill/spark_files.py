@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Final
 
@@ -29,8 +28,7 @@ from spark_backfill.errors import BackfillError, one_line, unreadable
 from spark_backfill.json_lines import read_json_lines
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_spec import Spec
-from spark_backfill.rows import read_columns
-from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic
+from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic, with_coordinates
 from spark_backfill.tables import version_of
 
 _NO_OFFSET: Final = 2**63 - 1
@@ -68,10 +66,7 @@ class SparkFiles:
         self._spark = spark
         self._options = options
         self._topic = topic
-        self._columns = read_columns(spec, with_keys=reads_keys)
-        names = id_columns(spec)
-        self._names = names if "key" in names or not reads_keys else (*names, "key")
-        self._needs_headers = "headers" in names
+        self._names = id_columns(spec, with_keys=reads_keys)
         self.units_are_said = False
         self.versions: Mapping[str, str] = {}
         self.doubts: list[str] = []
@@ -91,16 +86,13 @@ class SparkFiles:
             )
             self._rows = self._rows.where(self._is_certain())
 
-    def check(self) -> None:
+    def coordinates(self) -> Input:
         """See `spark_backfill.archive.Files`."""
         rows: Counter[str] = Counter()
         while self._by_name:
             rows.update(rows_of_files(*self._by_name.pop(), self._topic))
         check_rows(rows)
-
-    def coordinates(self) -> Input:
-        """See `spark_backfill.archive.Files`."""
-        return self._input(self._rows, [])
+        return self._input(self._rows.select(*_COORDINATES))
 
     def records(self, bounds: Bounds) -> Input:
         """See `spark_backfill.archive.Files`."""
@@ -108,13 +100,7 @@ class SparkFiles:
         # These bounds reach the statistics that files keep of their columns.
         begin = min((begin for begin, _ in bounds.values()), default=0)
         end = max((end for _, end in bounds.values()), default=0)
-        return self._input(self._rows.where((offset >= begin) & (offset < end)), self._columns)
-
-    def all_lack_topics(self) -> bool:
-        """See `spark_backfill.archive.Files`: lines may."""
-        return (
-            self._options.format == "json" and self._rows.where(F.col("topic").isNotNull()).limit(1).isEmpty()
-        )
+        return self._input(self._rows.where((offset >= begin) & (offset < end)))
 
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """See `spark_backfill.archive.Files`; others are asked for, of which none was read."""
@@ -127,10 +113,9 @@ class SparkFiles:
         found = self._rows.select("topic").distinct().limit(SHOWN_TOPICS).collect()
         return nothing_of_topic(self._topic, {*others, *(str(row["topic"]) for row in found)})
 
-    def _input(self, rows: DataFrame, columns: Sequence[str]) -> Input:
-        """Return rows of the topic, and those without one: where all lack it they are of the topic, too."""
-        mine = rows.where((F.col("topic") == self._topic) | F.col("topic").isNull())
-        return Input(mine.select(*dict.fromkeys([*_COORDINATES, *columns])), FrameReader(self._topic))
+    def _input(self, rows: DataFrame) -> Input:
+        """Return rows of the topic, and those without one, which are counted."""
+        return Input(rows.where((F.col("topic") == self._topic) | F.col("topic").isNull()), frame_batches)
 
     def _normal(self, place: str) -> DataFrame:
         try:
@@ -152,23 +137,28 @@ class SparkFiles:
                 f"archive {place!r} has no offsets, without which nobody can say what was processed of it: name their "
                 f"column with --columns offset=COLUMN; {found.listed()}"
             )
-        columns: dict[str, Column] = {} if named else {"offset": found.integer("offset")}
+        columns: dict[str, Column] = {} if named else {"offset": found.coordinate("offset")}
         if files is not None:
             # Columns that happen to be called like Kafka's are those of the values in such files.
             columns |= {"topic": files.topic, "partition": files.partition}
         else:
-            columns |= {"topic": self._topic_column(found), "partition": found.integer("partition")}
+            columns |= {"topic": self._topic_column(frame, found), "partition": found.coordinate("partition")}
         columns["timestamp_ms"] = found.timestamp_ms()
         columns |= {name: found.id_column(name) for name in self._names}
-        if not self._needs_headers:
+        if "headers" not in self._names:
             columns["headers"] = found.optional_headers()
         if files is not None and named:
             self._by_name.append((frame, files))
             return with_offsets(frame, columns, files, indexed=self._options.format == "parquet")
         return frame.select(*(column.alias(name) for name, column in columns.items()))
 
-    def _topic_column(self, found: KafkaColumns) -> Column:
-        return found.topic() if found.has("topic") else F.lit(self._topic)
+    def _topic_column(self, frame: DataFrame, found: KafkaColumns) -> Column:
+        """The topic of each row: this one where the archive has none, or no line of it."""
+        if not found.has("topic"):
+            return F.lit(self._topic)
+        topic = found.coordinate("topic")
+        lacks = self._options.format == "json" and frame.where(topic.isNotNull()).isEmpty()
+        return F.lit(self._topic) if lacks else topic
 
     def _read(self, place: str) -> tuple[DataFrame, ColumnMap]:
         options, places = self._at_version(place), self._options.columns
@@ -198,43 +188,22 @@ class SparkFiles:
 
     def _is_certain(self) -> Column:
         """Whether a row is no one of a file that is left out, nor behind it, where a hole would be."""
-        ends = {partition: first for partition, (first, _) in self._open.items()}
+        begins = [
+            self._open[each][0] if each in self._open else _NO_OFFSET for each in range(max(self._open) + 1)
+        ]
+        begin = F.coalesce(F.get(F.lit(begins), F.col("partition").cast("int")), F.lit(_NO_OFFSET))
         offset = F.col("offset")
-        return (F.col("topic") != self._topic) | offset.isNull() | (offset < _by_partition(ends, _NO_OFFSET))
+        return (F.col("topic") != self._topic) | offset.isNull() | (offset < begin)
 
 
-@dataclass(frozen=True, slots=True)
-class FrameReader:
-    """Makes batches of rows that Spark has read."""
-
-    topic: str
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
-        """Read the rows of a task."""
-        for batch in batches:
-            placed = batch.column("partition").is_valid()
-            strays = batch.num_rows - placed.true_count
-            rows = batch.filter(placed) if strays else batch
-            nameless = batch.column("topic").null_count
-            if nameless:
-                rows = rows.set_column(0, "topic", pa.repeat(self.topic, rows.num_rows))
-            offsets = rows.column("offset")
-            yield Batch(
-                rows.column("partition").to_numpy().astype(np.int64),
-                offsets.fill_null(-1).to_numpy(),
-                np.asarray(offsets.is_valid()),
-                rows.column("timestamp_ms").to_numpy(),
-                rows,
-                strays,
-                nameless,
-                frozenset(),
-            )
-
-
-def _by_partition(values: Mapping[int, int], default: int) -> Column:
-    """The value of a row's partition."""
-    if not values:
-        return F.lit(default).cast("long")
-    numbers = F.lit([values.get(number, default) for number in range(max(values) + 1)])
-    at = F.get(numbers, F.col("partition").cast("int"))
-    return F.coalesce(at, F.lit(default)).cast("long")
+def frame_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:
+    """Make batches of rows that Spark has read."""
+    for batch in batches:
+        rows, lacking = with_coordinates(batch)
+        yield Batch(
+            rows.column("partition").to_numpy().astype(np.int64),
+            rows.column("offset").to_numpy(),
+            rows.column("timestamp_ms").to_numpy(),
+            rows,
+            lacking,
+        )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from pickle import dumps
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -20,52 +21,51 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.range_plan import Archived
 
 _NOWHERE: Final = 2**63 - 1
-"""In place of cuts, horizons and times that there are not."""
+"""In place of cuts, horizons and offsets that there are not."""
 SHOWN_TOPICS: Final = 5
 _YEAR_1973_MS: Final = 100_000_000_000
 _YEAR_2096_MS: Final = 4_000_000_000_000
-_Value = TypeVar("_Value")
 
-Row = tuple[int, int]
-"""An offset and its timestamp (ms)."""
+Row = tuple[int, bool, int]
+"""A row as it compares with others: the one to take is the least.
+
+Its offset (negative where the highest one is looked for), whether it has no timestamp, and the timestamp (ms): of an
+offset that comes twice the earlier time counts, any before none.
+"""
+_NO_ROW: Final[Row] = (_NOWHERE, True, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSurvey:
-    """Some rows of a partition.
+    """Some rows of a partition, at least one.
 
-    How many, how many of them without an offset, and the records at the ends of the others. ``first`` and ``last``
-    are those of the lowest and the highest offset, ``last_below`` that of the highest below the cut,
-    ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon; None: there is none.
+    ``first`` and ``last`` are those of the lowest and the highest offset, ``last_below`` that of the highest below the
+    cut, ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon.
     """
 
     rows: int
-    nulls: int = 0
-    first: Row | None = None
-    last: Row | None = None
-    last_below: Row | None = None
-    first_kept: int | None = None
-    oldest_ms: int = _NOWHERE
-    newest_ms: int = -_NOWHERE
+    first: Row
+    last: Row
+    last_below: Row
+    first_kept: int
+    oldest_ms: int
+    newest_ms: int
 
     @classmethod
-    def of_rows(cls, offsets: Int64s, timestamps: Int64s, nulls: int, cut: int, horizon_ms: int) -> Self:
-        """Look at rows with offsets, and count ``nulls`` without."""
-        if not len(offsets):
-            return cls(rows=nulls, nulls=nulls)
+    def of_rows(cls, offsets: Int64s, timestamps: Int64s, cut: int, horizon_ms: int) -> Self:
+        """Look at rows."""
 
-        def row(offset: int) -> Row:
-            return min(((offset, each) for each in timestamps[offsets == offset].tolist()), key=_by_time)
+        def row(offset: int, sign: int) -> Row:
+            times = timestamps[offsets == offset].tolist()
+            return min(((sign * offset, each < 0, each) for each in times), default=_NO_ROW)
 
-        below = np.flatnonzero(offsets < cut)
-        kept = below[timestamps[below] >= horizon_ms]
+        below = offsets < cut
         return cls(
-            rows=len(offsets) + nulls,
-            nulls=nulls,
-            first=row(int(offsets.min())),
-            last=row(int(offsets.max())),
-            last_below=row(int(offsets[below].max())) if len(below) else None,
-            first_kept=int(offsets[kept].min()) if len(kept) else None,
+            rows=len(offsets),
+            first=row(int(offsets.min()), 1),
+            last=row(int(offsets.max()), -1),
+            last_below=row(int(offsets[below].max(initial=-1)), -1),
+            first_kept=int(offsets[below & (timestamps >= horizon_ms)].min(initial=_NOWHERE)),
             oldest_ms=int(timestamps.min()),
             newest_ms=int(timestamps.max()),
         )
@@ -74,11 +74,10 @@ class PartSurvey:
         """Put the surveys of two tasks together."""
         return PartSurvey(
             rows=self.rows + other.rows,
-            nulls=self.nulls + other.nulls,
-            first=min(_there(self.first, other.first), key=_by_time, default=None),
-            last=min(_there(self.last, other.last), key=_from_the_end, default=None),
-            last_below=min(_there(self.last_below, other.last_below), key=_from_the_end, default=None),
-            first_kept=min(_there(self.first_kept, other.first_kept), default=None),
+            first=min(self.first, other.first),
+            last=min(self.last, other.last),
+            last_below=min(self.last_below, other.last_below),
+            first_kept=min(self.first_kept, other.first_kept),
             oldest_ms=min(self.oldest_ms, other.oldest_ms),
             newest_ms=max(self.newest_ms, other.newest_ms),
         )
@@ -87,12 +86,10 @@ class PartSurvey:
         """Return the facts of a partition; ``units_are_said``: the unit of timestamps is only known from the options.
 
         Raises:
-            BackfillError: rows without an offset, negative offsets or partitions, or absurd timestamps.
+            BackfillError: negative offsets or partitions, or absurd timestamps.
         """
-        if self.nulls or self.first is None or self.last is None:
-            raise lacking(self.nulls, "offset")
-        begin, first_ms = self.first
-        last, end_ms = self.last
+        begin, _, first_ms = self.first
+        minus_last, _, end_ms = self.last
         if not 0 <= partition < MAX_PARTITIONS or begin < 0:
             raise BackfillError(
                 f"the archive has partition {partition}, offset {begin}: neither can be negative, nor a partition "
@@ -106,21 +103,14 @@ class PartSurvey:
         return Archived(
             partition=partition,
             begin=begin,
-            end=last + 1,
+            end=1 - minus_last,
             rows=self.rows,
             first_ms=first_ms,
-            last_ms=None if self.last_below is None else self.last_below[1],
-            first_kept=self.first_kept,
+            last_ms=None if self.last_below == _NO_ROW else self.last_below[2],
+            first_kept=None if self.first_kept == _NOWHERE else self.first_kept,
             end_ms=end_ms,
             oldest_ms=self.oldest_ms,
         )
-
-
-def lacking(rows: int, column: str) -> BackfillError:
-    """Return the error for rows without a coordinate."""
-    return BackfillError(
-        f"{rows} rows of the archive have no {column}: they are no records of Kafka; see --columns {column}=COLUMN"
-    )
 
 
 def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
@@ -131,32 +121,16 @@ def nothing_of_topic(topic: str, others: Iterable[str]) -> BackfillError:
     )
 
 
-def _by_time(row: Row) -> tuple[int, bool, int]:
-    """Lower offsets first; of one that comes twice the earlier timestamp, any before none."""
-    offset, timestamp_ms = row
-    return offset, timestamp_ms < 0, timestamp_ms
-
-
-def _from_the_end(row: Row) -> tuple[int, bool, int]:
-    """Higher offsets first, else as `_by_time`."""
-    offset, late, timestamp_ms = _by_time(row)
-    return -offset, late, timestamp_ms
-
-
-def _there(*values: _Value | None) -> list[_Value]:
-    return [value for value in values if value is not None]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveSurvey:
-    """Some rows of an archive, by partition; ``strays`` have none, and ``nameless`` no topic.
+    """Some rows of an archive, by partition.
 
-    ``others`` are topics that were not asked for.
+    ``lacking``: how many were left out, by the coordinate that they lack. ``others`` are topics that were not asked
+    for.
     """
 
     parts: Mapping[int, PartSurvey] = field(default_factory=dict)
-    strays: int = 0
-    nameless: int = 0
+    lacking: Counter[str] = field(default_factory=Counter)
     others: frozenset[str] = frozenset()
 
     def __add__(self, other: ArchiveSurvey) -> ArchiveSurvey:
@@ -165,34 +139,23 @@ class ArchiveSurvey:
         for number, part in other.parts.items():
             parts[number] = parts[number] + part if number in parts else part
         return ArchiveSurvey(
-            parts=parts,
-            strays=self.strays + other.strays,
-            nameless=self.nameless + other.nameless,
-            others=self.others | other.others,
+            parts=parts, lacking=self.lacking + other.lacking, others=self.others | other.others
         )
 
-    def to_json(self) -> str:
-        """Return it as a line for Spark."""
-        parts = {number: asdict(part) for number, part in self.parts.items()}
-        return json.dumps(
-            {"parts": parts, "strays": self.strays, "nameless": self.nameless, "others": sorted(self.others)}
-        )
+    def check_coordinates(self) -> None:
+        """Make sure that no row lacks its topic, partition or offset.
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read the output of `to_json`."""
-        content = json.loads(text)
-        parts = {int(number): PartSurvey(**_rows(part)) for number, part in content["parts"].items()}
-        return cls(
-            parts=parts,
-            strays=content["strays"],
-            nameless=content["nameless"],
-            others=frozenset(content["others"]),
-        )
-
-
-def _rows(part: dict[str, object]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
+        Raises:
+            BackfillError: some do.
+        """
+        for name, rows in self.lacking.items():
+            remedy = (
+                "and others have one: write it into them, or put their files into a folder whose files all have no "
+                "such column"
+                if name == "topic"
+                else f"so that they are no records of Kafka; see --columns {name}=COLUMN"
+            )
+            raise BackfillError(f"{rows} rows of the archive have no {name}, {remedy}")
 
 
 def total(surveys: Iterable[ArchiveSurvey]) -> ArchiveSurvey:
@@ -203,18 +166,25 @@ def total(surveys: Iterable[ArchiveSurvey]) -> ArchiveSurvey:
 class Batch(NamedTuple):
     """Rows of the topic: their coordinates and timestamps (ms), and the other columns asked for, by Kafka's names.
 
-    ``offsets`` are only good where ``has_offset``; rows without a partition are only counted, as ``strays``, and
-    those without a topic, in files that have topics, as ``nameless``.
+    ``lacking`` and ``others``: as in `ArchiveSurvey`.
     """
 
     partitions: NDArray[np.int64]
     offsets: Int64s
-    has_offset: NDArray[np.bool_]
     timestamps: Int64s
     rest: pa.RecordBatch
-    strays: int
-    nameless: int
-    others: frozenset[str]
+    lacking: Counter[str]
+    others: frozenset[str] = frozenset()
+
+
+def with_coordinates(rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Counter[str]]:
+    """Return the rows that have a topic (if there is such a column), a partition and an offset; count the others."""
+    lacking = Counter[str]()
+    for name in ("topic", "partition", "offset"):
+        if name in rows.schema.names and (nulls := rows.column(name).null_count):
+            lacking[name] = nulls
+            rows = rows.filter(rows.column(name).is_valid())
+    return rows, lacking
 
 
 ReadBatches = Callable[[Iterable[pa.RecordBatch]], Iterable[Batch]]
@@ -239,18 +209,16 @@ class SurveyTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Look at the rows."""
         seen = total(map(self._look, self.read(batches)))
-        yield pa.RecordBatch.from_pydict({"survey": [seen.to_json()]})
+        yield pa.RecordBatch.from_pydict({"survey": [dumps(seen)]})
 
     def _look(self, batch: Batch) -> ArchiveSurvey:
         parts = {}
         for number in np.unique(batch.partitions).tolist():
             mine = batch.partitions == number
-            there = mine & batch.has_offset
             parts[number] = PartSurvey.of_rows(
-                batch.offsets[there],
-                batch.timestamps[there],
-                int(mine.sum() - there.sum()),
+                batch.offsets[mine],
+                batch.timestamps[mine],
                 self.cuts.get(number, _NOWHERE),
                 self.horizons_ms.get(number, _NOWHERE),
             )
-        return ArchiveSurvey(parts=parts, strays=batch.strays, nameless=batch.nameless, others=batch.others)
+        return ArchiveSurvey(parts=parts, lacking=batch.lacking, others=batch.others)

@@ -62,6 +62,16 @@ class Fields(Protocol):
         """Return the records themselves."""
 
 
+class HeaderColumns(Protocol):
+    """The headers of records by name, where all of them need not be read for that."""
+
+    def header(self, wanted: str) -> list[bytes | None]:
+        """Return the value of each record's last header of exactly this name, None where there is none."""
+
+    def has_header(self, wanted: str) -> bool:
+        """Whether any record has a header of exactly this name."""
+
+
 class RecordFields:
     """The fields of `Record` objects."""
 
@@ -105,7 +115,8 @@ class FailedCall(NamedTuple):
 class ReadOnce:
     """Fields shared by several parts of a spec: each column is read at most once.
 
-    ``failures`` has, by topic, the first call of a user's function that raised.
+    ``columns`` has the headers by name, where the source does. ``failures`` has, by topic, the first call of a user's
+    function that raised.
     """
 
     @classmethod
@@ -113,8 +124,9 @@ class ReadOnce:
         """Return the fields shared; unchanged if they already are."""
         return fields if isinstance(fields, cls) else cls(fields)
 
-    def __init__(self, source: Fields) -> None:
+    def __init__(self, source: Fields, columns: HeaderColumns | None = None) -> None:
         self._source = source
+        self._columns = columns
         self._only: tuple[str, list[bytes | None]] | None = None
         self._by_name: list[dict[str, bytes | None]] | None = None
         self._headers: list[Headers | None] | None = None
@@ -140,6 +152,8 @@ class ReadOnce:
         Most records have a single header: that case is tried first, because it is the cheapest. Else a
         dictionary is made for each record, in which the last of several headers wins as well.
         """
+        if self._columns is not None:
+            return self._columns.header(wanted)
         if self._only is not None and self._only[0] == wanted:
             return self._only[1]
         if self._by_name is None:
@@ -158,6 +172,8 @@ class ReadOnce:
 
     def has_header(self, wanted: str) -> bool:
         """Whether any record has a header of exactly this name; uses the columns read before."""
+        if self._columns is not None:
+            return self._columns.has_header(wanted)
         if self._only is not None:
             return wanted == self._only[0] and self.count > 0
         if self._by_name is not None:

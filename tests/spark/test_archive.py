@@ -17,6 +17,7 @@ from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.range_plan import Archived
+from spark_backfill.rows import Wanted
 from spark_backfill.spark_files import SparkFiles
 from tests.support.archives import spark_archive, write_parquet
 
@@ -115,6 +116,19 @@ def test_columns_of_any_name_and_type(archive: Callable[..., Archive], tmp_path:
         Record("orders", 0, 3, BASE_MS, "größe".encode(), b"\x00\xff", (("id", b"x"),)),
         Record("orders", 0, 4, BASE_MS + 1, None, b"", ()),
     ]
+
+
+def test_integers_may_be_narrow(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Rows have Kafka's types, whatever the archive's are."""
+    table(
+        tmp_path / "a.parquet",
+        partition=pa.array([3], pa.int8()),
+        offset=pa.array([7], pa.int16()),
+        key=["k"],
+    )
+    frame, task = archive("parquet", "timestamp=-", spec="key").rows({3: (0, 9)}, Wanted(spec="key"))
+    (row,) = frame.mapInArrow(task, task.wanted.schema).collect()
+    assert (row["partition"], row["offset"]) == (3, 7)
 
 
 def test_json_lines_keep_the_text_of_values(archive: Callable[..., Archive], tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_whole_files_say_where_their_rows_stand() -> None:
     """
     rows = {"t+0+2.json": 3, "t+0+0.json": 2, "t+0+5.json": 9, "t+1+4.json": 1, "t+2+0+7.avro": 8}
     check_rows(rows)
-    assert open_files([*rows, "other+3+9.json", "no name"], "t") == {
+    assert open_files([*rows, "other+3+9.json"], "t") == {
         0: (5, "t+0+5.json"),
         1: (4, "t+1+4.json"),
     }

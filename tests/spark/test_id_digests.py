@@ -13,8 +13,9 @@ from dedup_sdk.ids import MAX_ID_BYTES, RecordFields, id_spec
 from dedup_sdk.ids._redrive import REDRIVE_HEADER, redrive_value
 from dedup_sdk.ids._spec import GroupKeys, redriven_keys
 from spark_backfill.archive import RowsTask
-from spark_backfill.rows import Wanted, read_columns
-from spark_backfill.spark_files import FrameReader
+from spark_backfill.column_map import id_columns
+from spark_backfill.rows import Wanted
+from spark_backfill.spark_files import frame_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,9 +119,9 @@ def kafka_rows(spark: SparkSession, records: list[Record]) -> DataFrame:
 def digested(frame: DataFrame, text: str, group: str | None = None) -> DataFrame:
     """The rows of records, as a group knows them."""
     wanted = Wanted(spec=text, group=group, with_redriven=group is None)
-    task = RowsTask(FrameReader("orders"), wanted, dict.fromkeys(range(3), (0, 10**6)))
+    task = RowsTask(frame_batches, wanted, dict.fromkeys(range(3), (0, 10**6)))
     places = ["topic", "partition", "offset", "timestamp_ms"]
-    read = frame.select(*dict.fromkeys([*places, *read_columns(id_spec(text))]))
+    read = frame.select(*dict.fromkeys([*places, *id_columns(id_spec(text)), "headers"]))
     return read.mapInArrow(task, wanted.schema)
 
 

@@ -75,20 +75,15 @@ def reader_of(folder: Path) -> ParquetReader:
     return copied
 
 
-@pytest.mark.parametrize("column", ["topic", "key"])
+@pytest.mark.parametrize("column", ["topic", "key", "headers"])
 @pytest.mark.parametrize("first_lacks", [True, False])
-def test_files_that_have_not_the_same_columns_are_named(
+def test_files_that_have_not_the_same_columns_are_left_to_spark(
     tmp_path: Path, column: str, *, first_lacks: bool
 ) -> None:
-    """Whose rows are those without a topic, or an ID's column? Nobody knows: the run ends before it begins."""
-    files = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    write(files[0], 0, 1, without=column if first_lacks else "")
-    write(files[1], 2, 3, without="" if first_lacks else column)
-    has, lacks = reversed(files) if first_lacks else files
-    says = f"archive files {str(has)!r} and {str(lacks)!r} differ: only the first has a column {column!r}"
-    with pytest.raises(ConfigurationError, match=re.escape(says)) as caught:
-        plain_layout(options(tmp_path), ("key",))
-    assert "\n" not in str(caught.value)
+    """Whose columns are those of all? Spark merges them, and a row without a topic ends the run."""
+    write(tmp_path / "a.parquet", 0, 1, without=column if first_lacks else "")
+    write(tmp_path / "b.parquet", 2, 3, without="" if first_lacks else column)
+    assert plain_layout(options(tmp_path), ("key",)) is None
 
 
 def test_other_columns_other_folders_and_empty_files_may_differ(tmp_path: Path) -> None:
