@@ -25,7 +25,7 @@ from dedup_sdk.errors import ConfigurationError, IdSpecError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE, ArchiveOptions
 from spark_backfill.base import open_base
-from spark_backfill.client_config import read_options, refuse_ours, secrets_of, take_consumers_own
+from spark_backfill.client_config import read_options, secrets_of, take_consumers_own
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive, set_defaults
@@ -218,7 +218,6 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
     """
     client = client_settings("--client-config", given.client_config)
     servers, group = take_consumers_own(client)
-    refuse_ours(client)
     if not given.compact:
         given.bootstrap = servers if given.bootstrap is None else given.bootstrap
         if group and not given.group and not given.whole_topic:
