@@ -36,10 +36,10 @@ def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None
     return settings.pop("bootstrap.servers", None), settings.pop("group.id", None)
 
 
-def files_of(settings: Mapping[str, str]) -> dict[str, Path]:
+def files_of(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the absolute paths of the files and folders that are here, of the settings that name one."""
     return {
-        name: Path(value).absolute()
+        name: str(Path(value).absolute())
         for name, value in settings.items()
         if name.endswith(_NAMES_FILE) and value and os.path.exists(value)  # noqa: PTH110 (a path with a NUL is none)
     }

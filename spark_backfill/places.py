@@ -5,16 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._store.snapshot_source import is_url
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.archive_options import TABLE, paths_are_elsewhere
+from spark_backfill.archive_options import KAFKA, TABLE, paths_are_elsewhere
 
 _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Other names of stores."""
+
+
+def absolute(text: str) -> str:
+    """Return a path that is found from any folder; a URL stays."""
+    return text if is_url(text) else str(Path(text).absolute())
+
+
+def absolute_source(text: str) -> str:
+    """Return a source that is found from any folder.
+
+    What may be no path here stays: the topic, tables, URIs (Hadoop's lack the slashes), and paths elsewhere.
+    """
+    return text if text in ("", KAFKA) or ":" in text or paths_are_elsewhere() else absolute(text)
 
 
 class Place(NamedTuple):
