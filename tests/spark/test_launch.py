@@ -94,6 +94,16 @@ def test_a_cause_on_stderr_is_told_where_stdout_has_nothing(in_its_place: Callab
         launch.backfill(GIVEN, on_spark=True)
 
 
+def test_a_program_that_is_not_there_is_named(
+    in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any other cause that is told before the job can."""
+    in_its_place("")
+    monkeypatch.setattr(launch, "command", lambda *_, **__: ["/none/spark-submit"])
+    with pytest.raises(BackfillError, match=r"ended with status 127: .*/none/spark-submit: No such file"):
+        launch.backfill(GIVEN, on_spark=True)
+
+
 def test_a_run_without_spark_asks_for_no_deploy_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable may be that of somebody else."""
     monkeypatch.setenv("DEPLOY_MODE", "cluster")
