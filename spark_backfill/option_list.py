@@ -407,15 +407,19 @@ def check_given(given: argparse.Namespace) -> None:
         if other := next((other for other in option.needs if other not in names), None):
             raise ConfigurationError(f"--{option.name} needs --{other}: {option.needs[other]}")
     for option in there:
-        _check_one(option, option.of(given), compact="compact" in names)
+        _check_one(option, given, compact="compact" in names)
 
 
-def _check_one(option: Option, value: Any, *, compact: bool) -> None:
+def _check_one(option: Option, given: argparse.Namespace, *, compact: bool) -> None:
     if compact and option.reads:
         raise ConfigurationError(
             f"--compact reads no history, and --{option.name} is about that: leave it out, or leave --compact out"
         )
-    if value == "":
+    if option.archive and set(given.source) <= {KAFKA}:
+        raise ConfigurationError(
+            f"--{option.name} is about an archive, and none is given: give --source PATH"
+        )
+    if option.of(given) == "":
         raise ConfigurationError(f"--{option.name} is empty; give a value, see --help")
 
 
@@ -424,12 +428,3 @@ def set_defaults(given: argparse.Namespace) -> None:
     for option in _ALL.values():
         if option.default is not None and not option.is_given(given):
             setattr(given, option.name.replace("-", "_"), option.default)
-
-
-def check_no_archive(given: argparse.Namespace) -> None:
-    """Refuse options about an archive; raises `ConfigurationError`."""
-    for option in _ALL.values():
-        if option.archive and option.is_given(given):
-            raise ConfigurationError(
-                f"--{option.name} is about an archive, and none is given: give --source PATH"
-            )

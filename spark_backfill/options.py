@@ -28,7 +28,7 @@ from spark_backfill.base import open_base
 from spark_backfill.client_config import files_of, read_options, secrets_of, take_consumers_own
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
-from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive, set_defaults
+from spark_backfill.option_list import GROUPS, OPTIONS, check_given, set_defaults
 from spark_backfill.ordered_spec import CountSpec, LastIdSpec, OrderedSpec, Spec, UnitSpec
 from spark_backfill.parallelism import checked_parallelism
 from spark_backfill.places import absolute, absolute_source, check_places
@@ -355,7 +355,6 @@ def _last_id(given: argparse.Namespace) -> LastIdSpec | None:
 def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions | None:
     """Return the archive to read; None: there is none."""
     if not places:
-        check_no_archive(given)
         return None
     if any(not place.removeprefix(TABLE) for place in places):
         raise ConfigurationError("--source is empty; give a path, a URL, or table:NAME")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
@@ -61,12 +62,7 @@ class Place(NamedTuple):
         )
 
 
-def check_places(
-    output: str,
-    *,
-    sources: Sequence[str],
-    report: str | None = None,
-) -> None:
+def check_places(output: str, *, sources: Sequence[str], report: str | None = None) -> None:
     """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.
 
     Sources that only Spark knows where to look for (tables, bare paths on another file system) are left out.
@@ -75,24 +71,19 @@ def check_places(
         ConfigurationError: one line that names two places, one of which lies in the other.
     """
     to = Place("--output", output)
-    written = [to]
-    if report is not None:
-        page = Place("--report", report)
-        if page.lies_in(to):
+    pages = [] if report is None else [Place("--report", report)]
+    read = [
+        Place("--source", text)
+        for text in sources
+        if is_url(text) or not (text.startswith(TABLE) or paths_are_elsewhere())
+    ]
+    for place, source in product((to, *pages), read):
+        if place.lies_in(source):
             raise ConfigurationError(
-                f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
+                f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
             )
-        written.append(page)
-    for text in sources:
-        if text.startswith(TABLE) or (not is_url(text) and paths_are_elsewhere()):
-            continue
-        source = Place("--source", text)
-        for place in written:
-            if place.lies_in(source):
-                raise ConfigurationError(
-                    f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
-                )
-        if source.lies_in(to):
+    for place in (*pages, *read):
+        if place.lies_in(to):
             raise ConfigurationError(
-                f"{source} lies in {to}, which is to hold a snapshot and nothing else: choose another output"
+                f"{place} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
             )

@@ -183,7 +183,7 @@ class Output:
             raise
         finally:
             if (asked := ended_by(error)) is not None:
-                asked.tell(self.outcome)
+                asked.outcome = self.outcome
             elif self.outcome == KEPT:
                 self._say(f"warning: {KEPT}")
 
