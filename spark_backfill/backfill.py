@@ -111,7 +111,7 @@ def backfill(
         try:
             _draw(made.document, options.report, options.shown_output, say)
         except EndedError as ended:
-            ended.outcome = output.outcome
+            ended.tell(output.outcome)
             raise
     return made.report
 

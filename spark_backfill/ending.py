@@ -30,6 +30,10 @@ class EndedError(BaseException):
         self.status = _STATUS_OF_SIGNAL + number
         self.outcome = NOT_WRITTEN
 
+    def tell(self, outcome: str) -> None:
+        """Take note of what has become of the snapshot."""
+        self.outcome = outcome
+
     def __str__(self) -> str:
         """The line that a user reads."""
         asked = (

@@ -183,7 +183,7 @@ class Output:
             raise
         finally:
             if (asked := ended_by(error)) is not None:
-                asked.outcome = self.outcome
+                asked.tell(self.outcome)
             elif self.outcome == KEPT:
                 self._say(f"warning: {KEPT}")
 

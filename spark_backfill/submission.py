@@ -77,7 +77,7 @@ class Submission:
                 self._process.wait(_GRACE_S)
         self._supervisor.end_child(self._process)
         if isinstance(error, EndedError):
-            error.outcome = self._outcome()
+            error.tell(self._outcome())
         self.stderr.close()
 
     def _outcome(self) -> str:
