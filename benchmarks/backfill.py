@@ -44,7 +44,6 @@ from benchmarks.workload import HEADER, TOPIC, Workload, WorkloadError, ensure_t
 from dedup_sdk import Window
 from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.testing import LocalKafka
-from dedup_sdk.testing._cache import cache_folder
 from spark_backfill import launch
 
 if TYPE_CHECKING:
@@ -162,11 +161,13 @@ class Bench:
         line = launch.command(
             arguments,
             packages=[_CONNECTOR],
-            ivy=cache_folder() / "ivy",
-            logging=logging,
+            scratch=self.folder,
             job=Path(__file__).with_name("naive_backfill.py"),
         )
-        environment = {**os.environ, **launch.environment(self.folder)}
+        environment = {
+            **os.environ,
+            **launch.environment(self.folder, [f"-Dlog4j2.configurationFile={logging.as_uri()}"]),
+        }
         tree = run_tree(line, processors=self.processors, environment=environment, folder=place)
         found = json.loads(tree.output)
         runs.add(tree, found["seconds"])

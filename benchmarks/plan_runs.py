@@ -18,7 +18,6 @@ from benchmarks.rounds import ContenderError
 from benchmarks.workload import TOPIC, Workload, ensure_topic
 from dedup_sdk._store.manifest import read_manifest
 from dedup_sdk.testing import LocalKafka
-from dedup_sdk.testing._cache import cache_folder
 from spark_backfill import launch
 from spark_backfill.slots import ROWS_PER_SLOT
 
@@ -74,11 +73,13 @@ def driver_cost(size: Size) -> dict[str, Any]:
         logging.write_text(_QUIET, encoding="ascii")
         line = launch.command(
             [json.dumps(asdict(size))],
-            ivy=cache_folder() / "ivy",
-            logging=logging,
+            scratch=Path(folder),
             job=_FOLDER / "driver_cost.py",
         )
-        environment = {**os.environ, **launch.environment(Path(folder))}
+        environment = {
+            **os.environ,
+            **launch.environment(Path(folder), [f"-Dlog4j2.configurationFile={logging.as_uri()}"]),
+        }
         tree = run_tree(line, environment=environment, folder=Path(folder))
     found: dict[str, Any] = json.loads(tree.output)
     return found

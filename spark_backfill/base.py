@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from dedup_sdk._store.manifest import Manifest, PartitionManifest
-from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX, Copy, read_file
+from dedup_sdk._store.snapshot import Copy, check_size, files_of, read_file
 from dedup_sdk._store.snapshot_source import RemoteFiles, Source, find_snapshots
 from dedup_sdk._window import Window
 from dedup_sdk.errors import SnapshotError
@@ -208,18 +208,12 @@ def copy_from(files: Path | RemoteFiles, partition: int) -> Copy:
 
 def _check_files(base: Base) -> None:
     for entry in base.manifest.partitions:
-        folder = Path(base.source.place) / str(entry.partition)
         for file in entry.files:
-            sizes = ((SORTED_SUFFIX, file.bytes), (FILTER_SUFFIX, file.filter_bytes))
-            for path, size in ((folder / f"{file.name}{suffix}", size) for suffix, size in sizes):
+            for suffix, size, _ in files_of(file):
+                path = Path(base.source.place, str(entry.partition), f"{file.name}{suffix}")
                 try:
-                    found = path.stat().st_size
+                    check_size(f"base: {path}", path.stat().st_size, size)
                 except OSError as error:
                     raise SnapshotError(
                         f"base: {path} cannot be read: {error.strerror}; copy the snapshot again, or {IN_FULL}"
                     ) from None
-                if found != size:
-                    raise SnapshotError(
-                        f"base: {path} has {found} bytes, its manifest says {size}; copy the snapshot "
-                        f"again, or {IN_FULL}"
-                    )

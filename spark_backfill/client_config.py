@@ -11,43 +11,35 @@ from typing import Final
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk.errors import ConfigurationError
 
-SERVERS: Final = "bootstrap.servers"
-_OURS: Final = {
-    "auto.offset.reset": "the job resolves every offset itself",
-    SERVERS: "give --bootstrap",
-    "enable.auto.commit": "the job commits nothing",
-    "group.id": "give --group",
-    "isolation.level": "the job reads read_committed, or IDs of aborted records would be taken for seen",
-}
+_ISOLATION: Final = "read_committed"
 _SECRET_NAME: Final = re.compile(r"pass|pwd|secret|token|credential|jaas|key|auth", re.IGNORECASE)
 _NAMES_FILE: Final = (".location", ".keytab", ".file")
 _QUOTED: Final = re.compile(r"""["']([^"']+)["']""")
 _SHORTEST_SECRET: Final = 3
 
 
-def refuse_ours(settings: Mapping[str, str]) -> None:
-    """Raise `ConfigurationError` for a setting of ``--client-config`` that the job makes itself."""
-    for name in settings:
-        if name in _OURS:
-            raise ConfigurationError(f"--client-config {name} cannot be set: {_OURS[name]}")
-
-
 def take_consumers_own(settings: dict[str, str]) -> tuple[str | None, str | None]:
     """Take a consumer's own settings out, so that its file serves the job, too; return its servers and its group.
 
     Those are left out that ask for the job's own behaviour, or have no effect on it.
+
+    Raises:
+        ConfigurationError: it reads records of aborted transactions.
     """
+    if settings.pop("isolation.level", _ISOLATION) != _ISOLATION:
+        raise ConfigurationError(
+            f"--client-config isolation.level cannot be set: the job reads {_ISOLATION}, or IDs of aborted records "
+            "would be taken for seen"
+        )
     for name in ("auto.offset.reset", "enable.auto.commit"):
         settings.pop(name, None)
-    if settings.get("isolation.level") == "read_committed":
-        del settings["isolation.level"]
-    return settings.pop(SERVERS, None), settings.pop("group.id", None)
+    return settings.pop("bootstrap.servers", None), settings.pop("group.id", None)
 
 
-def files_of(settings: Mapping[str, str]) -> dict[str, Path]:
+def files_of(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the absolute paths of the files and folders that are here, of the settings that name one."""
     return {
-        name: Path(value).absolute()
+        name: str(Path(value).absolute())
         for name, value in settings.items()
         if name.endswith(_NAMES_FILE) and value and os.path.exists(value)  # noqa: PTH110 (a path with a NUL is none)
     }

@@ -22,6 +22,8 @@ LAUNCHED: Final = "DEDUP_BACKFILL_LAUNCHED"
 
 There the job leaves these two files, its process ID, and when it is ended, what has become of the snapshot.
 """
+FOLDER: Final = "DEDUP_BACKFILL_FOLDER"
+"""Set there, too: the folder of which the arguments name files."""
 DRIVER_NAME: Final = "driver"
 OUTCOME_NAME: Final = "outcome"
 PROGRESS: Final = "progress: "

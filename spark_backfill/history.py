@@ -20,7 +20,6 @@ class History:
     nobody asked. ``eras``: by partition, as the group's commits say, the value that changes when an operator rewinds it
     (those that are not empty). ``committed``: the last offset known to be committed, where it is not the cut.
     ``epochs``: the leader epochs of those commits, or of the snapshot that is the history, where they are known.
-    ``vague``: partitions of which more may be read than the window reaches (`spark_backfill.kafka_log.Beginning`).
     """
 
     cluster: str
@@ -32,7 +31,6 @@ class History:
     eras: Mapping[int, str] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
     committed: Mapping[int, int | None] = field(default_factory=dict)
-    vague: frozenset[int] = frozenset()
 
     @property
     def offsets(self) -> int:

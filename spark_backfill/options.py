@@ -25,13 +25,13 @@ from dedup_sdk.errors import ConfigurationError, IdSpecError, SnapshotError
 from dedup_sdk.ids import IdSpec, id_spec
 from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE, ArchiveOptions
 from spark_backfill.base import open_base
-from spark_backfill.client_config import read_options, refuse_ours, secrets_of, take_consumers_own
+from spark_backfill.client_config import files_of, read_options, secrets_of, take_consumers_own
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
 from spark_backfill.console import ERROR
-from spark_backfill.option_list import GROUPS, OPTIONS, check_given, check_no_archive, set_defaults
+from spark_backfill.option_list import GROUPS, OPTIONS, check_given, set_defaults
 from spark_backfill.ordered_spec import CountSpec, LastIdSpec, OrderedSpec, Spec, UnitSpec
 from spark_backfill.parallelism import checked_parallelism
-from spark_backfill.places import check_places
+from spark_backfill.places import absolute, absolute_source, check_places
 from spark_backfill.publish import Existing
 from spark_backfill.reshard import Reshard
 
@@ -218,18 +218,19 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
     """
     client = client_settings("--client-config", given.client_config)
     servers, group = take_consumers_own(client)
-    refuse_ours(client)
     if not given.compact:
         given.bootstrap = servers if given.bootstrap is None else given.bootstrap
         if group and not given.group and not given.whole_topic:
             given.group = group
-    return client
+    # Tasks open them in other folders.
+    return client | files_of(client)
 
 
 def _fill(given: argparse.Namespace) -> None:
     """Put into ``given`` the options that a base, or the strategy, gives where the user does not."""
     if given.add and given.output is not None and OutputFolder(given.output).manifest() is not None:
         given.base = given.output
+    given.base = given.base and absolute(given.base)
     if given.order is not None and given.window is None:
         given.window = f"{IDLE_DAYS}d"
     if given.base is None or not any(getattr(given, name) is None for name in _FROM_BASE):
@@ -260,16 +261,17 @@ def _options(given: argparse.Namespace, client: dict[str, str]) -> Options:
         option = "--window" if reach == window else "--otherwise-window"
         expire_before_ms = _expiry_ms(given.expire_before, reach, option)
     sources = given.source or ([] if given.compact else [KAFKA])
-    archive = _archive(given, [source for source in sources if source != KAFKA])
+    places = [source for source in sources if source != KAFKA]
+    archive = _archive(given, places)
     reads_topic = KAFKA in sources
     if not given.compact:
         _check_sources(given, archive, reads_topic=reads_topic)
     output = _output(given)
-    check_places(
-        given.output,
-        sources=() if archive is None else archive.places,
-        report=given.report,
-    )
+    if given.report is not None and is_url(given.report):
+        raise ConfigurationError(
+            f"--report {redacted_url(given.report)} is a URL; give a folder that this machine sees"
+        )
+    check_places(given.output, sources=places, report=given.report)
     return Options(
         bootstrap=given.bootstrap or "",
         topic=given.topic,
@@ -353,7 +355,6 @@ def _last_id(given: argparse.Namespace) -> LastIdSpec | None:
 def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions | None:
     """Return the archive to read; None: there is none."""
     if not places:
-        check_no_archive(given)
         return None
     if any(not place.removeprefix(TABLE) for place in places):
         raise ConfigurationError("--source is empty; give a path, a URL, or table:NAME")
@@ -364,7 +365,7 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
             "the topic), else read_uncommitted"
         )
     return ArchiveOptions(
-        places=tuple(places),
+        places=tuple(map(absolute_source, places)),
         format=given.format or "parquet",
         columns=parse_columns(given.columns) if given.columns else {},
         read_options=read_options(given.read_option),
@@ -433,7 +434,7 @@ def _output(given: argparse.Namespace) -> str:
             )
         if why := why_unusable(output):
             raise ConfigurationError(f"--output {output!r} {why}: give another folder")
-        return str(Path(output))
+        return absolute(output)
     require_driver(output, "--output ")
     scheme, _, path = redacted_url(output).partition("://")
     if scheme in {"file", "local"} and not path.startswith("/"):

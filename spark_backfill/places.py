@@ -5,16 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from itertools import product
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._store.snapshot_source import is_url
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.archive_options import TABLE, paths_are_elsewhere
+from spark_backfill.archive_options import KAFKA, TABLE, paths_are_elsewhere
 
 _SAME_STORE: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 """Other names of stores."""
+
+
+def absolute(text: str) -> str:
+    """Return a path that is found from any folder; a URL stays."""
+    return text if is_url(text) else str(Path(text).absolute())
+
+
+def absolute_source(text: str) -> str:
+    """Return a source that is found from any folder.
+
+    What may be no path here stays: the topic, tables, URIs (Hadoop's lack the slashes), and paths elsewhere.
+    """
+    return text if text in ("", KAFKA) or ":" in text or paths_are_elsewhere() else absolute(text)
 
 
 class Place(NamedTuple):
@@ -48,12 +62,7 @@ class Place(NamedTuple):
         )
 
 
-def check_places(
-    output: str,
-    *,
-    sources: Sequence[str],
-    report: str | None = None,
-) -> None:
+def check_places(output: str, *, sources: Sequence[str], report: str | None = None) -> None:
     """Refuse an output that would put a run's files among those that are read, or remove these by replacing it.
 
     Sources that only Spark knows where to look for (tables, bare paths on another file system) are left out.
@@ -62,24 +71,19 @@ def check_places(
         ConfigurationError: one line that names two places, one of which lies in the other.
     """
     to = Place("--output", output)
-    written = [to]
-    if report is not None:
-        page = Place("--report", report)
-        if page.lies_in(to):
+    pages = [] if report is None else [Place("--report", report)]
+    read = [
+        Place("--source", text)
+        for text in sources
+        if is_url(text) or not (text.startswith(TABLE) or paths_are_elsewhere())
+    ]
+    for place, source in product((to, *pages), read):
+        if place.lies_in(source):
             raise ConfigurationError(
-                f"{page} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
+                f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
             )
-        written.append(page)
-    for text in sources:
-        if text.startswith(TABLE) or (not is_url(text) and paths_are_elsewhere()):
-            continue
-        source = Place("--source", text)
-        for place in written:
-            if place.lies_in(source):
-                raise ConfigurationError(
-                    f"{place} lies in {source}, and would be read as a part of it: choose a folder outside"
-                )
-        if source.lies_in(to):
+    for place in (*pages, *read):
+        if place.lies_in(to):
             raise ConfigurationError(
-                f"{source} lies in {to}, which is to hold a snapshot and nothing else: choose another output"
+                f"{place} lies in {to}, which becomes a snapshot and nothing else: choose a folder beside it"
             )

@@ -50,11 +50,6 @@ class Progress:
     per_second: float
     seconds_left: float | None
 
-    @property
-    def share(self) -> float:
-        """How much of the step is over, from 0 to 1."""
-        return self.done / self.tasks if self.tasks else 0.0
-
     def __str__(self) -> str:
         """One line for a person."""
         parts = [f"{self.step}: {self.done:,} of {self.tasks:,} tasks"]

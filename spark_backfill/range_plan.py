@@ -100,8 +100,8 @@ class LogPart(NamedTuple):
     - ``start``: the log's first offset (``high`` or more: nothing).
     - ``first_ms``: the timestamp (ms) of its first record below ``high``, None without one; ``soon_ms``: the latest of
       its first `FEW_RECORDS` timestamps, None where it has no first one.
-    - ``first_kept``: the first offset of a timestamp at or after the horizon, None where nobody looked; ``is_vague``:
-      it may lie far before that record.
+    - ``first_kept``: the first offset of a timestamp at or after the horizon, None where nobody looked; it may lie
+      before that record.
     - ``complete``: the history begins at ``low``.
     """
 
@@ -112,7 +112,6 @@ class LogPart(NamedTuple):
     first_ms: int | None = None
     first_kept: int | None = None
     soon_ms: int | None = None
-    is_vague: bool = False
 
     def times(self) -> tuple[int | None, ...]:
         """Return the timestamps (ms) of records behind its beginning, the first one first."""

@@ -1,8 +1,8 @@
 """The processes of a submitted job: spark-submit with its JVM, and the driver in it.
 
 They have a session of their own, so that Ctrl-C at a terminal reaches the launcher alone, and the launcher ends
-them in order: the driver first, which takes its files away, then whatever is left. When the launcher itself is
-killed, a shell that waits for the end of a pipe does the same.
+them in order: the driver first, which takes its files away, then whatever is left. The latter does a shell that waits
+for the end of a pipe, so that it is done when the launcher itself is killed, too.
 
 The driver is ended, not the JVM: a JVM that gets a signal goes at once, and leaves the driver with a broken
 gateway in the middle of its cleaning up. So the driver leaves its process ID in a file.
@@ -10,11 +10,9 @@ gateway in the middle of its cleaning up. So the driver leaves its process ID in
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,29 +22,21 @@ from typing import IO, Final, Self
 from dedup_sdk.testing._supervised_child import Supervisor
 from spark_backfill.console import DRIVER_NAME, OUTCOME_NAME
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
-from spark_backfill.errors import BackfillError
 
 _GRACE_S: Final = 8
-_LOOK_S: Final = 0.05
 # The driver's shell drops no variable of the environment whose name is none for a shell, as smaller ones do.
 _SHELL: Final = ("/usr/bin/env", "bash")
 _ENDING: Final = """\
-if [ -z "$stays" ]; then
-    kill -s TERM -- "-$child" 2>/dev/null
-    grace={}
-    while [ "$grace" -gt 0 ] && kill -s 0 -- "-$child" 2>/dev/null; do sleep 1; grace=$((grace - 1)); done
-fi
+kill -s TERM -- "-$child" 2>/dev/null
+grace={}
+while [ "$grace" -gt 0 ] && kill -s 0 -- "-$child" 2>/dev/null; do sleep 1; grace=$((grace - 1)); done
 kill -s KILL -- "-$child" 2>/dev/null"""
-"""With a launcher that lives, the job has only just been started, and has nothing to take away."""
 
 
 class Submission:
     """A running spark-submit; a context manager that leaves no process of it behind.
 
     ``stderr`` has the job's messages; ``folder`` is where it runs, and where the driver leaves its files.
-
-    Raises:
-        BackfillError: the program cannot be started; from entering the block.
     """
 
     def __init__(
@@ -56,10 +46,6 @@ class Submission:
 
     def __enter__(self) -> Self:
         # Here, not when it is made: between this and the block no signal's exception can strike.
-        program = self._line[0]
-        if not os.access(program, os.X_OK):
-            reason = os.strerror(errno.EACCES if Path(program).exists() else errno.ENOENT)
-            raise BackfillError(f"{program} cannot be started: {reason}; reinstall pyspark")
         self._supervisor = Supervisor(_ENDING.format(_GRACE_S), self._folder)
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the command is made by the launcher)
@@ -67,12 +53,8 @@ class Submission:
                 stdout=self._stdout, stderr=subprocess.PIPE, text=True, errors="backslashreplace",
                 env=self._environment, cwd=self._folder, start_new_session=True,
             )  # fmt: skip
-        except BaseException as error:
+        except BaseException:
             self._supervisor.end_child()
-            if isinstance(error, OSError):
-                raise BackfillError(
-                    f"{program} cannot be started: {error.strerror}; reinstall pyspark"
-                ) from None
             raise
         return self
 
@@ -93,8 +75,7 @@ class Submission:
         if self._process.poll() is None and self._signal_driver():
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
-        self._end_group()
-        self._supervisor.dismiss()
+        self._supervisor.end_child(self._process)
         if isinstance(error, EndedError):
             error.tell(self._outcome())
         self.stderr.close()
@@ -114,23 +95,3 @@ class Submission:
                 os.kill(driver, signal.SIGTERM)
                 return True
         return False
-
-    def _end_group(self) -> None:
-        """End the processes left of the session: none, after a run that came to its end."""
-        deadline = time.monotonic() + _GRACE_S
-        there = self._signal_group(signal.SIGTERM)
-        while there and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
-            self._process.poll()
-            there = self._signal_group(0)
-        if there:
-            self._signal_group(signal.SIGKILL)
-        self._process.wait()
-
-    def _signal_group(self, number: int) -> bool:
-        """Send a signal (0: none) to all that is left of the session; False when nothing is."""
-        try:
-            os.killpg(self._process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True

@@ -13,7 +13,6 @@ from dedup_sdk.errors import ConfigurationError
 
 MASTER: Final = "spark.master"
 DEPLOY_MODE: Final = "spark.submit.deployMode"
-DRIVER_JAVA: Final = "spark.driver.extraJavaOptions"
 _LINE: Final = re.compile(r"^[ \t]*(spark\.[^\s=:]+)[ \t]*[=: \t][ \t]*(.*?)\s*$", re.MULTILINE)
 
 
@@ -32,7 +31,7 @@ def user_settings(arguments: Sequence[str], home: Path | None = None) -> dict[st
     parser.add_argument("--load-spark-defaults", action="store_true")
     parser.add_argument("--conf", "-c", action="append", default=[])
     try:
-        given, _ = parser.parse_known_args(_with_java_as_setting(arguments))
+        given, _ = parser.parse_known_args(arguments)
     except argparse.ArgumentError as error:
         raise ConfigurationError(f"$DEDUP_SPARK_ARGS: {error}; give e.g. --master yarn") from None
     settings = {
@@ -47,22 +46,6 @@ def user_settings(arguments: Sequence[str], home: Path | None = None) -> dict[st
     settings |= dict(text.split("=", 1) for text in given.conf if "=" in text)
     options = {MASTER: given.master, DEPLOY_MODE: given.deploy_mode}
     return settings | {name: value for name, value in options.items() if value is not None}
-
-
-def _with_java_as_setting(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with ``--driver-java-options`` as the setting that it makes, of which the last one counts.
-
-    For argparse a value that begins with a dash is none.
-    """
-    found = list[str]()
-    words = iter(arguments)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name == "--driver-java-options":
-            found += ["--conf", f"{DRIVER_JAVA}={value if equals else next(words, '')}"]
-        else:
-            found.append(word)
-    return found
 
 
 def _in_file(path: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,7 @@ class Supervisor:
     exception or a SIGKILL between the fork and the next line leaves no orphan.
 
     Args:
-        ending: shell commands that end the child, whose process ID is ``$child``; ``$stays`` is "" unless
-            `end_child` was called.
+        ending: shell commands that end the child, whose process ID is ``$child``.
         folder: removed when this process dies, or drops the supervisor, after the child was started.
     """
 
@@ -73,12 +72,17 @@ class Supervisor:
         """
         return [*shell, "-c", _TELL, "dedup-child", *command]
 
-    def end_child(self) -> None:
-        """Let the shell end the child, if one was started, and wait for it. `folder` stays."""
+    def end_child(self, child: subprocess.Popen[Any] | None = None) -> None:
+        """Let the shell end the child, if one was started, and wait for it. `folder` stays.
+
+        Collects `child`: until then it counts as a process that runs.
+        """
         if not self._pipe.closed:
             with suppress(OSError):
                 self._pipe.write(b"stays\n")
             self._pipe.close()
+        if child is not None:
+            child.wait()
         if self._watch is not None:
             self._watch.wait()
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import pytest
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.client_config import read_options, refuse_ours, secrets_of, without_secrets
+from spark_backfill.client_config import read_options, secrets_of, take_consumers_own, without_secrets
 
 
-@pytest.mark.parametrize("name", ["group.id", "isolation.level", "auto.offset.reset", "bootstrap.servers"])
-def test_what_the_job_sets_itself_is_refused(name: str) -> None:
-    """With the option that gave it, and without the value."""
-    refuse_ours({"security.protocol": "SSL"})
-    with pytest.raises(ConfigurationError, match=f"--client-config {name} cannot be set: ") as caught:
-        refuse_ours({name: "hunter2"})
+def test_a_consumers_own_settings_are_taken_out() -> None:
+    """Its servers and its group are returned; another isolation level than the job's is refused, without the value."""
+    settings = {
+        "bootstrap.servers": "b:1", "group.id": "g", "auto.offset.reset": "latest", "enable.auto.commit": "false",
+        "isolation.level": "read_committed", "security.protocol": "SSL",
+    }  # fmt: skip
+    assert take_consumers_own(settings) == ("b:1", "g")
+    assert settings == {"security.protocol": "SSL"}
+    with pytest.raises(
+        ConfigurationError, match=r"--client-config isolation\.level cannot be set: "
+    ) as caught:
+        take_consumers_own({"isolation.level": "hunter2"})
     assert "hunter2" not in str(caught.value)
 
 

@@ -286,11 +286,11 @@ def test_a_package_that_cannot_be_had_is_named(
 
 def test_the_command_line_of_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It has the packages that are named, arguments from the environment, and this interpreter."""
-    command = launch.command([], packages=["a:b:1", "c:d:2"], ivy=tmp_path, logging=tmp_path / "x")
+    command = launch.command([], packages=["a:b:1", "c:d:2"], scratch=tmp_path)
     assert command[command.index("--packages") + 1] == "a:b:1,c:d:2"
-    assert "--packages" not in launch.command([], ivy=tmp_path, logging=tmp_path / "x")
+    assert "--packages" not in launch.command([], scratch=tmp_path)
     monkeypatch.setenv("DEDUP_SPARK_ARGS", "--master 'local[1]'")
-    command = launch.command(["--help"], ivy=tmp_path, logging=tmp_path / "x")
+    command = launch.command(["--help"], scratch=tmp_path)
     assert command[command.index("--master") + 1] == "local[1]"
     assert command[-1] == "--help"
     assert launch.environment(tmp_path)["PATH"].startswith(str(Path(sys.executable).parent))

@@ -49,7 +49,7 @@ from spark_backfill import launch, submission
 place, kind = sys.argv[1:3]
 submission._GRACE_S = 1 if kind == "deaf" else 30
 launch.command = lambda *_, **__: [f"{place}/submit", place, kind]
-launch.environment = lambda scratch: {"PYTHONPATH": sys.argv[3], "PATH": "/usr/bin:/bin"}
+launch.environment = lambda *_: {"PYTHONPATH": sys.argv[3], "PATH": "/usr/bin:/bin"}
 options = ["--bootstrap", "h:1", "--topic", "t", "--id", "key", "--window", "1d", \
 "--whole-topic", "--output", f"{place}/snapshot"]
 sys.exit(run(["backfill", *options]))

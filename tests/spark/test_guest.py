@@ -254,7 +254,7 @@ def test_on_a_cluster_the_launcher_leaves_the_driver_alone(
     (tmp_path / "spark-defaults.conf").write_text("spark.master spark://master:7077\n", encoding="ascii")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("PYSPARK_PYTHON", "/theirs/python3")
-    line = launch.command([], ivy=tmp_path, logging=tmp_path / "x")
+    line = launch.command([], scratch=tmp_path)
     settings = [word.partition("=")[0] for before, word in pairwise(line) if before == "--conf"]
     assert settings == ["spark.jars.ivy", "spark.pyspark.driver.python"]
     assert "--driver-java-options" not in line

@@ -9,7 +9,7 @@ import pytest
 from dedup_sdk._kafka.commit_text import CommitMetadata
 from spark_backfill import history_plan
 from spark_backfill.errors import BackfillError
-from spark_backfill.kafka_log import Beginning, Bounds, Commit, LastRecord
+from spark_backfill.kafka_log import Bounds, Commit, LastRecord
 from spark_backfill.options import parse_options
 from spark_backfill.range_plan import Archived
 
@@ -55,8 +55,8 @@ class _OneLog:
     def last_record(self, _: int, __: int, cut: int) -> LastRecord:
         return LastRecord(cut - 1, NOW_MS + (cut - 100) * HOUR_MS, None)
 
-    def beginning_at(self, *_: int) -> Beginning:
-        return Beginning(10)
+    def first_offset_at(self, *_: int) -> int:
+        return 10
 
     def first_timestamps_ms(self, *_: int) -> list[int]:
         return [NOW_MS - 90 * HOUR_MS]

@@ -126,7 +126,7 @@ def test_spark_takes_over_what_is_too_large(
     assert not (tmp_path / "s").exists()
     job = f"import sys; sys.stderr.write('backfill: {line}\\nbackfill: its own\\n'); print('{{}}')"
     monkeypatch.setattr(launch, "command", lambda *_, **__: [sys.executable, "-c", job])
-    monkeypatch.setattr(launch, "environment", lambda _scratch: {"PATH": "/usr/bin:/bin"})
+    monkeypatch.setattr(launch, "environment", lambda *_: {"PATH": "/usr/bin:/bin"})
     said.clear()
     assert launch.backfill(given(broker, topic, tmp_path / "s", *more), say=said.append) == {}
     assert said == [line, "its own"]

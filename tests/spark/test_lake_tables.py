@@ -168,13 +168,10 @@ def run_script(text: str, scratch: Path, records: Sequence[Record], target: Path
     script = scratch / "script.py"
     script.write_text(text, encoding="utf-8")
     source = write_parquet(scratch / "rows", records, files=1)
-    logging = scratch / "log4j2.properties"
-    logging.write_text("rootLogger.level = off\n", encoding="ascii")
     command = launch.command(
         [str(source), str(target)],
         packages=packages,
-        ivy=Path(os.environ["DEDUP_CACHE"]) / "ivy",
-        logging=logging,
+        scratch=scratch,
         job=script,
     )
     done = subprocess.run(

@@ -1,10 +1,11 @@
-"""The launcher, with a program in spark-submit's place or a run that is none: no Spark, no broker."""
+"""The launcher, mostly with a program in spark-submit's place or a run that is none: no broker."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
 import traceback
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,7 +40,7 @@ def in_its_place(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def put(program: str) -> None:
         monkeypatch.setattr(launch, "command", lambda *_, **__: [sys.executable, "-c", program])
-        monkeypatch.setattr(launch, "environment", lambda _scratch: {"PATH": "/usr/bin:/bin"})
+        monkeypatch.setattr(launch, "environment", lambda *_: {"PATH": "/usr/bin:/bin"})
 
     return put
 
@@ -93,6 +94,16 @@ def test_a_cause_on_stderr_is_told_where_stdout_has_nothing(in_its_place: Callab
         launch.backfill(GIVEN, on_spark=True)
 
 
+def test_a_program_that_is_not_there_is_named(
+    in_its_place: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any other cause that is told before the job can."""
+    in_its_place("")
+    monkeypatch.setattr(launch, "command", lambda *_, **__: ["/none/spark-submit"])
+    with pytest.raises(BackfillError, match=r"ended with status 127: .*/none/spark-submit: No such file"):
+        launch.backfill(GIVEN, on_spark=True)
+
+
 def test_a_run_without_spark_asks_for_no_deploy_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variable may be that of somebody else."""
     monkeypatch.setenv("DEPLOY_MODE", "cluster")
@@ -105,30 +116,27 @@ def test_a_run_without_spark_asks_for_no_deploy_mode(monkeypatch: pytest.MonkeyP
         launch.backfill(GIVEN)
 
 
-@pytest.mark.parametrize(
-    "way",
-    [
-        "file",
-        "--conf spark.driver.extraJavaOptions=-Dtheirs=yes",
-        "--driver-java-options -Dtheirs=yes",
-        "--driver-java-options=-Dtheirs=yes",
-        "--conf spark.driver.extraJavaOptions=-Dother=1 --driver-java-options -Dtheirs=yes",
-        "--driver-java-options -Dother=1 --conf spark.driver.extraJavaOptions=-Dtheirs=yes",
-    ],
-)
+SHOWN = """
+from pyspark.sql import SparkSession
+java = SparkSession.builder.getOrCreate()._jvm.java.lang.System
+print([java.getProperty(name) for name in ("ours", "theirs", "both")])
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "--driver-java-options", "--conf"])
 def test_options_of_java_are_added_to_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str) -> None:
-    """Of several settings with one name spark-submit takes the last one, which has ours and theirs."""
+    """The JVM gets both, in whichever way the user gives theirs; of two for one property theirs counts."""
+    theirs = "-Dtheirs=yes -Dboth=theirs"
     if way == "file":
-        (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions -Dtheirs=yes\n")
+        (tmp_path / "conf" / "spark-defaults.conf").write_text(f"spark.driver.extraJavaOptions {theirs}\n")
     else:
-        monkeypatch.setenv("DEDUP_SPARK_ARGS", way)
-    logging = tmp_path / "log4j2.properties"
-    line = launch.command(["--help"], ivy=tmp_path, logging=logging, machine=["-Dours=1"])
-    *_, java = (word for before, word in pairwise(line) if before in {"--conf", "--driver-java-options"})
-    assert java == (
-        f"spark.driver.extraJavaOptions=-Dlog4j2.configurationFile={logging.as_uri()} -Dours=1 -Dtheirs=yes"
-    )
-    assert line[-1] == "--help"
+        setting = theirs if way != "--conf" else f"spark.driver.extraJavaOptions={theirs}"
+        monkeypatch.setenv("DEDUP_SPARK_ARGS", shlex.join(["--master", "local[1]", way, setting]))
+    (tmp_path / "shown.py").write_text(SHOWN)
+    line = launch.command([], scratch=tmp_path, job=tmp_path / "shown.py")
+    variables = launch.environment(tmp_path, ["-Dours=yes", "-Dboth=ours"])
+    done = subprocess.run(line, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.splitlines()[-1:] == ["['yes', 'yes', 'theirs']"], done.stderr[-2_000:]
 
 
 SECRET = "Hunter2-and more"

@@ -9,7 +9,7 @@ import pytest
 from dedup_sdk import LastId, Lookup, Unit, Window, header, orders
 from dedup_sdk.ids import key
 from spark_backfill.archive_options import KAFKA
-from spark_backfill.option_list import GROUPS, absolute_arguments
+from spark_backfill.option_list import GROUPS
 from spark_backfill.options import Options, parse_options
 
 GOOD = [
@@ -41,7 +41,7 @@ def test_values_are_read_into_their_types() -> None:
     assert (str(options.id), options.window, options.output) == (
         "header:dedup-id",
         Window(days=7),
-        "out",
+        str(Path("out").absolute()),
     )
     assert options.vouched
     assert options.group is None
@@ -381,36 +381,33 @@ def test_sources_of_all_kinds() -> None:
     assert not alone.reads_topic
     assert alone.packages == ("a:b:1", "c:d:2", "e:f:3")
     assert alone.archive is not None
-    assert (alone.archive.places, alone.archive.format) == (("a", "table:b.c"), "json")
+    assert (alone.archive.places, alone.archive.format) == ((str(Path("a").absolute()), "table:b.c"), "json")
     both = parsed(*given, "--source", KAFKA, "--source", "s3a://key:hidden@bucket/x")
     assert both.reads_topic
-    assert both.sources == (KAFKA, "a", "table:b.c", "s3a://***@bucket/x")
+    assert both.sources == (KAFKA, str(Path("a").absolute()), "table:b.c", "s3a://***@bucket/x")
 
 
 def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folders, and sources and files of settings that exist, become absolute; settings, URLs and tables stay.
+    """Folders, sources and patterns of them, and files that settings name become absolute; URLs and tables stay.
 
-    A pattern is one of files here, and so is a source that is not there, unless bare paths may be elsewhere.
+    So does a source where bare paths may be elsewhere.
     """
     monkeypatch.chdir(tmp_path)
-    for name in ("archive", "client.properties", "orders", "a.b=archive"):
-        (tmp_path / name).touch()
-    given = [
-        "--topic", "orders", "--source", "archive", "--source=archive", "--source", "s3a://a/b", "--source", "table:x",
-        "--client-config", "client.properties", "--client-config", "a.b=archive",
-    ]  # fmt: skip
-    here = str(tmp_path / "archive")
-    assert absolute_arguments(["--source", "archive/*.parquet", "--source=new"]) == [
-        "--source", f"{here}/*.parquet", f"--source={tmp_path / 'new'}",
-    ]  # fmt: skip
-    assert absolute_arguments(["--source", KAFKA, "--base", "new"]) == ["--source", KAFKA, "--base", "new"]
-    assert absolute_arguments(["--output", "out", "--report=page", "--output=s3://b/x"]) == [
-        "--output", str(tmp_path / "out"), f"--report={tmp_path / 'page'}", "--output=s3://b/x",
-    ]  # fmt: skip
-    with monkeypatch.context() as patch:
-        patch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
-        assert absolute_arguments(["--source", "new"]) == ["--source", "new"]
-    assert absolute_arguments(given) == [
-        "--topic", "orders", "--source", here, f"--source={here}", "--source", "s3a://a/b", "--source", "table:x",
-        "--client-config", str(tmp_path / "client.properties"), "--client-config", "a.b=archive",
-    ]  # fmt: skip
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / "client.properties").write_text("ssl.ca.location=ca.pem\nssl.key.location=none.pem\n")
+    given = [*WHOLE, *COMMITTED, "--client-config", "client.properties"]
+    places = ["archive/*.parquet", "new", "s3a://a/b", "file:/a/b", "table:x"]
+    options = parsed(*given, *(word for place in places for word in ("--source", place)))
+    assert options.archive is not None
+    assert options.archive.places == (
+        str(tmp_path / "archive" / "*.parquet"), str(tmp_path / "new"), "s3a://a/b", "file:/a/b", "table:x",
+    )  # fmt: skip
+    assert options.output == str(tmp_path / "out")
+    assert options.client_config == {
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.key.location": "none.pem",
+    }
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    elsewhere = parsed(*given, "--source", "new").archive
+    assert elsewhere is not None
+    assert elsewhere.places == ("new",)

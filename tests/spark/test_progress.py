@@ -67,7 +67,7 @@ def test_records_tell_of_a_task_that_is_at_work() -> None:
     ]
     writing = meter.look([StageCount(2, 4, 1, writes=True)], 20, records=1_000)
     assert writing is not None
-    assert (writing.done, writing.share, writing.seconds_left) == (1, 0.25, 0)
+    assert (writing.done, writing.seconds_left) == (1, 0)
     assert Meter(0).look([half], 0, records=1) is not None
 
 

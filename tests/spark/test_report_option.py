@@ -12,6 +12,7 @@ from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.ids import digest_one
 from spark_backfill import launch
 from spark_backfill.backfill import backfill
+from spark_backfill.console import FOLDER
 from spark_backfill.findings.findings import Findings
 from spark_backfill.in_process import InProcess
 from spark_backfill.on_spark import on_spark
@@ -198,15 +199,17 @@ def test_what_a_report_needs_is_looked_at_before_java_starts(
 
 def test_a_report_is_placed_where_the_user_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative folder is that of the user, not of the scratch folder that Spark is started in."""
-    started: list[list[str]] = []
+    started: list[tuple[list[str], str, bool]] = []
 
     class Noted:
         """A job that ends at once, with an empty answer."""
 
         stderr: tuple[str, ...] = ()
 
-        def __init__(self, line: list[str], *, stdout: IO[str], **_: object) -> None:
-            started.append(line)
+        def __init__(
+            self, line: list[str], *, environment: dict[str, str], stdout: IO[str], folder: Path
+        ) -> None:
+            started.append((line[-2:], environment[FOLDER], folder == tmp_path))
             stdout.write("{}")
 
         def __enter__(self) -> Self:
@@ -222,7 +225,7 @@ def test_a_report_is_placed_where_the_user_is(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(launch, "Submission", Noted)
     monkeypatch.chdir(tmp_path)
     assert launch.backfill([*GIVEN, "--report", "r"], on_spark=True) == {}
-    assert started[0][-2:] == ["--report", str(tmp_path / "r")]
+    assert started == [(["--report", "r"], str(tmp_path), False)]
 
 
 def test_a_producer_header_without_a_report_is_refused(capfd: pytest.CaptureFixture[str]) -> None:

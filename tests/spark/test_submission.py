@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from spark_backfill.errors import BackfillError
 from spark_backfill.submission import Submission
 from tests.support.interrupting import Interrupted
 from tests.support.spark_cluster import wait_for
@@ -112,15 +111,3 @@ def test_the_program_is_started_as_if_nothing_were_around_it(scratch: Path) -> N
     arguments, leads, read, environment = json.loads(told)
     assert (arguments, leads, read) == (["a b", "$PATH"], True, "")
     assert environment.items() >= {"spark.name": "a b", "WITH-DASH": "ü"}.items()
-
-
-def test_a_program_that_is_not_there_is_told_in_one_line(scratch: Path) -> None:
-    """One that may not be run, too."""
-    program = scratch / "none"
-    with pytest.raises(
-        BackfillError, match=r"none cannot be started: No such file or directory; reinstall pyspark"
-    ):
-        submit(scratch, str(program))
-    program.touch()
-    with pytest.raises(BackfillError, match=r"none cannot be started: Permission denied; reinstall pyspark"):
-        submit(scratch, str(program))
