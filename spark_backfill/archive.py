@@ -10,7 +10,7 @@ apart and put together again twice. Spark opens all others (`spark_backfill.spar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pickle import loads
 from typing import Protocol
@@ -29,7 +29,9 @@ from spark_backfill.ordered_spec import Spec
 from spark_backfill.range_plan import Archived
 from spark_backfill.rows import ArrowFields, RowKeys, Wanted, rows_batch
 from spark_backfill.runs import BLOCK_SCHEMA
+from spark_backfill.slots import SlotPlan
 from spark_backfill.survey import Batch, Input, ReadBatches, SurveyTask, total
+from spark_backfill.workers import Task
 
 
 class Files(Protocol):
@@ -57,11 +59,15 @@ class Files(Protocol):
 
 
 class Archive:
-    """The records of one topic in an archive."""
+    """The records of one topic in an archive.
 
-    def __init__(self, files: Files, spec: Spec) -> None:
+    ``around`` wraps the task that looks at every row first, e.g. to see to it that it can write in the end.
+    """
+
+    def __init__(self, files: Files, spec: Spec, around: Callable[[Task], Task] = lambda task: task) -> None:
         self.files = files
         self._spec = spec
+        self._around = around
         self._has_duplicates = False
 
     def survey(self, cuts: Mapping[int, int], horizons_ms: Mapping[int, int]) -> dict[int, Archived]:
@@ -76,7 +82,7 @@ class Archive:
                 absurd timestamps.
         """
         frame, read = self.files.coordinates()
-        found = frame.mapInArrow(SurveyTask(read, cuts, horizons_ms), "survey binary").collect()
+        found = frame.mapInArrow(self._around(SurveyTask(read, cuts, horizons_ms)), "survey binary").collect()
         seen = total(loads(row["survey"]) for row in found)  # noqa: S301 (by our own tasks)
         seen.check_coordinates()
         if not seen.parts:
@@ -98,11 +104,11 @@ class Archive:
             return pack_rows(frame.mapInArrow(task, task.wanted.schema), packing)
         return frame.mapInArrow(PackedRows(packing, task), BLOCK_SCHEMA)
 
-    def ordered_blocks(self, bounds: Bounds, blocks: OrderedBlocks, wanted: Wanted) -> DataFrame:
-        """Return those rows in ``blocks``, for a fold in offset order."""
+    def ordered_blocks(self, bounds: Bounds, plan: SlotPlan, wanted: Wanted) -> DataFrame:
+        """Return those rows in blocks for a fold in offset order (`spark_backfill.ordered_rows`)."""
         frame, task = self.rows(bounds, wanted)
-        rows = by_offset(frame.mapInArrow(task, wanted.schema), blocks.plan)
-        return rows.mapInArrow(blocks, ORDERED_SCHEMA)
+        rows = by_offset(frame.mapInArrow(task, wanted.schema), plan)
+        return rows.mapInArrow(OrderedBlocks(plan), ORDERED_SCHEMA)
 
     def rows(self, bounds: Bounds, wanted: Wanted) -> tuple[DataFrame, RowsTask]:
         """Return a frame, and the task that makes those rows of it."""

@@ -22,7 +22,7 @@ from spark_backfill.parquet_files import layout_of
 from spark_backfill.parquet_reader import ParquetFiles
 from spark_backfill.part_writer import PartWriter
 from spark_backfill.parts import joined
-from spark_backfill.publish import Existing, Output
+from spark_backfill.publish import Existing, Output, Target
 from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
@@ -62,7 +62,7 @@ def backfill(
         check_place(options.report)
     with Output(options.output, options.existing, say=say) as output:
         base = _base(options)
-        archive = _archive(options, workers, say)
+        archive = _archive(options, workers, output.target, say)
         history = plan_history(options, archive, base, now_ms=now_ms)
         _tell_of_base(options, base, say)
         added = f", {history.base_marks:,} marks of the base" if base is not None else ""
@@ -232,7 +232,9 @@ def _tell_of_base(options: Options, base: Base | None, say: Callable[[str], None
         )
 
 
-def _archive(options: Options, workers: Workers, say: Callable[[str], None]) -> Archive | None:
+def _archive(
+    options: Options, workers: Workers, target: Target, say: Callable[[str], None]
+) -> Archive | None:
     described = options.archive
     if described is None:
         return None
@@ -241,7 +243,8 @@ def _archive(options: Options, workers: Workers, say: Callable[[str], None]) -> 
     check_no_table(spark, described)
     layout = layout_of(options)
     if layout is not None:
-        return Archive(ParquetFiles(spark, options.topic, layout, options.parallelism), options.spec)
+        plain = ParquetFiles(spark, options.topic, layout, options.parallelism)
+        return Archive(plain, options.spec, target.looked_at_by)
     files = SparkFiles(
         spark,
         described,
@@ -251,4 +254,4 @@ def _archive(options: Options, workers: Workers, say: Callable[[str], None]) -> 
     )
     for line in files.doubts:
         say(line)
-    return Archive(files, options.spec)
+    return Archive(files, options.spec, target.looked_at_by)

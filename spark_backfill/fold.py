@@ -35,7 +35,6 @@ _TASKS_A_CORE: Final = 4
 class Packing:
     """How tasks pack the rows they read for the slots of the plan; see `RunPacker`.
 
-    ``target``: where marks are written to, which a task looks at before it reads; None: it does not look.
     ``group``: whose redrive headers are part of an ID; None: the history is that of nobody in particular.
     ``finder``: who finds out what a report shows, None where none was asked for.
     ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
@@ -44,7 +43,6 @@ class Packing:
     """
 
     plan: SlotPlan
-    target: Target | None = None
     group: str | None = None
     finder: Finder | None = None
     reshard: Reshard | None = None
@@ -108,8 +106,6 @@ class PackedRows:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows and pack them."""
-        if self.packing.target is not None:
-            self.packing.target.check()
         packer, order = self.packing.packer(), OffsetOrder()
         with collecting_rarely():
             for batch in self.read(batches):

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from dedup_sdk._marks import Int64s
 from spark_backfill.duplicate_offsets import two_records
-from spark_backfill.publish import Target
 from spark_backfill.runs import PIECE_BYTES
 from spark_backfill.slots import SlotPlan
 from spark_backfill.workers import Task, collecting_rarely
@@ -32,8 +31,7 @@ class OrderedBlocks:
     """A function for ``mapInArrow``: batches, read by ``read`` as rows (`spark_backfill.rows`), as blocks.
 
     A task has the rows of a partition by offset, and no other task has any between them. Where an offset comes more
-    than once, the first of its rows counts. A partition is one slot of the plan. ``target``: as in
-    `spark_backfill.fold.Packing`.
+    than once, the first of its rows counts. A partition is one slot of the plan.
 
     Raises in the task:
         BackfillError: an offset comes with two IDs.
@@ -41,12 +39,9 @@ class OrderedBlocks:
 
     plan: SlotPlan
     read: Task = iter
-    target: Target | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read the rows and pack them."""
-        if self.target is not None:
-            self.target.check()
         pending: dict[int, _Pending] = {}
         with collecting_rarely():
             for batch in self.read(batches):

@@ -18,7 +18,6 @@ from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.offset_range import OffsetRange, spans
 from spark_backfill.options import Options
 from spark_backfill.ordered_fold import plan_whole, write_ordered
-from spark_backfill.ordered_rows import OrderedBlocks
 from spark_backfill.ordered_spec import OrderedSpec
 from spark_backfill.parts import WrittenPart, cut_parts, request_digest, still_right, with_taken_over
 from spark_backfill.publish import Output
@@ -26,7 +25,7 @@ from spark_backfill.rows import Wanted
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan, plan_slots
 from spark_backfill.source import read_all_blocks, read_ordered_blocks
-from spark_backfill.workers import Task, Workers
+from spark_backfill.workers import ReadTasks, Source, Task, Workers
 
 _MOST_IN_A_ROW: Final = 2
 """When so many parts fail one after the other, what they lack is likely to be lacked by all."""
@@ -148,7 +147,7 @@ class PartWriter:
         options, packing = self.options, self._packing(workers, part)
         outcomes = write_slots(
             workers,
-            read_all_blocks(workers, options, part, packing, self.archive, self.base),
+            self._looking_first(read_all_blocks(workers, options, part, packing, self.archive, self.base)),
             packing.plan,
             part,
             self.output.target,
@@ -168,9 +167,7 @@ class PartWriter:
         wanted = replace(Wanted.of(spec, options.group), producer_header=header)
         outcomes = write_ordered(
             workers,
-            read_ordered_blocks(
-                workers, options, part, OrderedBlocks(plan, target=self.output.target), wanted, self.archive
-            ),
+            self._looking_first(read_ordered_blocks(workers, options, part, plan, wanted, self.archive)),
             plan,
             part,
             spec,
@@ -183,6 +180,13 @@ class PartWriter:
         )
         return plan, outcomes
 
+    def _looking_first(self, sources: Sequence[Source]) -> list[Source]:
+        """Return the sources, whose tasks look at the output first; those of an archive did when it was surveyed."""
+        look = self.output.target.looked_at_by
+        return [
+            each._replace(run=look(each.run)) if isinstance(each, ReadTasks) else each for each in sources
+        ]
+
     def _packing(self, workers: Workers, part: Sequence[OffsetRange]) -> Packing:
         """Return the slots, and how rows are packed for them."""
         options = self.options
@@ -194,7 +198,6 @@ class PartWriter:
         )
         return Packing(
             plan,
-            target=self.output.target,
             group=options.group,
             finder=self.finder,
             reshard=reshard,

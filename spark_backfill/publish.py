@@ -43,7 +43,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from dedup_sdk._store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SortedFile, manifest_bytes
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
@@ -63,6 +63,9 @@ _OURS: Final = re.compile(
 _PART: Final = re.compile(r"\.run-(?P<run>[0-9a-f]{16})\.part-\d+")
 """Texts of kept parts."""
 _LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
+
+
+_Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +105,18 @@ class Target:
                 raise
             return file
 
-    def check(self) -> None:
-        """See to it that this machine reaches the place, before a task reads for hours.
+    def looked_at_by(self, task: _Task) -> _Task:
+        """Return a task that sees to it that its machine reaches the place, before it reads for hours.
 
-        Raises:
+        Raises in the task:
             BackfillError: it does not see what the driver sees.
             ConfigurationError: it has no driver for the URL.
             SnapshotError: it cannot read there.
         """
+        return _LookingFirst(self, task)
+
+    def check(self) -> None:
+        """Raise the errors of `looked_at_by` here."""
         self._check_at_work(OutputFolder(self.url))
 
     def _check_at_work(self, folder: OutputFolder, said: str = "") -> None:
@@ -118,6 +125,16 @@ class Target:
                 f"{said}this machine does not see what the driver sees at {folder.place}: give a folder on storage "
                 "that the driver and all workers share under one path, or a URL"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _LookingFirst:
+    target: Target
+    task: _Task
+
+    def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
+        self.target.check()
+        return self.task(batches)
 
 
 class Existing(Enum):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base
@@ -15,6 +14,7 @@ from spark_backfill.options import Options
 from spark_backfill.ordered_rows import ORDERED_SCHEMA, OrderedBlocks
 from spark_backfill.rows import Wanted
 from spark_backfill.runs import BLOCK_SCHEMA
+from spark_backfill.slots import SlotPlan
 from spark_backfill.workers import ReadTasks, Source, Workers
 
 
@@ -48,17 +48,17 @@ def read_ordered_blocks(
     workers: Workers,
     options: Options,
     offset_ranges: Sequence[OffsetRange],
-    blocks: OrderedBlocks,
+    plan: SlotPlan,
     wanted: Wanted,
     archive: Archive | None,
 ) -> list[Source]:
-    """Return the sources of the blocks of those offset ranges."""
-    sources = list[Source]([ReadTasks(1, blocks.begin, ORDERED_SCHEMA)])
+    """Return the sources of the blocks (`spark_backfill.ordered_rows`) of those offset ranges."""
+    sources = list[Source]([ReadTasks(1, OrderedBlocks(plan).begin, ORDERED_SCHEMA)])
     if in_log := log_bounds(offset_ranges):
         task = _of_topic(workers, options, in_log, wanted)
-        sources.append(ReadTasks(len(task.ranges), replace(blocks, read=task), ORDERED_SCHEMA))
+        sources.append(ReadTasks(len(task.ranges), OrderedBlocks(plan, task), ORDERED_SCHEMA))
     if archive is not None and (in_archive := archive_bounds(offset_ranges)):
-        sources.append(archive.ordered_blocks(in_archive, blocks, wanted))
+        sources.append(archive.ordered_blocks(in_archive, plan, wanted))
     return sources
 
 

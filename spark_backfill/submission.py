@@ -22,6 +22,7 @@ from typing import IO, Final, Self
 from dedup_sdk.testing._supervised_child import Supervisor
 from spark_backfill.console import DRIVER_NAME, OUTCOME_NAME
 from spark_backfill.ending import MAYBE_WRITTEN, EndedError
+from spark_backfill.errors import BackfillError
 
 _GRACE_S: Final = 8
 # The driver's shell drops no variable of the environment whose name is none for a shell, as smaller ones do.
@@ -37,6 +38,9 @@ class Submission:
     """A running spark-submit; a context manager that leaves no process of it behind.
 
     ``stderr`` has the job's messages; ``folder`` is where it runs, and where the driver leaves its files.
+
+    Raises:
+        BackfillError: the program cannot be started, e.g. with that many arguments; from entering the block.
     """
 
     def __init__(
@@ -53,8 +57,10 @@ class Submission:
                 stdout=self._stdout, stderr=subprocess.PIPE, text=True, errors="backslashreplace",
                 env=self._environment, cwd=self._folder, start_new_session=True,
             )  # fmt: skip
-        except BaseException:
+        except BaseException as error:
             self._supervisor.end_child()
+            if isinstance(error, OSError):
+                raise BackfillError(f"spark-submit cannot be started: {error.strerror}") from None
             raise
         return self
 

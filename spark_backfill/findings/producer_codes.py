@@ -38,6 +38,6 @@ def _code(value: bytes) -> int:
 def _name(value: bytes) -> str:
     text = "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for character in value.decode("utf-8", "replace")
+        for character in value[: 4 * _LONGEST].decode("utf-8", "replace")
     )
     return text[:_LONGEST] or NO_HEADER

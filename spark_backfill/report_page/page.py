@@ -17,6 +17,7 @@ from dedup_sdk.errors import ConfigurationError
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings import adviser
 from spark_backfill.findings.findings import MOST_PRODUCERS, OTHER_PRODUCERS
+from spark_backfill.findings.time_series import LAST_MS
 from spark_backfill.report_page import wording
 from spark_backfill.report_page.document import FINDINGS_NAME, Document
 
@@ -93,6 +94,7 @@ def _html(document: Document, advice: adviser.Advice, figures: Mapping[str, str]
         "window_of": lambda length_ms: Window(milliseconds=length_ms),
         "has_others": OTHER_PRODUCERS in document.findings.producers,
         "most_producers": MOST_PRODUCERS,
+        "last_ms": LAST_MS,
         # Made by Matplotlib, which has escaped the texts in them.
         "figures": {name: Markup(svg) for name, svg in figures.items()},  # noqa: S704
         "version": _version(),

@@ -35,21 +35,17 @@ from spark_backfill import publish
 from spark_backfill.ending import EndedError, ended_by, ending_in_order
 from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.findings.findings import Findings
-from spark_backfill.fold import PackedRows, Packing
-from spark_backfill.ordered_rows import OrderedBlocks
 from spark_backfill.publish import Existing, Output, Target
 from spark_backfill.report_page.document import FORMAT, read_document
 from spark_backfill.slot_writer import write_marks
-from spark_backfill.slots import SlotPlan
 from tests.support.marks import random_marks
 from tests.support.outputs import fingerprint_of, manifest_of, put_marks, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from spark_backfill.workers import Task
 
 REPORT = {"report.json": "{}\n"}
 _DAY_S = 24 * 60 * 60
@@ -743,23 +739,15 @@ def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "reading",
-    [
-        lambda read, target: PackedRows(Packing(SlotPlan(()), target=target), read),
-        lambda read, target: OrderedBlocks(SlotPlan(()), read, target),
-    ],
-    ids=["any order", "offset order"],
-)
 def test_workers_that_do_not_see_the_output_are_known_before_they_read(
-    place: str, spark: SparkSession, reading: Callable[[Task, Target], Task]
+    place: str, spark: SparkSession
 ) -> None:
-    """A task that reads looks for the marker of the run first."""
+    """A task looks for the marker of the run first."""
     with Output(place) as output:
-        assert list(reading(iter, output.target)(iter(()))) == []
+        assert list(output.target.looked_at_by(iter)(iter([1]))) == [1]
         if not place.startswith("memory"):
             return
-        rows = spark.range(0, 2, 1, 2).mapInArrow(reading(_too_early, output.target), "nothing long")
+        rows = spark.range(0, 2, 1, 2).mapInArrow(output.target.looked_at_by(_too_early), "nothing long")
         with pytest.raises(
             Exception, match="does not see what the driver sees at memory://deep/snapshot"
         ) as caught:

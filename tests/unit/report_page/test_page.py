@@ -12,6 +12,7 @@ from spark_backfill.errors import BackfillError
 from spark_backfill.findings.adviser import advise
 from spark_backfill.findings.findings import MOST_PRODUCERS, Findings, ProducerTally, total
 from spark_backfill.findings.sightings import fold_run, merge_runs
+from spark_backfill.findings.time_series import LAST_MS
 from spark_backfill.report import Report
 from spark_backfill.report_page import page as pages
 from spark_backfill.report_page.document import FINDINGS_NAME, make_document, read_document
@@ -176,6 +177,7 @@ def test_a_time_beyond_the_calendar_does_not_cost_the_page(
     """The figure over time shows the records up to the year 9999, and the page says how many others there are."""
     html = write_page(sample_document(findings_of(times_ms)), tmp_path).read_text(encoding="utf-8")
     assert f"{told} no timestamp up to the year 9999" in " ".join(html.split())
+    assert ("(microseconds taken for milliseconds?)" in html) is (max(times_ms) > LAST_MS)
     assert 'id="partitions"' in html
     assert ("Records and duplicates over time" in html) is has_figure
 
