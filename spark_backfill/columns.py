@@ -26,8 +26,8 @@ _COORDINATES: Final[dict[str, tuple[type[T.DataType], str, str]]] = {
     "partition": (T.IntegralType, "an integer", "long"),
     "offset": (T.IntegralType, "an integer", "long"),
 }
-_NOT_THERE: Final = re.compile(r"UNRESOLVED_COLUMN|FIELD_NOT_FOUND|INVALID_EXTRACT")
-"""How Spark says that a frame has no such column, or a struct no such field."""
+_NOT_THERE: Final = re.compile(r"UNRESOLVED_COLUMN|FIELD_NOT_FOUND|INVALID_EXTRACT|INVALID_ATTRIBUTE_NAME")
+"""How Spark says that a frame has no such column, a struct no such field, or that a text is the name of none."""
 
 
 class Found(NamedTuple):
@@ -99,9 +99,10 @@ class KafkaColumns:
         place = place_of(self._places, name)
         if place.column == NOWHERE:
             return None
-        column, kind = F.col(place.column), None
+        kind = None
         try:
-            kind = self._frame.select(column).schema[0].dataType
+            # By a name alone a query also finds functions, e.g. user.
+            kind = self._frame.select(self._frame[place.column]).schema[0].dataType
         except AnalysisException as error:
             if not _NOT_THERE.search(str(error)):
                 raise
@@ -112,7 +113,7 @@ class KafkaColumns:
                 f"archive {self._archive!r} has no column {place.column!r}, where --columns says that "
                 f"{name} stands{quoted}; {self.listed()}"
             )
-        return None if kind is None else Found(column, kind, place.column, place.form)
+        return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
 
     def _required(self, name: str) -> Found:
         found = self._find(name)

@@ -61,7 +61,7 @@ def _by_partition(files: Iterable[str]) -> Iterator[tuple[str, int, list[tuple[C
             )
         found.setdefault((file.topic, file.partition), []).append((file, name))
     for (topic, partition), each in sorted(found.items()):
-        yield topic, partition, sorted(each)
+        yield topic, partition, sorted(each, key=lambda found: (found[0].first, found[1]))
 
 
 def check_rows(rows: Mapping[str, int]) -> None:

@@ -33,7 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return its exit status; wrong usage ends the process with status 2."""
     console = Console()
     if console.launched:
-        os.chdir(os.environ[FOLDER])
+        try:
+            os.chdir(os.environ[FOLDER])
+        except OSError as error:
+            console.say(f"{ERROR}{error}; start the command in another folder")
+            return USAGE_STATUS
     options = parse_options(sys.argv[1:] if arguments is None else arguments, console.say)
     try:
         session = partial(_session, options.session_settings, console.say)

@@ -220,6 +220,10 @@ def environment(scratch: Path, java: Sequence[str] = ()) -> dict[str, str]:
 
 def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
     """Run the job with these arguments, which ``options`` were read from, and return its stdout."""
+    try:
+        here = str(Path.cwd())
+    except OSError as error:
+        raise ConfigurationError(f"this folder is gone ({error.strerror}): start in another one") from None
     with tempfile.TemporaryDirectory(prefix="dedup-spark-") as folder:
         scratch = Path(folder)
         logging = scratch / "log4j2.properties"
@@ -228,7 +232,7 @@ def _start(arguments: Sequence[str], options: Options, tell: Listeners) -> str:
         idle = options.archive is None or layout_of(options) is not None
         java = (f"-Dlog4j2.configurationFile={logging.as_uri()}", *(_IDLE_MACHINE if idle else ()))
         line = command(arguments, scratch=scratch, packages=options.packages)
-        variables = environment(scratch, java) | {LAUNCHED: folder, FOLDER: str(Path.cwd())}
+        variables = environment(scratch, java) | {LAUNCHED: folder, FOLDER: here}
         return _follow(line, variables, scratch, tell, options.secrets)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from spark_backfill.archive_options import ISOLATIONS, KAFKA, TABLE, ArchiveOpti
 from spark_backfill.base import open_base
 from spark_backfill.client_config import files_of, read_options, secrets_of, take_consumers_own
 from spark_backfill.column_map import NOWHERE, parse_columns, place_of
-from spark_backfill.console import ERROR
+from spark_backfill.console import ERROR, FOLDER
 from spark_backfill.option_list import GROUPS, OPTIONS, check_given, set_defaults
 from spark_backfill.ordered_spec import CountSpec, LastIdSpec, OrderedSpec, Spec, UnitSpec
 from spark_backfill.parallelism import checked_parallelism
@@ -222,8 +223,8 @@ def _client(given: argparse.Namespace) -> dict[str, str]:
         given.bootstrap = servers if given.bootstrap is None else given.bootstrap
         if group and not given.group and not given.whole_topic:
             given.group = group
-    # Tasks open them in other folders.
-    return client | files_of(client)
+    # Tasks open them in other folders. Who submits the job without us sends files along, or has Spark find them.
+    return client | (files_of(client) if FOLDER in os.environ else {})
 
 
 def _fill(given: argparse.Namespace) -> None:
@@ -365,7 +366,7 @@ def _archive(given: argparse.Namespace, places: Sequence[str]) -> ArchiveOptions
             "the topic), else read_uncommitted"
         )
     return ArchiveOptions(
-        places=tuple(map(absolute_source, places)),
+        places=tuple(map(absolute_source, places) if FOLDER in os.environ else places),
         format=given.format or "parquet",
         columns=parse_columns(given.columns) if given.columns else {},
         read_options=read_options(given.read_option),

@@ -28,7 +28,11 @@ def absolute_source(text: str) -> str:
 
     What may be no path here stays: the topic, tables, URIs (Hadoop's lack the slashes), and paths elsewhere.
     """
-    return text if text in ("", KAFKA) or ":" in text or paths_are_elsewhere() else absolute(text)
+    return (
+        text
+        if text in ("", KAFKA) or ":" in text.partition("/")[0] or paths_are_elsewhere()
+        else absolute(text)
+    )
 
 
 class Place(NamedTuple):

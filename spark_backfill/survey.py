@@ -40,7 +40,7 @@ class PartSurvey:
     """Some rows of a partition, at least one.
 
     ``first`` and ``last`` are those of the lowest and the highest offset, ``last_below`` that of the highest below the
-    cut, ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon.
+    cut, ``first_kept`` the lowest offset below the cut of a timestamp at or after the horizon, or of none.
     """
 
     rows: int
@@ -59,13 +59,14 @@ class PartSurvey:
             times = timestamps[offsets == offset].tolist()
             return min(((sign * offset, each < 0, each) for each in times), default=_NO_ROW)
 
-        below = offsets < cut
+        # A row without a timestamp may be as new.
+        below, is_new = offsets < cut, (timestamps < 0) | (timestamps >= horizon_ms)
         return cls(
             rows=len(offsets),
             first=row(int(offsets.min()), 1),
             last=row(int(offsets.max()), -1),
             last_below=row(int(offsets[below].max(initial=-1)), -1),
-            first_kept=int(offsets[below & (timestamps >= horizon_ms)].min(initial=_NOWHERE)),
+            first_kept=int(offsets[below & is_new].min(initial=_NOWHERE)),
             oldest_ms=int(timestamps.min()),
             newest_ms=int(timestamps.max()),
         )

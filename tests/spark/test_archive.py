@@ -281,6 +281,16 @@ def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: 
         ),
         (
             {"offset": [0], "partition": [0]},
+            "timestamp=-,key=current_user",
+            "has no column 'current_user', where --columns says that key",
+        ),
+        (
+            {"offset": [0], "partition": [0]},
+            "timestamp=-,key=a..b",
+            "has no column 'a..b', where --columns says that key",
+        ),
+        (
+            {"offset": [0], "partition": [0]},
             "timestamp=-,key=nope",
             "has no column 'nope', where --columns says that key",
         ),

@@ -50,6 +50,7 @@ def test_whole_files_say_where_their_rows_stand() -> None:
         ({"t+0+0+9.avro": 9}, "'t+0+0+9.avro' has 9 rows for offsets 0 to 9"),
         ({"t+0+0.json": 1, "t+0+0.keys.json": 1}, "both have offset 0 of partition 0"),
         ({"t+0+0+9.avro": 10, "t+0+5+14.avro": 10}, "both have offset 5 of partition 0"),
+        ({"t+0+0.avro": 10, "t+0+0+9.avro": 10}, "both have offset 0 of partition 0"),
         ({"part-0.json": 1}, "'part-0.json' does not say which offsets it has"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from dedup_sdk import LastId, Lookup, Unit, Window, header, orders
 from dedup_sdk.ids import key
 from spark_backfill.archive_options import KAFKA
+from spark_backfill.console import FOLDER
 from spark_backfill.option_list import GROUPS
 from spark_backfill.options import Options, parse_options
 
@@ -381,10 +382,10 @@ def test_sources_of_all_kinds() -> None:
     assert not alone.reads_topic
     assert alone.packages == ("a:b:1", "c:d:2", "e:f:3")
     assert alone.archive is not None
-    assert (alone.archive.places, alone.archive.format) == ((str(Path("a").absolute()), "table:b.c"), "json")
+    assert (alone.archive.places, alone.archive.format) == (("a", "table:b.c"), "json")
     both = parsed(*given, "--source", KAFKA, "--source", "s3a://key:hidden@bucket/x")
     assert both.reads_topic
-    assert both.sources == (KAFKA, str(Path("a").absolute()), "table:b.c", "s3a://***@bucket/x")
+    assert both.sources == (KAFKA, "a", "table:b.c", "s3a://***@bucket/x")
 
 
 def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,6 +394,7 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
     So does a source where bare paths may be elsewhere.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(FOLDER, str(tmp_path))
     (tmp_path / "ca.pem").touch()
     (tmp_path / "client.properties").write_text("ssl.ca.location=ca.pem\nssl.key.location=none.pem\n")
     given = [*WHOLE, *COMMITTED, "--client-config", "client.properties"]
@@ -407,7 +409,22 @@ def test_what_lies_here_is_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
         "ssl.ca.location": str(tmp_path / "ca.pem"),
         "ssl.key.location": "none.pem",
     }
+    dated = parsed(*given, "--source", "dumps/2024-05-01T12:00").archive
+    assert dated is not None
+    assert dated.places == (str(tmp_path / "dumps" / "2024-05-01T12:00"),)
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
     elsewhere = parsed(*given, "--source", "new").archive
     assert elsewhere is not None
     assert elsewhere.places == ("new",)
+
+
+def test_who_submits_the_job_says_where_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without our launcher, files that Spark sends along, and sources of its default file system, keep their names."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ca.pem").touch()
+    options = parsed(
+        *WHOLE, *COMMITTED, "--client-config", "ssl.ca.location=ca.pem", "--source", "lake/orders"
+    )
+    assert options.client_config == {"ssl.ca.location": "ca.pem"}
+    assert options.archive is not None
+    assert options.archive.places == ("lake/orders",)
