@@ -97,11 +97,11 @@ def test_the_page_fetches_nothing(chromium: Browser, page: Path) -> None:
 
 
 def test_the_figures_are_drawn(chromium: Browser, page: Path) -> None:
-    """Each figure is as wide as its column and shows its curve or bars in the page's main colour, light and dark."""
+    """Each figure is as wide as its column and shows its curve or area in the page's main colour, light and dark."""
     for dark, colour in ((False, (0x17, 0x66, 0xB8)), (True, (0x6D, 0xB1, 0xF2))):
         chromium.open(page, width=1280, dark=dark)
         figures = chromium.driver.find_elements("css selector", "figure svg")
-        assert len(figures) == 6
+        assert len(figures) == 4
         for figure in figures:
             assert figure.size["width"] > 400
             shown = Image.open(io.BytesIO(figure.screenshot_as_png)).convert("RGB")
