@@ -20,6 +20,7 @@ from dedup_sdk._record import Record
 from dedup_sdk._store.snapshot import verify_snapshot
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill import backfill, in_process, launch
+from spark_backfill.console import FOLDER
 from spark_backfill.ending import EndedError
 from spark_backfill.errors import BackfillError
 from spark_backfill.in_process import NeedsSparkError
@@ -263,6 +264,8 @@ def test_files_that_settings_name_are_found_from_the_folder_of_the_command(
     arguments = given(broker, topic, tmp_path / "s", *more)
     with pytest.raises(BackfillError, match="Spark was to be started"):
         launch.backfill(arguments, on_spark=True)
+    # As the job does, which enters that folder first.
+    monkeypatch.setenv(FOLDER, str(tmp_path))
     assert parse_options(passed, pytest.fail).client_config == {
         "ssl.ca.location": str(tmp_path / "ca.pem"),
         "ssl.certificate.location": str(tmp_path / "own.pem"),
