@@ -61,7 +61,7 @@ class Files(Protocol):
 class Archive:
     """The records of one topic in an archive.
 
-    ``around`` wraps the task that looks at every row first, e.g. to see to it that it can write in the end.
+    ``around`` wraps the first task that reads the archive, the survey, e.g. to check the output before it.
     """
 
     def __init__(self, files: Files, spec: Spec, around: Callable[[Task], Task] = lambda task: task) -> None:

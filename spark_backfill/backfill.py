@@ -244,7 +244,7 @@ def _archive(
     layout = layout_of(options)
     if layout is not None:
         plain = ParquetFiles(spark, options.topic, layout, options.parallelism)
-        return Archive(plain, options.spec, target.looked_at_by)
+        return Archive(plain, options.spec, target.check_before)
     files = SparkFiles(
         spark,
         described,
@@ -254,4 +254,4 @@ def _archive(
     )
     for line in files.doubts:
         say(line)
-    return Archive(files, options.spec, target.looked_at_by)
+    return Archive(files, options.spec, target.check_before)

@@ -147,7 +147,7 @@ class PartWriter:
         options, packing = self.options, self._packing(workers, part)
         outcomes = write_slots(
             workers,
-            self._looking_first(read_all_blocks(workers, options, part, packing, self.archive, self.base)),
+            self._checking_first(read_all_blocks(workers, options, part, packing, self.archive, self.base)),
             packing.plan,
             part,
             self.output.target,
@@ -167,7 +167,7 @@ class PartWriter:
         wanted = replace(Wanted.of(spec, options.group), producer_header=header)
         outcomes = write_ordered(
             workers,
-            self._looking_first(read_ordered_blocks(workers, options, part, plan, wanted, self.archive)),
+            self._checking_first(read_ordered_blocks(workers, options, part, plan, wanted, self.archive)),
             plan,
             part,
             spec,
@@ -180,11 +180,11 @@ class PartWriter:
         )
         return plan, outcomes
 
-    def _looking_first(self, sources: Sequence[Source]) -> list[Source]:
-        """Return the sources, whose tasks look at the output first; those of an archive did when it was surveyed."""
-        look = self.output.target.looked_at_by
+    def _checking_first(self, sources: Sequence[Source]) -> list[Source]:
+        """Return the sources, whose tasks check the output first; those of an archive did so when it was surveyed."""
+        before = self.output.target.check_before
         return [
-            each._replace(run=look(each.run)) if isinstance(each, ReadTasks) else each for each in sources
+            each._replace(run=before(each.run)) if isinstance(each, ReadTasks) else each for each in sources
         ]
 
     def _packing(self, workers: Workers, part: Sequence[OffsetRange]) -> Packing:

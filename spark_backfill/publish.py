@@ -52,6 +52,7 @@ from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
 from dedup_sdk.errors import SnapshotError
 from spark_backfill.ending import KEPT, MAYBE_WRITTEN, NOT_WRITTEN, WRITTEN, EndedError, ended_by
 from spark_backfill.errors import IN_FULL, BackfillError
+from spark_backfill.workers import Task
 
 _SECOND_MS: Final = 1_000
 _ABANDONED_S: Final = 14 * 24 * 60 * 60
@@ -63,9 +64,6 @@ _OURS: Final = re.compile(
 _PART: Final = re.compile(r"\.run-(?P<run>[0-9a-f]{16})\.part-\d+")
 """Texts of kept parts."""
 _LISTED: Final = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z._-]*")
-
-
-_Task = Callable[[Iterable[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +103,18 @@ class Target:
                 raise
             return file
 
-    def looked_at_by(self, task: _Task) -> _Task:
-        """Return a task that sees to it that its machine reaches the place, before it reads for hours.
+    def check_before(self, task: Task) -> Task:
+        """Return the task so that it checks first, before it reads for hours, that its machine reaches the place.
 
         Raises in the task:
             BackfillError: it does not see what the driver sees.
             ConfigurationError: it has no driver for the URL.
             SnapshotError: it cannot read there.
         """
-        return _LookingFirst(self, task)
+        return _CheckingFirst(self, task)
 
     def check(self) -> None:
-        """Raise the errors of `looked_at_by` here."""
+        """Raise the errors of `check_before` now."""
         self._check_at_work(OutputFolder(self.url))
 
     def _check_at_work(self, folder: OutputFolder, said: str = "") -> None:
@@ -128,9 +126,9 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class _LookingFirst:
+class _CheckingFirst:
     target: Target
-    task: _Task
+    task: Task
 
     def __call__(self, batches: Iterable[Any]) -> Iterable[Any]:
         self.target.check()

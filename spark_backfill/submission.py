@@ -1,8 +1,8 @@
 """The processes of a submitted job: spark-submit with its JVM, and the driver in it.
 
 They have a session of their own, so that Ctrl-C at a terminal reaches the launcher alone, and the launcher ends
-them in order: the driver first, which takes its files away, then whatever is left. The latter does a shell that waits
-for the end of a pipe, so that it is done when the launcher itself is killed, too.
+them in order: the driver first, which takes its files away, then whatever is left. A shell that waits
+for the end of a pipe ends the latter, so that it also does when the launcher itself is killed.
 
 The driver is ended, not the JVM: a JVM that gets a signal goes at once, and leaves the driver with a broken
 gateway in the middle of its cleaning up. So the driver leaves its process ID in a file.

@@ -36,7 +36,7 @@ class TimeSeries:
 
     @classmethod
     def of(cls, timestamps: Int64s) -> TimeSeries:
-        """Count timestamps (ms), shape ``(n,)``; those that are no `is_date` are not in it."""
+        """Count timestamps (ms), shape ``(n,)``; those without a date (`is_date`) are not in it."""
         known = timestamps[is_date(timestamps)]
         return _fitted(known, np.ones_like(known), _SECOND_MS)
 

@@ -61,8 +61,8 @@ def test_a_run_goes_to_a_bucket(
     bucket: s3fs.S3FileSystem, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The files of its manifest and the report are there, a store is made of it."""
-    look = Target.looked_at_by
-    monkeypatch.setattr(Target, "looked_at_by", lambda target, task: WithAccess(look(target, task)))
+    look = Target.check_before
+    monkeypatch.setattr(Target, "check_before", lambda target, task: WithAccess(look(target, task)))
     records = [Record("orders", 0, at, BASE_MS + at, key=name.encode()) for at, name in enumerate("abac")]
     write_parquet(tmp_path / "archive", records)
     archived = ["--source", str(tmp_path / "archive")]

@@ -744,10 +744,10 @@ def test_workers_that_do_not_see_the_output_are_known_before_they_read(
 ) -> None:
     """A task looks for the marker of the run first."""
     with Output(place) as output:
-        assert list(output.target.looked_at_by(iter)(iter([1]))) == [1]
+        assert list(output.target.check_before(iter)(iter([1]))) == [1]
         if not place.startswith("memory"):
             return
-        rows = spark.range(0, 2, 1, 2).mapInArrow(output.target.looked_at_by(_too_early), "nothing long")
+        rows = spark.range(0, 2, 1, 2).mapInArrow(output.target.check_before(_too_early), "nothing long")
         with pytest.raises(
             Exception, match="does not see what the driver sees at memory://deep/snapshot"
         ) as caught:
