@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,7 +29,7 @@ from spark_backfill.range_plan import Archived
 from spark_backfill.rows import ArrowFields, RowKeys
 from spark_backfill.runs import from_batch
 from spark_backfill.slots import plan_slots
-from spark_backfill.survey import SurveyTask, total
+from spark_backfill.survey import PartSurvey, SurveyTask, total
 from tests.support.archives import kafka_table, write_parquet
 
 if TYPE_CHECKING:
@@ -275,3 +276,10 @@ def test_a_header_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch, gr
     monkeypatch.setattr(ArrowFields, "headers", lambda _self: pytest.fail("all headers were read"))
     (digest,) = RowKeys("header:id", group).digests(ReadOnce(fields, fields)).digests
     assert digest == digest_one(b"7")
+
+
+def test_a_row_without_a_timestamp_may_be_as_new_as_the_horizon() -> None:
+    """It is read, and so is what lies behind it: else coverage would be claimed that is not there."""
+    offsets, times = np.array([3, 4, 5, 6]), np.array([1, -1, 2, 9])
+    part = PartSurvey.of_rows(offsets, times, cut=7, horizon_ms=8)
+    assert part.first_kept == 4
