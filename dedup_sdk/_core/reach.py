@@ -4,10 +4,14 @@ The plan is a pure function of the store's progress and the group's commit. Offs
 
 low
     the beginning of the range of the log that the group has processed without a gap; from the commit's metadata
+era
+    a stretch of the group's history in which nobody set the group back. A commit without a valid text begins one,
+    wherever its offset lies: what one host happens to remember proves nothing of what happened elsewhere
 rewound
-    the partition starts below the last offset that the store knows to be committed, or in another era
+    another era began below the offsets that the store has as completed: records from there on are handled again
 late
-    the same by a commit whose text is valid and of this era, which arrived after a later one: nobody set the group back
+    the partition starts below the last offset that the store knows to be committed, by a commit with a valid text of
+    the same era, which arrived after a later one: nobody set the group back
 
 `NOTHING_KNOWN` stands for a coverage whose beginning in time is not known yet; `Reach.know_from` replaces it.
 """
@@ -61,8 +65,12 @@ def plan_start(
     """Plan the start of a partition whose group has committed ``committed``, processed without a gap since ``low``.
 
     ``complete`` says that the group's own history begins at ``low``; ``new`` that it has no history at all (then
-    ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is valid, so that
-    ``era`` is the group's.
+    ``committed`` is where it starts, and equals ``low``). ``vouched``: the text beside the commit is valid; else the
+    era begins at ``committed``.
+
+    Marks outlive their era where all of them lie below the next one: whatever happened in between, this group has
+    completed their records in this log. A mark above the beginning of an era must go, or it could hide a record that
+    is to be handled again.
     """
     if new:
         # A store with a history whose offsets are gone (expired, deleted): neither it nor its absence is believed.
@@ -73,8 +81,12 @@ def plan_start(
         return replace(plan, progress=replace(plan.progress, committed=None))
     if stored is None:
         return _anew(committed, low=low, era=era, complete=complete, beginning="missing")
-    below = stored.committed is not None and committed < stored.committed
-    if era != stored.era or (below and not vouched):
+    if era != stored.era:
+        is_rewound = stored.completed_end > (low if vouched else committed)
+        stored = replace(stored, era=era)
+    else:
+        is_rewound = not vouched and stored.committed is not None and committed < stored.committed
+    if is_rewound:
         return _anew(committed, low=low, era=era, complete=complete, beginning="rewound")
     if low < stored.low:
         return _anew(committed, low=low, era=era, complete=complete, beginning="earlier")

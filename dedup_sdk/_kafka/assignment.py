@@ -13,7 +13,6 @@ Invariants:
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -38,6 +37,7 @@ from dedup_sdk._kafka.commit_text import (
     CommitMetadata,
     CompletedAbove,
     Void,
+    new_era,
     parse_metadata,
     rule_named_in,
     why_void,
@@ -147,7 +147,11 @@ class Start:
 
     offset: int
     metadata: CommitMetadata | None = None
+    era: str = field(default_factory=new_era)
+    """The era that begins here where there is no ``metadata``: a commit without a valid text vouches for nothing."""
     new: bool = False
+    by_reset: bool = False
+    """``offset`` comes from ``auto.offset.reset``: neither a commit nor the user says where to begin."""
     must_commit_first: bool = False
     """The group's commit does not have the beginning of its history yet: commit that before anything is delivered."""
     void: Void | None = None
@@ -516,24 +520,25 @@ class Starts:
         if committed.error is not None:
             raise KafkaException(committed.error)
         asked = None if wanted.offset in (OFFSET_STORED, OFFSET_INVALID) else self.resolve(wanted)
-        if committed.offset >= 0:
-            metadata = parse_metadata(committed.metadata, committed=committed.offset)
-            if asked is None or asked == committed.offset:
-                if metadata is not None:
-                    return Start(offset=committed.offset, metadata=metadata)
-                return Start(
-                    offset=committed.offset,
-                    must_commit_first=True,
-                    void=why_void(committed.metadata, committed=committed.offset),
-                    void_rule=rule_named_in(committed.metadata),
-                )
-            if metadata is not None and asked < committed.offset:
-                return Start(offset=asked, metadata=set_back(metadata, asked), must_commit_first=True)
-            return Start(offset=asked, must_commit_first=True)
-        if asked is not None:
-            return Start(offset=asked, new=True, must_commit_first=True)
-        edge = self._client.edge(wanted.topic, wanted.partition, self._reset)
-        return Start(offset=edge, new=True, must_commit_first=True)
+        if committed.offset < 0:
+            if asked is not None:
+                return Start(offset=asked, new=True, must_commit_first=True)
+            edge = self._client.edge(wanted.topic, wanted.partition, self._reset)
+            return Start(offset=edge, new=True, by_reset=True, must_commit_first=True)
+        metadata = parse_metadata(committed.metadata, committed=committed.offset)
+        if asked is None or asked == committed.offset:
+            return Start(
+                offset=committed.offset,
+                metadata=metadata,
+                must_commit_first=metadata is None,
+                void=why_void(committed.metadata, committed=committed.offset),
+                void_rule=rule_named_in(committed.metadata),
+            )
+        if metadata is not None and asked < committed.offset:
+            return Start(offset=asked, metadata=set_back(metadata, asked), must_commit_first=True)
+        return Start(
+            offset=asked, era=new_era() if metadata is None else metadata.era, must_commit_first=True
+        )
 
     def resolve(self, wanted: TopicPartition) -> int:
         """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
@@ -562,7 +567,7 @@ def set_back(history: CommitMetadata, offset: int) -> CommitMetadata:
 
     Its era is new, so that a store which knows no more than the commit also recognises the rewind.
     """
-    return replace(history, low=min(history.low, offset), era=secrets.token_hex(4), done=None)
+    return replace(history, low=min(history.low, offset), era=new_era(), done=None)
 
 
 MANY = 10_000

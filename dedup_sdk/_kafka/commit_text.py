@@ -16,7 +16,8 @@ processed, so that a consumer on any machine knows which records count as handle
 - ``low``, an offset: the beginning of the range that the group has processed without a gap. No record before it ever
   counts as handled.
 - ``complete``, 0 or 1: 1 when the group was new at ``low``, so that its history lacks nothing before that.
-- ``era``, up to 32 of ``0-9a-z``: changes when an operator rewinds the group; empty until then.
+- ``era``, up to 32 of ``0-9a-z``: a stretch of the history in which nobody set the group back. A rewind begins another
+  one, and so does each commit without a valid text, wherever its offset lies (`new_era`).
 - ``epoch``, a number, optional: the leader epoch when these records were read. With it the broker tells whether the log
   still has them. (Kafka's own commit field for the epoch is not used: brokers refuse commits by it.)
 - ``done``, optional: the offsets completed above ``at``, which the next owner does not deliver.
@@ -40,6 +41,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+import secrets
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -70,11 +72,17 @@ _SEAL_PATTERN: Final = re.compile(r"(dedup/2 at=\d{1,19})(?:/([0-9a-f]{8}))? ", 
 _SEAL_DIGITS: Final = 8
 _SEAL_CHARACTERS: Final = 1 + _SEAL_DIGITS
 _LOG_DIGITS: Final = 8
+_ERA_BYTES: Final = 4
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_UNPACKED_BYTES: Final = 2**18
 """Limit for the unpacked lengths: a hostile text of 4,096 characters could unpack to far more bytes."""
 _CONTINUES: Final = 0x80
 _MAX_BITS: Final = 70
+
+
+def new_era() -> str:
+    """Return the name of an era that no host has seen."""
+    return secrets.token_hex(_ERA_BYTES)
 
 
 def log_name(cluster: str, topic_id: str) -> str:

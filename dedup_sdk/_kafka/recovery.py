@@ -20,7 +20,6 @@ decides which continue, which wait, and which partitions may deliver.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
@@ -57,6 +56,7 @@ from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.log_check import ask_same_until, check_witness, start_in_the_log
 from dedup_sdk._kafka.reader import Readers, TailReader
 from dedup_sdk._kafka.settings import ClientSettings
+from dedup_sdk._marks import Progress
 from dedup_sdk._observe import EventName, Hindrance, PartitionEvent
 from dedup_sdk._store.manifest import Manifest, PartitionManifest, fitting_partition
 from dedup_sdk._store.protocol import Identity
@@ -103,6 +103,7 @@ TELL_EVERY_S = 5.0
 """Seconds between two log lines about the progress of a replay."""
 
 History = Literal["none", "assume-processed"]
+WithoutCommit = Literal["resume", "reset"]
 OnFullDisk = Literal["pause", "unverified"]
 SameUntil = Callable[[int, int], Generator[None, None, int | None]]
 
@@ -123,6 +124,9 @@ class Recovery:
             for handled, so that later copies of such messages are delivered (as unverified, until the window has
             passed). ``assume-processed``: all messages before them are, so that later copies are hidden; **if one of
             the messages was not handled, its copy is lost**.
+        without_commit: for a group whose committed offsets are gone (they expired, or were deleted) while the store has
+            the group's history. ``resume``: delivery goes on where the store ends, with one warning for each partition.
+            ``reset``: delivery begins where ``auto.offset.reset`` says; all messages from there on are delivered again.
         timeout: seconds after which a partition starts although its store is not up to date: messages that depend on
             the missing part are delivered as unverified, and counted, until the window has passed; some of them are
             duplicates. None: the partition waits, and delivers nothing, until its store is up to date.
@@ -139,6 +143,7 @@ class Recovery:
 
     snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
     history: History = "none"
+    without_commit: WithoutCommit = "resume"
     timeout: float | None = None
     on_full_disk: OnFullDisk = "pause"
 
@@ -149,6 +154,7 @@ class Recovery:
             *,
             snapshot: SnapshotLocations | None = None,
             history: History = "none",
+            without_commit: WithoutCommit = "resume",
             timeout: float | None = None,
             on_full_disk: OnFullDisk = "pause",
         ) -> None: ...
@@ -158,6 +164,7 @@ class Recovery:
         try:
             object.__setattr__(self, "snapshot", snapshot_locations(self.snapshot))
             choice("history", self.history, get_args(History))
+            choice("without_commit", self.without_commit, get_args(WithoutCommit))
             if self.timeout is not None:
                 seconds("timeout", self.timeout)
             choice("on_full_disk", self.on_full_disk, get_args(OnFullDisk))
@@ -371,6 +378,8 @@ def _validate_history(
     Also the leader epoch of the last record completed above the committed offset, by the commit's text, or None.
     """
     assigned = recovery.assigned
+    if start.by_reset and recovery.chosen.without_commit == "resume" and partition.loaded is not None:
+        start = _resume_without_commit(assigned, start, partition, partition.loaded.progress)
     if start.metadata is not None and not start.metadata.is_of(assigned.log):
         start = discard_other_log(assigned, start, start.metadata, recovery.chosen)
     if start.rule not in (None, partition.terms.rule):
@@ -385,6 +394,24 @@ def _validate_history(
             start, start.metadata, start.metadata.done, partition, recovery.engine, recovery.client
         )
     )
+
+
+def _resume_without_commit(assigned: Assigned, start: Start, partition: Partition, stored: Progress) -> Start:
+    """Go on where the store ends: the group's commits are gone, and nobody has moved the group."""
+    if not stored.begun:
+        return start
+    logger.warning(
+        "%s[%d]: the group's commits are gone (they expired, or were deleted), but its store has completed offsets %d "
+        "to %d: delivery goes on at %d; auto.offset.reset would begin at %d, which is %d offsets %s. To begin there, "
+        'use dedup rewind, or Recovery(without_commit="reset")',
+        assigned.topic, assigned.partition, stored.low, stored.high, stored.high, start.offset,
+        abs(stored.high - start.offset), "earlier" if start.offset < stored.high else "later",
+    )  # fmt: skip
+    metadata = CommitMetadata(
+        low=stored.low, log=assigned.log, rule=partition.terms.rule, era=stored.era,
+        complete=stored.since_ms is None and stored.since_number is None, epoch=stored.epoch,
+    )  # fmt: skip
+    return replace(start, offset=stored.high, metadata=metadata, new=False, by_reset=False)
 
 
 def _check_log_if_needed(recovery: PartitionRecovery, start: Start, partition: Partition) -> Steps[Start]:
@@ -509,11 +536,11 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
     where = partition.topic, partition.partition
     if start.new and stored is not None and stored.begun:
         logger.warning(
-            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d: were its commits deleted, "
-            "or did they expire? It begins anew at %d; IDs that are not found are delivered as unverified until the "
-            "window has filled", *where, stored.low, stored.high, start.offset,
+            "%s[%d]: the group has no committed offset, but its store has offsets %d to %d. It begins anew at %d, as "
+            "you have set; IDs that are not found are delivered as unverified until the window has filled",
+            *where, stored.low, stored.high, start.offset,
         )  # fmt: skip
-    low, era, complete = start.offset, stored.era if stored else "", False
+    low, era, complete = start.offset, start.era, False
     if start.metadata is not None:
         low, era, complete = start.metadata.low, start.metadata.era, start.metadata.complete
     elif chosen.history == "assume-processed" and start.is_unvouched:
@@ -527,9 +554,6 @@ def start_plan(partition: Partition, start: Start, client: Client, chosen: Recov
         new=start.new,
         vouched=start.metadata is not None,
     )
-    if start.is_unvouched and (stored is None or stored.committed is None or start.offset < stored.committed):
-        # The group may have been set back. A new era shows that to hosts whose stores know more, whatever they commit.
-        plan = replace(plan, progress=replace(plan.progress, era=secrets.token_hex(4)))
     if stored is not None and plan.beginning == "resumed" and start.offset < (stored.committed or 0):
         logger.warning(
             "%s[%d]: a commit of %d came after that of %d, in the same era: nobody set the group back, so that nothing "
@@ -555,7 +579,7 @@ def _from_store_or_snapshot(
     """Start with the marks of the store, of a snapshot, or with none; return the remaining plan."""
     assigned = recovery.assigned
     if plan.beginning == "rewound":
-        detail = "the group's offset was set back below the offset that this store has as committed"
+        detail = "the group was set back, or moved by another program, below the offsets that this store has completed"
         recovery.engine.inform(recovery.event("rewound", detail, start.offset))
         if recovery.engine.gatekeeper is not None:
             recovery.engine.gatekeeper.rewound(assigned.topic, assigned.partition)

@@ -7,7 +7,6 @@ again. Committed offsets are next offsets.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,11 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from dedup_sdk._kafka.broker_check import require_broker
 from dedup_sdk._kafka.client_errors import settings_refused, text_of
-from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata, sealed, unsealed
+from dedup_sdk._kafka.commit_text import CommitMetadata, new_era, parse_metadata, sealed, unsealed
 from dedup_sdk._kafka.settings import ASK_S, refuse_unwritable
 from dedup_sdk.errors import ConfigurationError, RecoveryError
-
-_ERA_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +106,7 @@ class Rewind:
 
     def plan(self, target: Target, partitions: Iterable[int] = ()) -> list[Move]:
         """Return the moves of ``partitions`` (default: all of the topic) without changing anything."""
-        era = secrets.token_hex(_ERA_BYTES)
+        era = new_era()
         try:
             there = self._consumer.list_topics(timeout=ASK_S).topics.get(self._topic)
             if there is None or there.error is not None:

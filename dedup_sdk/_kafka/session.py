@@ -39,7 +39,7 @@ from dedup_sdk._kafka.assignment import (
     set_back,
 )
 from dedup_sdk._kafka.client import ANSWER_S, Client
-from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.commit_text import CommitMetadata, new_era
 from dedup_sdk._kafka.commits import Commits
 from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.reader import diverged_at
@@ -194,9 +194,11 @@ class Session:
         """Restart a partition at another offset, by the user's seek or because the log no longer has its offset."""
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
-        metadata = None
+        metadata, era = None, new_era()
         if known is not None:
             history, high = known
+            # Nobody sets the group back by a move forward.
+            era = history.era
             if offset == high:
                 metadata = history
             if offset < high:
@@ -209,6 +211,7 @@ class Session:
         start = Start(
             offset=offset,
             metadata=metadata,
+            era=era,
             new=new,
             must_commit_first=log_changed or new,
         )

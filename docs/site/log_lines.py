@@ -273,9 +273,14 @@ LINES: Final[dict[str, list[Line]]] = {
             "(unclean leader election).",
         ),
         Line(
+            "_kafka/recovery.py", "%s[%d]: the group's commits are gone",
+            "The group's offsets were deleted, or expired (`offsets.retention.minutes`). Nothing to do if delivery is to "
+            "go on where it stopped; to handle earlier records again, use `dedup rewind`.",
+        ),
+        Line(
             "_kafka/recovery.py", "%s[%d]: the group has no committed offset",
-            "The group's offsets were deleted, or expired (`offsets.retention.minutes`). Raise that setting for groups "
-            "that stand still for long.",
+            "The group's offsets are gone, and your program begins elsewhere (`Recovery(without_commit=\"reset\")`, or "
+            "offsets from `on_assign`). Nothing to do if you meant it.",
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: a commit of %d came after",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.model.host import WINDOW_MS, Assignment, Commit, Outcome, Row
 
+_NEW_ERAS = itertools.count(1)
 Sighting = tuple[int, int]
 """Offset and timestamp (ms) of a mark."""
 
@@ -33,6 +35,8 @@ class Rules:
     told_offsets_need_no_witness: bool = False
     a_store_needs_no_witness: bool = False
     marks_are_not_asked_for_a_contradiction: bool = False
+    a_void_text_keeps_the_era: bool = False
+    marks_outlive_every_era: bool = False
 
 
 class Text(NamedTuple):
@@ -127,7 +131,7 @@ class DesignHost:
             return None
         ahead = offset > committed
         low = offset if ahead else min(text.low, offset)
-        return Text(offset, text.rule, low, text.era if ahead else text.era + 1)
+        return Text(offset, text.rule, low, text.era if ahead else next(_NEW_ERAS))
 
     def _valid(self, commit: Commit, rule: int) -> Text | None:
         text = commit.text
@@ -146,27 +150,22 @@ class DesignHost:
 
     # --- coming up to date ---------------------------------------------------------------------------------------
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment) -> int:
         """See `Host`."""
         self._log, self._in_flight, self._parked = assignment.log, {}, {}
-        at, rule = assignment.commit.offset, assignment.rule
-        text = self._valid(assignment.commit, rule)
-        low = min(text.low, at) if text is not None else self._begin(at)
-        disk = None if assignment.new else self._disk
+        rule, disk = assignment.rule, self._disk
         if disk is not None and disk.rule != rule:
             disk = None  # marks of another rule mean nothing
-        era = text.era if text is not None else disk.era if disk is not None else 0
-        if disk is not None and self._was_rewound(disk, at, text):
-            self._disk = disk = _Disk(
-                low, at, rule, era, self._fold(low, at, rule), witness=self._serial(at, low)
-            )
-        elif disk is not None and low < disk.low:
-            disk = None  # the group's history begins earlier than this disk knows
-        elif disk is not None and low > disk.low and not self._rules.low_never_rises:
-            if low > disk.high:
-                disk.high, disk.witness = low, None
-            disk.low = low
-            disk.done = {offset for offset in disk.done if offset >= disk.high}
+        text = self._valid(assignment.commit, rule)
+        if assignment.new and disk is not None:
+            # Nobody moved the group: its commits are gone, and the disk has its history.
+            at, low, era = disk.high, disk.low, disk.era
+        else:
+            at = assignment.commit.offset
+            low = min(text.low, at) if text is not None else self._begin(at)
+            era = self._era(text, disk)
+        if disk is not None:
+            disk = self._opened(disk, at, low, era, text)
         if disk is None:
             disk = self._anew(assignment, low, era)
         else:
@@ -184,15 +183,38 @@ class DesignHost:
             disk.done |= disk.told
             self._position = max([at, *(offset + 1 for offset in disk.told)])
         self._advance()
+        return at
+
+    def _opened(self, disk: _Disk, at: int, low: int, era: int, text: Text | None) -> _Disk | None:
+        """Return what stays of a disk in the group's history; None: the history begins earlier than the disk knows."""
+        if self._was_rewound(disk, at, low, era, text):
+            marks = self._fold(low, at, disk.rule)
+            return _Disk(low, at, disk.rule, era, marks, witness=self._serial(at, low))
+        if low < disk.low:
+            return None
+        if low > disk.low and not self._rules.low_never_rises:
+            if low > disk.high:
+                disk.high, disk.witness = low, None
+            disk.low = low
+            disk.done = {offset for offset in disk.done if offset >= disk.high}
+        return disk
+
+    def _era(self, text: Text | None, disk: _Disk | None) -> int:
+        """Whatever has no valid text begins an era, wherever it lies."""
+        if text is not None:
+            return text.era
+        return disk.era if disk is not None and self._rules.a_void_text_keeps_the_era else next(_NEW_ERAS)
 
     def _begin(self, at: int) -> int:
         """Where the history begins whose commit has no valid text."""
         return min(self._disk.low if self._disk else 0, at) if self._rules.metadata_is_optional else at
 
-    def _was_rewound(self, disk: _Disk, at: int, text: Text | None) -> bool:
-        if text is not None:
-            return text.era != disk.era  # a lower offset of the same era is a commit that came late
-        return disk.committed is not None and at < disk.committed
+    def _was_rewound(self, disk: _Disk, at: int, low: int, era: int, text: Text | None) -> bool:
+        """Whether an era began below what the disk has completed; a lower offset of the same era only came late."""
+        if era == disk.era:
+            return text is None and disk.committed is not None and at < disk.committed
+        completed = max([disk.high, *(offset + 1 for offset in disk.done)])
+        return completed > (at if text is None else low) and not self._rules.marks_outlive_every_era
 
     def _serial(self, offset: int, low: int) -> int | None:
         return self._log[offset - 1].serial if offset > low else None

@@ -10,7 +10,7 @@ from dedup_sdk._core.reach import StartPlan, plan_start
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assignment import Assigned
-from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
+from dedup_sdk._kafka.commit_text import CommitMetadata, new_era, parse_metadata
 from dedup_sdk._kafka.rewind import moved
 from dedup_sdk._marks import Witness
 from dedup_sdk._record import Record, Settled, Verdict, VerdictKind
@@ -95,21 +95,30 @@ class EngineHost:
 
     # --- coming up to date ---------------------------------------------------------------------------------------
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment) -> int:
         """See `Host`."""
         self._log = assignment.log
         if assignment.rule != self._rule:
             self._rule = assignment.rule
             self._engine = self._new_engine()
         metadata = self._believed(assignment)
-        plan = self._begin(self._plan(assignment.commit.offset, metadata, new=assignment.new), assignment)
-        self._assigned.complete = assignment.new or (metadata is not None and metadata.complete)
+        held = self._attach()
+        stored = held.loaded.progress if held.loaded else None
+        start, new = assignment.commit.offset, assignment.new
+        if new and stored is not None and stored.begun:
+            # Nobody moved the group: its commits are gone, and the store has its history.
+            complete = stored.since_ms is None and stored.since_number is None
+            metadata = CommitMetadata(low=stored.low, era=stored.era, complete=complete, epoch=stored.epoch)
+            start, new = stored.high, False
+        plan = self._begin(self._plan(held, start, metadata, era=new_era(), new=new), assignment)
+        self._assigned.complete = new or (metadata is not None and metadata.complete)
         begin = self._one_window_back(plan) if plan.whole else plan.replay_from
         self._fold(begin, plan.replay_to)
         done = None if metadata is None or plan.beginning == "rewound" else metadata.done
         self._assigned.completed_above = done
         if done is not None:
             self._held.tell_completed(done.ranges)
+        return start
 
     def _begin(self, plan: StartPlan, assignment: Assignment) -> StartPlan:  # noqa: ARG002 - for snapshots
         self._held.start(plan)
@@ -137,16 +146,26 @@ class EngineHost:
             strategy.keys, strategy.window_of("t"), digest=DIGEST_NAME, isolation="read_committed"
         )
 
-    def _plan(self, committed: int, metadata: CommitMetadata | None, *, new: bool = False) -> StartPlan:
+    def _attach(self) -> Partition:
         try:
             held = self._engine.attach("t", 0)
         except ForeignStoreError:
             self._engine.set_aside("t", 0)
             held = self._engine.attach("t", 0)
         self._assigned = Assigned("t", 0, engine_partition=held)
+        return held
+
+    def _plan(
+        self,
+        held: Partition,
+        committed: int,
+        metadata: CommitMetadata | None,
+        *,
+        era: str,
+        new: bool = False,
+    ) -> StartPlan:
         stored = held.loaded.progress if held.loaded else None
         if metadata is None:
-            era = stored.era if stored else ""
             return plan_start(stored, committed=committed, low=committed, era=era, new=new)
         return plan_start(
             stored,
@@ -187,8 +206,9 @@ class EngineHost:
     def jump(self, offset: int) -> None:
         """See `Host`."""
         self._engine.close("t", 0)
-        plan = self._plan(offset, None)
-        self._held.start(plan)
+        held = self._attach()
+        era = held.loaded.progress.era if held.loaded else ""
+        self._held.start(self._plan(held, offset, None, era=era))
 
     # --- judging -------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,10 @@ class History:
         self.doubtful: set[int] = set()
         self.judged: dict[int, int] = {}
         self.settled: set[int] = set()
+        self.ends: set[int] = set()
+        """Handled, or dead-lettered, and not to be handled again since a tool set the group back."""
+        self.once: tuple[set[int], dict[int, int]] = set(), {}
+        """What was ever an end, or judged: facts, which a move forward brings back."""
         self.on_disk: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.verdict = ""
 
@@ -133,12 +137,11 @@ class History:
             start = self.random.choice([0, self.end] if self.operations else [0, 0, 10])
             self.commit = Commit(start)
         cut = self.random.choice([0.0, 1.0, self.random.random()])
-        self.host.assign(
+        self.start = self.position = self.host.assign(
             Assignment(log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, rule=self.rule)
         )
-        self.start = self.position = self.commit.offset
         self.in_flight: list[int] = []
-        self._state(self.commit.offset)
+        self._state(self.start)
 
     def _state(self, offset: int) -> None:
         """Commit an offset together with the host's text."""
@@ -170,6 +173,7 @@ class History:
             self.operations += 1
             self.position = self.start = self.random.randrange(self.position + 1, self.end)
             self.host.jump(self.position)
+            self._remember(self._serials(range(self.position)))
             self.commits.clear()
             self._state(self.position)
         elif self._chance(0.6) and self.position < self.end:
@@ -189,6 +193,8 @@ class History:
             return
         serial = self.log[offset].serial
         self.settled.add(serial)
+        self.ends.add(serial)
+        self.once[0].add(serial)
         self.on_disk[self.name].add(serial)
         if self.calm and serial in self.handed_over:
             self.verdict = "doubled"
@@ -222,7 +228,7 @@ class History:
 
     def _hide(self, serial: int) -> None:
         """Note that nobody handles a record because its ID was completed; whether that is so the oracle asks."""
-        self.judged[serial] = self.rule
+        self.judged[serial] = self.once[1][serial] = self.rule
         self.settled.add(serial)
 
     # --- between assignments, an operator, or a broken broker
@@ -265,6 +271,26 @@ class History:
             self.commit = Commit(target, self.host.rewind(text, committed, target))
         else:
             self.commit = None
+        if self.commit is None:
+            # Nobody knows of a move any more.
+            self._remember({row.serial for row in self.rows})
+        elif self.commit != commit:
+            self._set_to(self.commit.offset)
+
+    def _set_to(self, offset: int) -> None:
+        """Note that whoever has handled a record from an offset on must handle it again."""
+        again = self._serials(range(offset, len(self.log)))
+        self.settled -= again
+        self.ends -= again
+        self.judged = {serial: rule for serial, rule in self.judged.items() if serial not in again}
+        self._remember(self._serials(range(offset)))
+
+    def _remember(self, serials: set[int]) -> None:
+        """Note that records count as done again, if ever they were: nobody is to handle them again."""
+        ends, judged = self.once
+        self.ends |= ends & serials
+        self.judged |= {serial: rule for serial, rule in judged.items() if serial in serials}
+        self.settled |= serials & (ends | judged.keys())
 
     def _restore(self, end: int, commit: Commit | None) -> None:
         """Put the broker's disk back to its backup: other records come in place of those that are gone."""
@@ -284,7 +310,7 @@ class History:
     # --- the oracle ------------------------------------------------------------------------------------------------
 
     def _oracle(self) -> str:
-        ends = {*self.handled, *self.dead}
+        ends = self.ends
         for serial, rule in self.judged.items():
             if serial not in ends and not any(earlier in ends for earlier in self._earlier(serial, rule)):
                 return "lost"

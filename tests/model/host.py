@@ -76,8 +76,8 @@ class Host(Protocol):
     def completed_above(self, offset: int) -> set[int]:
         """Return the offsets that the group completed at or above this one, here or elsewhere."""
 
-    def assign(self, assignment: Assignment) -> None:
-        """Come up to date."""
+    def assign(self, assignment: Assignment) -> int:
+        """Come up to date; return the offset to go on at: the group's, or the disk's where the group has none."""
 
     def admit(self, offset: int) -> Outcome:
         """Judge the next record."""

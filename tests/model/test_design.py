@@ -28,6 +28,8 @@ BROKEN = [
     Rules(told_offsets_need_no_witness=True),
     Rules(a_store_needs_no_witness=True),
     Rules(marks_are_not_asked_for_a_contradiction=True),
+    Rules(a_void_text_keeps_the_era=True),
+    Rules(marks_outlive_every_era=True),
 ]
 
 

@@ -9,9 +9,9 @@ from confluent_kafka import KafkaError, TopicPartition
 from dedup_sdk import Lookup, MemoryStore, PartitionEvent, VerdictKind, Window
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import Assigned, State
-from dedup_sdk._kafka.commit_text import CommitMetadata
+from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.recovery import Recovery
+from dedup_sdk._kafka.recovery import Recovery, WithoutCommit
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._kafka.settings import Reset, client_settings
 from dedup_sdk._rule_fingerprint import rule_digits
@@ -69,6 +69,7 @@ class Machine:
         window: Window = DAY,
         timeout_s: float | None = None,
         observers: Iterable[Observer] = (),
+        without_commit: WithoutCommit = "resume",
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory
@@ -80,7 +81,7 @@ class Machine:
             observers=[*observers, self.listener],
         )
         self.client, self.callback_errors = ListClient(cluster), CallbackErrors()
-        chosen = Recovery(timeout=timeout_s)
+        chosen = Recovery(timeout=timeout_s, without_commit=without_commit)
         self.session = Session(self.engine, self.client, config, chosen, self.callback_errors)
         self._read: Assigned | None = None
         self.session.take([TopicPartition(TOPIC, 0)])
@@ -130,10 +131,16 @@ class Machine:
         self.session.give_back([TopicPartition(TOPIC, 0)])
 
 
-def text_at(offset: int, *, epoch: int | None = None) -> str:
-    """The text of a commit of this offset by a group that was new at offset 0, as a `Machine` commits it."""
+def text_at(offset: int, *, epoch: int | None = None, after: Cluster | None = None) -> str:
+    """The text of a commit of this offset by a group that was new at offset 0, as a `Machine` commits it.
+
+    ``after``: the group has committed in this cluster before, in the same era.
+    """
     rule = rule_digits(key(), DAY, digest=DIGEST_NAME, isolation="read_committed")
-    return CommitMetadata(low=0, complete=True, epoch=epoch, rule=rule).text(offset)
+    last = None if after is None else after.committed
+    before = None if last is None else parse_metadata(last.metadata, committed=last.offset)
+    era = "" if before is None else before.era
+    return CommitMetadata(low=0, complete=True, epoch=epoch, rule=rule, era=era).text(offset)
 
 
 def lived(cluster: Cluster, window: Window = DAY) -> MemoryStore:

@@ -102,11 +102,28 @@ def test_whatever_else_starts_below_the_last_commit_is_folded_anew(
     assert (plan.keep, plan.progress.high, plan.progress.done) == (False, low, ())
 
 
-def test_another_era_is_a_rewind_wherever_it_starts() -> None:
-    """An operator's rewind is recognised by its era, also by a host that knows of no commit above it."""
-    for committed in (20, 45, 70):
-        plan = plan_start(STORED, committed=committed, low=10, era="a1")
-        assert (plan.beginning, plan.keep, plan.progress.era) == ("rewound", False, "a1")
+@pytest.mark.parametrize("committed", [20, 45, 60])
+def test_another_era_below_what_the_store_has_completed_is_a_rewind(committed: int) -> None:
+    """A mark above the beginning of an era could hide a record that is to be handled again, wherever the group is."""
+    plan = plan_start(STORED, committed=committed, low=committed, era="a1")
+    assert (plan.beginning, plan.keep, plan.progress.era) == ("rewound", False, "a1")
+    plan = plan_start(STORED, committed=70, low=committed, era="a1", vouched=True)
+    assert (plan.beginning, plan.keep, plan.progress.era) == ("rewound", False, "a1")
+
+
+@pytest.mark.parametrize("vouched", [True, False])
+def test_marks_below_another_era_stay(vouched: bool) -> None:  # noqa: FBT001
+    """The group has completed these records in this log, whoever committed meanwhile; coverage begins anew."""
+    plan = plan_start(STORED, committed=70, low=70, era="a1", vouched=vouched)
+    assert (plan.beginning, plan.keep, plan.progress.era) == ("jumped", True, "a1")
+    assert (plan.progress.low, plan.progress.high, plan.progress.done) == (70, 70, ())
+    assert plan.progress.since_ms == NOTHING_KNOWN
+
+
+def test_a_history_that_the_user_vouches_for_is_replayed_on() -> None:
+    """An attempt before has folded a part of it: the next one, in an era of its own, goes on from there."""
+    plan = plan_start(replace(STORED, low=0, done=()), committed=70, low=0, era="a1")
+    assert (plan.beginning, plan.keep, plan.replay_from, plan.replay_to) == ("behind", True, 50, 70)
 
 
 def test_a_history_that_begins_earlier_is_folded_anew() -> None:

@@ -321,20 +321,27 @@ class Life:
         group, number = held
         log, owner = self.broker.logs[number], self.owners.get(held)
         target = self.random.randint(log.start, log.end)
-        for serial, entry in self.oracle.entries[number].items():
-            if entry.offset < target:
-                self.oracle.excused[group].add(serial)
+        self.oracle.pass_over(group, number, target)
         if owner is not None and self.chance(0.5):
             with self.mortal(owner) as member:
                 if (TOPIC, number) in member.session.assigned:
                     member.seek(number, target)
             return
-        if owner is not None:
+        if owner is not None and self.chance(0.5):
             self.kill(owner)
+        elif owner is not None:
+            del self.owners[held]
+            with self.mortal(owner) as member:
+                self._give_back(member)(number)
+                while member.client.unanswered:
+                    self.arrive(member)
+            self._forget(owner, number)
         if self.chance(0.3):
             self.broker.committed.pop(held, None)
+            self.oracle.forget_commit(group, number)
         else:
             self.broker.committed[held] = TopicPartition(TOPIC, number, target)
+            self.oracle.set_to(group, number, target)
 
     def _back_up_or_restore(self) -> None:
         """Copy the broker's disk, or put it back to the last copy.

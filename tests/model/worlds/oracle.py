@@ -38,6 +38,8 @@ class Oracle:
         self._world, self._broker = world, broker
         self.entries: dict[int, dict[int, Entry]] = defaultdict(dict)
         self.handled: dict[str, set[int]] = defaultdict(set)
+        self.ever_handled: dict[str, set[int]] = defaultdict(set)
+        self.ever_excused: dict[str, set[int]] = defaultdict(set)
         self.excused: dict[str, set[int]] = defaultdict(set)
         self.last: dict[tuple[str, int], VerdictKind] = {}
         self.doubted: set[tuple[str, int]] = set()
@@ -51,6 +53,7 @@ class Oracle:
     def handle(self, group: str, partition: int, serial: int) -> None:
         """Note that a handler did its work."""
         self.handled[group].add(serial)
+        self.ever_handled[group].add(serial)
         self._idents[group, partition] |= self.names(self.entries[partition][serial])
 
     def names(self, entry: Entry) -> set[str]:
@@ -72,6 +75,31 @@ class Oracle:
         if self._world.exact:
             return (group, serial) in self._duplicates
         return self.is_known(group, partition, self.entries[partition][serial])
+
+    def pass_over(self, group: str, partition: int, offset: int) -> None:
+        """Note that a group goes on at an offset by choice: nobody misses a record below, and what was handled is."""
+        below = {serial for serial, entry in self.entries[partition].items() if entry.offset < offset}
+        self.excused[group] |= below
+        self.ever_excused[group] |= below
+        for serial in below & self.ever_handled[group]:
+            self.handle(group, partition, serial)
+
+    def set_to(self, group: str, partition: int, offset: int) -> None:
+        """Note that a tool set a group to an offset: what was handled before it stays handled, all else must be again.
+
+        What was handled once stays a fact: a later move forward makes it count again.
+        """
+        entries = self.entries[partition]
+        self.excused[group] -= {serial for serial, entry in entries.items() if entry.offset >= offset}
+        self.handled[group] -= entries.keys()
+        before = {s: e for s, e in entries.items() if e.offset < offset and s in self.ever_handled[group]}
+        self.handled[group] |= before.keys()
+        self._idents[group, partition] = {name for entry in before.values() for name in self.names(entry)}
+
+    def forget_commit(self, group: str, partition: int) -> None:
+        """Note that the group's offsets are gone: nobody knows of a move any more, only of what was done."""
+        self.set_to(group, partition, self._broker.logs[partition].end)
+        self.excused[group] |= self.ever_excused[group]
 
     # --- as it happens -----------------------------------------------------------------------------------------------
 

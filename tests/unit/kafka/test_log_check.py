@@ -240,7 +240,7 @@ def test_what_was_folded_has_no_epoch_of_before() -> None:
     first.up_to_date().flight.note_epoch(3)
     first.leave()
     cluster.log += [b"g", b"h"]
-    cluster.committed = TopicPartition(TOPIC, 0, 8, text_at(8))
+    cluster.committed = TopicPartition(TOPIC, 0, 8, text_at(8, after=cluster))
     cluster.ends = {3: 6}
     second = Machine(cluster, first.memory)
     assert second.up_to_date().flight.epoch is None
@@ -311,7 +311,7 @@ def test_a_log_restored_from_a_backup_is_another_one(*, same_at_the_end: bool) -
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log[2:] = [b"x", None, b"y", LOG[5] if same_at_the_end else b"w", b"z"]
-    cluster.committed = TopicPartition(TOPIC, 0, 2, text_at(2, epoch=0))
+    cluster.committed = TopicPartition(TOPIC, 0, 2, text_at(2, epoch=0, after=cluster))
 
     machine = Machine(cluster, memory)
     delivered = dict(machine.handle_all())
@@ -328,7 +328,7 @@ def test_what_only_a_store_knows_is_not_committed_before_it_is_read() -> None:
     cluster = Cluster([*LOG])
     memory = lived(cluster)
     cluster.log[2:] = [b"x", None, b"y", LOG[5]]
-    cluster.committed = TopicPartition(TOPIC, 0, 2, text_at(2, epoch=0))
+    cluster.committed = TopicPartition(TOPIC, 0, 2, text_at(2, epoch=0, after=cluster))
 
     machine = Machine(cluster, memory)
     machine.up_to_date()

@@ -1,0 +1,110 @@
+"""A group that a plain tool has moved, and one whose commits are gone: what each host still knows."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import MemoryStore, VerdictKind
+from tests.support.machine import LOG, Machine, lived
+from tests.support.one_partition import TOPIC, Cluster
+
+FRESH, UNVERIFIED = VerdictKind.FRESH, VerdictKind.UNVERIFIED
+
+
+def plainly_at(cluster: Cluster, offset: int) -> None:
+    """Set the group as a plain tool does: without a text."""
+    cluster.committed = TopicPartition(TOPIC, 0, offset)
+
+
+def handled(cluster: Cluster, memory: MemoryStore) -> list[int]:
+    """Handle everything on a machine and leave; return the offsets that were handled."""
+    machine = Machine(cluster, memory)
+    offsets = [offset for offset, _ in machine.handle_all()]
+    machine.leave()
+    return offsets
+
+
+def test_a_group_set_back_between_two_hosts_handles_its_records_again() -> None:
+    """The tool's offset lies above all that the first host knows; the second one has completed more."""
+    cluster, one, two = Cluster([b"0", b"1"]), MemoryStore(), MemoryStore()
+    assert handled(cluster, one) == [0, 1]
+    cluster.log += [b"2", b"3", b"4", b"5", b"6"]
+    assert handled(cluster, two) == [2, 3, 4, 5, 6]
+    plainly_at(cluster, 3)
+    rest, cluster.log = cluster.log[4:], cluster.log[:4]
+    assert handled(cluster, one) == [3]
+    cluster.log += rest
+    assert handled(cluster, two) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("offset", [0, 2, 4, 6])
+def test_a_crash_and_then_a_set_back(offset: int) -> None:
+    """The store has not noted the last commit yet: that it knows of no later one proves nothing."""
+    cluster, memory = Cluster([*LOG]), MemoryStore()
+    machine = Machine(cluster, memory)
+    machine.handle_all()
+    machine.up_to_date().persist()
+    machine.session.commits.completed(machine.session.assigned.values(), asynchronous=False)
+    machine.engine.lose(TOPIC, 0)
+    plainly_at(cluster, offset)
+    assert handled(cluster, memory) == [*range(offset, len(LOG))]
+
+
+def test_another_program_that_went_on_costs_no_memory() -> None:
+    """A plain consumer served the group: IDs that were completed before are still duplicates."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.log += [b"x", b"a", b"y"]
+    plainly_at(cluster, 7)
+    machine = Machine(cluster, memory)
+    assert machine.handle_all() == [(8, UNVERIFIED)]
+    machine.leave()
+
+
+def test_on_another_host_neither() -> None:
+    """Its store lies below the era that began: it keeps its IDs, too."""
+    cluster, one, two = Cluster([*LOG]), MemoryStore(), MemoryStore()
+    handled(cluster, one)
+    cluster.log += [b"x"]
+    plainly_at(cluster, 7)
+    assert handled(cluster, two) == []
+    cluster.log += [b"a", b"y"]
+    machine = Machine(cluster, one)
+    assert [offset for offset, _ in machine.handle_all()] == [8]
+    machine.leave()
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_commits_that_are_gone_move_nobody(reset: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The store goes on where it ends, and says so once."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.committed = None
+    cluster.log += [b"a", b"x"]
+    machine = Machine(cluster, memory, reset="latest" if reset == "latest" else "earliest")
+    assert machine.handle_all() == [(7, FRESH)]
+    machine.leave()
+    assert cluster.committed is not None
+    assert cluster.committed.offset == 8
+    lines = [each for each in caplog.messages if "commits are gone" in each]
+    assert len(lines) == 1
+    assert "delivery goes on at 6" in lines[0]
+
+
+def test_commits_that_are_gone_without_a_store() -> None:
+    """Another host begins where ``auto.offset.reset`` says."""
+    cluster = Cluster([*LOG])
+    lived(cluster)
+    cluster.committed = None
+    assert handled(cluster, MemoryStore()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_who_wants_it_otherwise_begins_anew() -> None:
+    """``Recovery(without_commit="reset")``."""
+    cluster = Cluster([*LOG])
+    memory = lived(cluster)
+    cluster.committed = None
+    machine = Machine(cluster, memory, without_commit="reset")
+    assert machine.handle_all() == [(offset, UNVERIFIED) for offset in range(6)]
+    machine.leave()
