@@ -18,6 +18,7 @@ from dedup_sdk._core.flight import digest_of
 from dedup_sdk._core.last import LastMemory
 from dedup_sdk._core.last_rule import LastRule, SourceState
 from dedup_sdk._core.lookup import LookupMemory
+from dedup_sdk._core.reach import plan_start
 from dedup_sdk._core.seen import IdStatus
 from dedup_sdk._core.sources import Sources
 from dedup_sdk._engine.deduplicator import Deduplicator
@@ -252,7 +253,6 @@ def trust_sources_that_miss_records(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_era_beside_a_void_text(patch: pytest.MonkeyPatch) -> None:
     """A commit without a valid text is compared with what one host happens to know."""
-    plan_start = recovery.plan_start
 
     def compare(stored: Any, **named: Any) -> Any:
         known = stored is not None and not named["vouched"]
@@ -263,7 +263,6 @@ def keep_the_era_beside_a_void_text(patch: pytest.MonkeyPatch) -> None:
 
 def keep_marks_of_every_era(patch: pytest.MonkeyPatch) -> None:
     """A store keeps its marks, whatever era the group is in."""
-    plan_start = recovery.plan_start
 
     def keep(stored: Any, **named: Any) -> Any:
         return plan_start(None if stored is None else replace(stored, era=named["era"]), **named)

@@ -15,19 +15,18 @@ import time
 from typing import Any
 
 from dedup_sdk import DedupConsumer, Lookup, header
+from dedup_sdk._core.reach import plan_start
 from dedup_sdk._kafka import recovery
 
 _SILENT_S = 1.0
 
 
 def _compare_with_the_store() -> None:
-    plan_start = recovery.plan_start
-
     def compare(stored: Any, **named: Any) -> Any:
         known = stored is not None and not named["vouched"]
         return plan_start(stored, **{**named, "era": stored.era if known else named["era"]})
 
-    recovery.plan_start = compare  # type: ignore[assignment]
+    vars(recovery)["plan_start"] = compare
 
 
 def main() -> None:

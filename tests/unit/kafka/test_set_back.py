@@ -17,6 +17,11 @@ def plainly_at(cluster: Cluster, offset: int) -> None:
     cluster.committed = TopicPartition(TOPIC, 0, offset)
 
 
+def forget_commits(cluster: Cluster) -> None:
+    """The group's offsets expire, or are deleted."""
+    cluster.committed = None
+
+
 def handled(cluster: Cluster, memory: MemoryStore) -> list[int]:
     """Handle everything on a machine and leave; return the offsets that were handled."""
     machine = Machine(cluster, memory)
@@ -80,7 +85,7 @@ def test_commits_that_are_gone_move_nobody(reset: str, caplog: pytest.LogCapture
     """The store goes on where it ends, and says so once."""
     cluster = Cluster([*LOG])
     memory = lived(cluster)
-    cluster.committed = None
+    forget_commits(cluster)
     cluster.log += [b"a", b"x"]
     machine = Machine(cluster, memory, reset="latest" if reset == "latest" else "earliest")
     assert machine.handle_all() == [(7, FRESH)]
@@ -96,7 +101,7 @@ def test_commits_that_are_gone_without_a_store() -> None:
     """Another host begins where ``auto.offset.reset`` says."""
     cluster = Cluster([*LOG])
     lived(cluster)
-    cluster.committed = None
+    forget_commits(cluster)
     assert handled(cluster, MemoryStore()) == [0, 1, 2, 3, 4, 5]
 
 
@@ -104,7 +109,7 @@ def test_who_wants_it_otherwise_begins_anew() -> None:
     """``Recovery(without_commit="reset")``."""
     cluster = Cluster([*LOG])
     memory = lived(cluster)
-    cluster.committed = None
+    forget_commits(cluster)
     machine = Machine(cluster, memory, without_commit="reset")
     assert machine.handle_all() == [(offset, UNVERIFIED) for offset in range(6)]
     machine.leave()
