@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from tests.support.consuming import PATIENCE_S
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.worlds import World
 
 pytestmark = pytest.mark.slow
@@ -96,9 +98,14 @@ class Lives:
         """Set the group as a plain tool does, once the group has noticed that its members are gone."""
         place = [TopicPartition(self.world.topic, 0, offset)]
         asked = [ConsumerGroupTopicPartitions(self.world.group, place)]
-        self._once_empty(
-            lambda: [each.result() for each in self._admin.alter_consumer_group_offsets(asked).values()]
-        )
+
+        def alter() -> None:
+            [answer] = self._admin.alter_consumer_group_offsets(asked).values()
+            for each in answer.result().topic_partitions:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+
+        self._once_empty(alter)
         self.judge.set_to(offset)
 
     def delete(self) -> None:
@@ -114,7 +121,7 @@ class Lives:
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
-                ask()  # type: ignore[operator]
+                ask()
             except KafkaException:
                 assert time.monotonic() < until
                 time.sleep(_AGAIN_S)
