@@ -110,14 +110,15 @@ class Lives:
 
     def delete(self) -> None:
         """Delete the group, and its offsets with it."""
-        self._once_empty(
-            lambda: [
-                each.result() for each in self._admin.delete_consumer_groups([self.world.group]).values()
-            ]
-        )
+
+        def delete() -> None:
+            [answer] = self._admin.delete_consumer_groups([self.world.group]).values()
+            answer.result()
+
+        self._once_empty(delete)
         self.judge.deleted()
 
-    def _once_empty(self, ask: object) -> None:
+    def _once_empty(self, ask: Callable[[], None]) -> None:
         until = time.monotonic() + PATIENCE_S
         while True:
             try:
