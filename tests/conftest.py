@@ -5,13 +5,16 @@ Switches (environment):
     DEDUP_TEST_KAFKA_IMAGE  the image for a broker in a container, instead of apache/kafka:4.1.1
     DEDUP_TEST_POSTGRES_IMAGE  the image for PostgreSQL, instead of postgres:15
     DEDUP_TEST_REQUIRE=1    nothing may be skipped, and the broker has to be a container
+    DEDUP_TEST_FAILURES     the folder to hand failed tests over to (``tests.support.repeating`` sets it, and
+                            repeats them alone)
     DEDUP_TEST_RANDOM=1     property tests draw other examples each time; without it a run can be repeated as it was
 
-No test is run a second time: a test that fails now and then has an error in its premise or in the code, and
-both have been found so. Property tests draw the same examples in each run, so that a change is judged by
-its own doing; draw others for a night, or before a release. Waits end far above the time that they take on
-a machine that stands still for a moment. `make test` runs the suite in parts side by side, with one real
-broker for all of them; `.ci/run` adds every chaos scenario.
+A test that fails now and then has an error in its premise or in the code, and both have been found so. `make test`
+runs no test a second time. `make ci` and `.ci/run` repeat what failed, alone and three times, when everything else has
+ended: a test that passes then is listed as ``passed only when alone``, and is a finding. Property tests draw the same
+examples in each run, so that a change is judged by its own doing; draw others for a night, or before a release. Waits
+end far above the time that they take on a machine that stands still for a moment. `make test` runs the suite in parts
+side by side, with one real broker for all of them; `make ci` adds every chaos scenario.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ os.environ.setdefault("DEDUP_CACHE", str(Path(__file__).parents[1] / ".cache" / 
 from tests.support.brokers import Broker, NoBrokerError, real_broker
 from tests.support.kafka_container import engine_trouble
 from tests.support.producing import Outgoing, produce
+from tests.support.repeating import Failures
 from tests.support.strictness import Strictness, nothing_may_be_skipped
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Commands that tests start and interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Strictness(), "strictness")
+    config.pluginmanager.register(Failures(), "failures")
 
 
 def pytest_report_header() -> str:

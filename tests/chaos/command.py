@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaException
 
 from dedup_sdk.errors import DedupError
 from tests.chaos.bed import Bed
+from tests.chaos.crew import ROOT
 from tests.chaos.deadline import within
 from tests.chaos.director import direct
 from tests.chaos.forgetful import ForgetfulBrokerError
@@ -25,6 +27,7 @@ from tests.chaos.scenario import Scenario
 from tests.chaos.soak import SOAK
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
+from tests.support.repeating import FOLDER, Failure, hand_over
 
 _ALL: Final = "all"
 _OVERHEAD_S: Final = 240.0
@@ -39,7 +42,10 @@ _CLOSE_S: Final = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play the scenarios; return 0 when every promise was kept, 1 when one was broken, 2 when nobody can tell."""
+    """Play the scenarios; return 0 when every promise was kept, 1 when one was broken, 2 when nobody can tell.
+
+    Where failures are repeated alone (see `repeating`), each scenario that failed is handed over, and the status is 0.
+    """
     asked = parser().parse_args(argv)
     logging.basicConfig(
         level=logging.INFO if asked.verbose else logging.WARNING,
@@ -50,41 +56,70 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     sys.stderr.write(f"chaos: seed {asked.seed}\n")
     reports: list[Report] = []
+    failures: list[Failure] = []
     unjudged = False
     try:
         with ExitStack() as open_things:
             bed = start_bed(open_things, asked)
             for scenario, choice in _plan(asked):
-                report: Report | None = None
-                for _ in range(_BROKERS):
-                    try:
-                        report = play(scenario, choice, bed, asked)
-                        if report is None:
-                            # It may have left the broker half way: the next scenario gets another one.
-                            end_bed(open_things)
-                            bed = start_bed(open_things, asked)
-                        break
-                    except ForgetfulBrokerError as error:
-                        _tell_unjudged(scenario, error)
-                        # It may never answer for this group again, nor for those that follow.
-                        end_bed(open_things)
-                        bed = start_bed(open_things, asked)
+                report, bed = _play_on_brokers(scenario, choice, bed, open_things, asked)
                 if report is not None:
                     reports.append(report)
-                unjudged = (
-                    unjudged
-                    or report is None
-                    or bool((report.stuck or report.faultless) and not report.choice.broken)
+                undecided = report is None or bool(
+                    (report.stuck or report.faultless) and not report.choice.broken
                 )
+                unjudged = unjudged or undecided
+                if undecided or (report is not None and report.broken):
+                    failures.append(_failure(scenario, choice, report, asked))
             end_bed(open_things)
     except DedupError as error:
         sys.stderr.write(f"chaos: {error}\n")
         return 2
     if asked.json and len(reports) > 1:
         sys.stdout.write(json.dumps(summary(reports, asked.seed)) + "\n")
+    if failures and not asked.broken and hand_over(failures, os.environ.get(FOLDER, "")):
+        return 0
     if any(report.broken for report in reports):
         return 1
     return 2 if unjudged else 0
+
+
+def _play_on_brokers(
+    scenario: Scenario, choice: Choice, bed: Bed, open_things: ExitStack, asked: argparse.Namespace
+) -> tuple[Report | None, Bed]:
+    """Play one scenario, once more where the broker forgot commits; return its report and the next one's broker."""
+    for _ in range(_BROKERS):
+        forgot = False
+        try:
+            report = play(scenario, choice, bed, asked)
+            if report is not None:
+                return report, bed
+        except ForgetfulBrokerError as error:
+            _tell_unjudged(scenario, error)
+            forgot = True
+        # The broker may be half way through a fault, or never answer for a group again.
+        end_bed(open_things)
+        bed = start_bed(open_things, asked)
+        if not forgot:
+            break
+    return None, bed
+
+
+def _failure(scenario: Scenario, choice: Choice, report: Report | None, asked: argparse.Namespace) -> Failure:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.chaos",
+        "--scenario",
+        scenario.name,
+        "--protocol",
+        choice.protocol,
+    ]
+    command += ["--seed", str(choice.seed), "--minutes", str(choice.seconds / 60), "--broker", asked.broker]
+    command += ["--no-mount"] * asked.no_mount
+    lines = [f"{scenario.name}: could not be judged"] if report is None else [report.line(), *_told(report)]
+    name = f"tests.chaos {scenario.name}, {choice.protocol}, seed {choice.seed}"
+    return Failure(name=name, trace="\n".join(lines), command=tuple(command), folder=str(ROOT))
 
 
 def start_bed(open_things: ExitStack, asked: argparse.Namespace) -> Bed:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.chaos.report import Report
 from tests.chaos.sabotage import BROKEN, sabotage
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
+from tests.support.repeating import FOLDER
 
 
 def test_every_scenario_has_a_broken_twin() -> None:
@@ -128,6 +130,24 @@ def test_only_a_broker_that_forgot_is_replaced(
     assert "found: {'regressed': 6}" in capsys.readouterr().err
     played_by(monkeypatch, *[ForgetfulBrokerError("{}")] * 2)
     assert command.main(ASKED) == 2
+
+
+@pytest.mark.parametrize(
+    "outcome", [report_of(lost=1), report_of(("a worker hangs",)), TimeoutError("not over")]
+)
+def test_a_scenario_that_failed_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Report | Exception
+) -> None:
+    """Where failures are repeated alone, the command names each scenario that failed, with its choice, and goes on."""
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    played_by(monkeypatch, outcome, report_of(), report_of())
+    assert command.main([*ASKED[:2], "--protocol", "all", "--seed", "7"]) == 0
+    (file,) = tmp_path.iterdir()
+    written = json.loads(file.read_text())
+    assert written["name"] == "tests.chaos kill, classic, seed 7"
+    again = command.parser().parse_args(written["command"][3:])
+    assert (again.scenario, again.protocol, again.seed) == ("kill", "classic", 7)
+    assert 60 * again.minutes == pytest.approx(SCENARIOS["kill"].short_s)
 
 
 def test_a_scenario_that_could_not_be_judged_leaves_its_broker_to_no_other(
