@@ -107,10 +107,8 @@ def shared_memory(kind: MemoryKind, folder: Path, bed: Bed) -> Iterator[Memory |
         yield None
 
 
-def shared_of(options: WorkerOptions) -> Shared | None:
+def shared_of(options: WorkerOptions) -> Shared:
     """Return the scope that a worker shares with the others: all IDs of its topic, in whichever partition they come."""
-    if not options.memory:
-        return None
     store: ClaimStore = (
         SharedStore(options.memory, answer_timeout=ANSWER_S)
         if options.memory.startswith("postgresql")

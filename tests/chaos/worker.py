@@ -18,7 +18,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
@@ -34,10 +34,9 @@ from dedup_sdk import (
     header,
 )
 from dedup_sdk.ids import key
+from dedup_sdk.shared import Shared
 from tests.chaos.bad_disk import be_refused
-from tests.chaos.inbox_loop import InboxLoop
 from tests.chaos.journal import Journal
-from tests.chaos.memory import shared_of
 from tests.chaos.options import (
     ID_HEADER,
     REACH_S,
@@ -47,7 +46,10 @@ from tests.chaos.options import (
     is_poison,
     loads,
 )
-from tests.chaos.sabotage import sabotage
+from tests.chaos.protection import take_away
+
+if TYPE_CHECKING:
+    from tests.chaos.inbox_loop import InboxLoop
 
 _LIST = 50
 _THREADS = 3
@@ -66,6 +68,23 @@ def strategy_of(options: WorkerOptions) -> Lookup:
         window=Window.parse(options.window),
         unit=header(UNIT_HEADER) if options.units else None,
     )
+
+
+# As in `protection`: only a worker with a database or a shared memory imports them.
+def _inbox_of(options: WorkerOptions, journal: Journal, drawn: random.Random) -> InboxLoop | None:
+    if options.mode != "inbox":
+        return None
+    from tests.chaos.inbox_loop import InboxLoop
+
+    return InboxLoop(options, journal, drawn)
+
+
+def _shared_of(options: WorkerOptions) -> Shared | None:
+    if not options.memory:
+        return None
+    from tests.chaos.memory import shared_of
+
+    return shared_of(options)
 
 
 class RefusedCommits(logging.Handler):
@@ -95,7 +114,7 @@ class Worker:
         self._slow = self._stopped = False
         self._in_hand: Any = None
         self._verdicts: dict[tuple[int, int], str] = {}
-        self._inbox = InboxLoop(options, self._journal, self._random) if options.mode == "inbox" else None
+        self._inbox = _inbox_of(options, self._journal, self._random)
         self.consumer = self._make_consumer()
 
     def _make_consumer(self) -> DedupConsumer:
@@ -106,7 +125,7 @@ class Worker:
             store=RocksStore(options.store, recent_marks=options.recent_marks),
             recovery=Recovery(snapshot=options.snapshot or None, on_full_disk=options.on_full_disk),
             completion="explicit" if options.mode == "workers" else "on-next-call",
-            shared=shared_of(options),
+            shared=_shared_of(options),
             observers=[self._note] if options.mode in {"run", "letters"} else (),
         )
 
@@ -303,7 +322,7 @@ def main(argument: str) -> int:
     output = logging.StreamHandler()
     output.setFormatter(Stamped("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
-    sabotage(options.broken)
+    take_away(options.broken)
     if options.refused:
         be_refused(Path(options.store))
     try:
