@@ -28,6 +28,7 @@ export PATH := $(BIN):$(PATH)
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
 QUICK := test-rest test-mock-second test-mock-first test-logic test-spark
 LONG := test-jobs test-long test-chaos test-brokers
+CHAOS := chaos-half-1 chaos-half-2
 LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.
 APART := tests/spark tests/mock $(LOGIC)
@@ -41,8 +42,8 @@ PYTEST := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL $(BIN)/pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup packages demo test test-all $(QUICK) $(LONG) smoke check format docs bench chaos chaos-once ci ci-parts
-.PHONY: dist clean
+.PHONY: help setup packages demo test test-all $(QUICK) $(LONG) smoke check format docs bench chaos chaos-once $(CHAOS)
+.PHONY: ci ci-parts dist clean
 
 help: ## what can be made
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile
@@ -148,8 +149,11 @@ ci: $(READY) ## everything that must hold: the suite, the site, every chaos scen
 ci-parts: chaos-once test-all docs
 
 # SEED chooses the protocol of each scenario; then all faults at once are played for three minutes.
-chaos-once: $(READY)
-	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3
+chaos-once: $(CHAOS)
+
+# Workers mostly wait: two halves side by side, on a broker each.
+$(CHAOS): $(READY)
+	@$(BIN)/python -m tests.chaos --protocol rotate --seed $(SEED) --soak-minutes 3 --share $(@:chaos-half-%=%)/2
 
 dist: $(READY) ## the wheel and the source distribution in dist, and a look at their contents
 	@rm -rf dist

@@ -26,7 +26,7 @@ from dedup_sdk.bridge import Bridge
 from dedup_sdk.bridge._record_ids import source_id
 from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER, SESSION_MS
-from tests.chaos.protection import take_away
+from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
 from tests.chaos.topic_log import read_log, read_messages, record_of
 from tests.support.producing import Outgoing
@@ -187,7 +187,7 @@ def main(argument: str) -> int:
     faulthandler.register(signal.SIGUSR2)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(message)s")
     told = json.loads(argument)
-    take_away(told["broken"])
+    sabotage(told["broken"])
     common = {
         "bootstrap.servers": told["bootstrap"],
         "log_level": 0,

@@ -187,7 +187,10 @@ def summary(reports: Sequence[Report], seed: int) -> dict[str, object]:
 
 def _plan(asked: argparse.Namespace) -> Iterable[tuple[Scenario, Choice]]:
     chosen = list(SCENARIOS.values()) if asked.scenario == _ALL else [SCENARIOS[asked.scenario]]
+    share, shares = asked.share
     for number, scenario in enumerate(chosen):
+        if number % shares != share - 1:
+            continue
         if scenario.copies_the_disk and asked.broker == "container":
             sys.stderr.write(
                 f"{scenario.name}: not played, because a container's disk is out of reach; take --broker jars\n"
@@ -218,6 +221,13 @@ def _protocols(asked: argparse.Namespace, scenario: Scenario, number: int) -> li
     return [asked.protocol]
 
 
+def _share(text: str) -> tuple[int, int]:
+    share, _, shares = text.partition("/")
+    if not (share.isdigit() and shares.isdigit() and 1 <= int(share) <= int(shares)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not K/N, with K from 1 to N")
+    return int(share), int(shares)
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     options = argparse.ArgumentParser(
@@ -231,6 +241,13 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--soak-minutes", type=float, help="the same of the soak, where all are played")
     options.add_argument(
         "--protocol", choices=[*PROTOCOLS, _ALL, "rotate"], default="rotate", help="rotate: by the seed"
+    )
+    options.add_argument(
+        "--share",
+        type=_share,
+        default=(1, 1),
+        metavar="K/N",
+        help="every N-th scenario, from the K-th on: N commands beside each other play all of them",
     )
     options.add_argument(
         "--broken",

@@ -16,7 +16,7 @@ from typing import Any, Final
 from dedup_sdk.producer import DedupProducer
 from dedup_sdk.testing._supervised_child import SupervisedChild
 from tests.chaos.options import ID_HEADER
-from tests.chaos.protection import take_away
+from tests.chaos.sabotage import sabotage
 from tests.chaos.sender import Sender, plain
 from tests.support.outbox_worker import audit, audited
 
@@ -130,7 +130,7 @@ class OutboxSender(Sender):
 def main(argument: str) -> int:
     """Send at a steady rate until SIGTERM; return 0 when all is confirmed."""
     told = json.loads(argument)
-    take_away(told["broken"])
+    sabotage(told["broken"])
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     chosen = random.Random(told["seed"] + told["first"])

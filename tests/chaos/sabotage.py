@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from confluent_kafka import KafkaException, TopicPartition
 
-from dedup_adapters.redis import RedisStore
-from dedup_adapters.sql import Inbox, SharedStore
 from dedup_sdk import DedupConsumer
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._engine.deduplicator import Deduplicator
@@ -35,6 +33,11 @@ from dedup_sdk.ids._columns import Column
 from dedup_sdk.shared import ClaimKind, ClaimStore
 from tests.support.outbox_worker import send_before_persist
 
+if TYPE_CHECKING:
+    from dedup_adapters.sql import Inbox
+
+# Databases and Redis take longer to import than all the rest, and a scenario starts ten to twenty processes: only those
+# that break such an adapter import it.
 _BETWEEN_S: Final = 0.1
 """How long two steps that should be one may take, as on a slow machine: long enough that a kill falls between them."""
 
@@ -291,6 +294,7 @@ def _install_unchecked() -> None:
 
 def _keep_the_id_apart() -> None:
     """The ID is stored, and the offset moved, in a transaction before that of the work."""
+    from dedup_adapters.sql import Inbox
 
     def make(once: Any) -> Any:
         @contextmanager
@@ -335,6 +339,8 @@ def _remember_what_was_rejected() -> None:
 
 def _mark_at_claim() -> None:
     """A claimed ID counts as completed, as with a plain SET NX."""
+    from dedup_adapters.redis import RedisStore
+    from dedup_adapters.sql import SharedStore
 
     def make(claim: Any) -> Any:
         def eager(self: ClaimStore, ids: Any, owner: str, lease_ms: int, **about: Any) -> Any:
@@ -386,5 +392,6 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
 
 
 def sabotage(name: str) -> None:
-    """Take one protection away."""
-    BROKEN[name]()
+    """Take one protection away; an empty name takes none."""
+    if name:
+        BROKEN[name]()

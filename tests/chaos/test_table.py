@@ -17,6 +17,7 @@ from tests.chaos.history import History
 from tests.chaos.oracle import judge
 from tests.chaos.report import Report
 from tests.chaos.sabotage import BROKEN, sabotage
+from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Choice
 from tests.chaos.table import SCENARIOS
 from tests.support.repeating import FOLDER
@@ -148,6 +149,32 @@ def test_a_scenario_that_failed_is_handed_over(
     again = command.parser().parse_args(written["command"][3:])
     assert (again.scenario, again.protocol, again.seed) == ("kill", "classic", 7)
     assert 60 * again.minutes == pytest.approx(SCENARIOS["kill"].short_s)
+
+
+def test_shares_together_play_every_scenario_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Commands beside each other play what one command plays: the same scenarios, protocols and times."""
+    played: list[tuple[str, Choice]] = []
+
+    def direct(scenario: Scenario, choice: Choice, *_: Any, **_named: Any) -> Report:
+        played.append((scenario.name, choice))
+        return report_of()
+
+    monkeypatch.setattr(command, "direct", direct)
+    monkeypatch.setattr(command, "start_bed", lambda *_: None)
+    asked = ["--seed", "7", "--soak-minutes", "3"]
+    assert command.main(asked) == 0
+    whole = list(played)
+    played.clear()
+    for share in ("3/3", "1/3", "2/3"):
+        assert command.main([*asked, "--share", share]) == 0
+    assert sorted(played, key=str) == sorted(whole, key=str)
+    assert {name for name, _ in whole} == set(SCENARIOS)
+    for share in ("0/3", "4/3", "1", "a/b"):
+        with pytest.raises(SystemExit):
+            command.main(["--share", share])
+        assert f"'{share}' is not K/N" in capsys.readouterr().err
 
 
 def test_a_scenario_that_could_not_be_judged_leaves_its_broker_to_no_other(

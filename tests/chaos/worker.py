@@ -46,7 +46,7 @@ from tests.chaos.options import (
     is_poison,
     loads,
 )
-from tests.chaos.protection import take_away
+from tests.chaos.sabotage import sabotage
 
 if TYPE_CHECKING:
     from tests.chaos.inbox_loop import InboxLoop
@@ -70,7 +70,7 @@ def strategy_of(options: WorkerOptions) -> Lookup:
     )
 
 
-# As in `protection`: only a worker with a database or a shared memory imports them.
+# As in `sabotage`: only a worker with a database or a shared memory imports it.
 def _inbox_of(options: WorkerOptions, journal: Journal, drawn: random.Random) -> InboxLoop | None:
     if options.mode != "inbox":
         return None
@@ -322,7 +322,7 @@ def main(argument: str) -> int:
     output = logging.StreamHandler()
     output.setFormatter(Stamped("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[output])
-    take_away(options.broken)
+    sabotage(options.broken)
     if options.refused:
         be_refused(Path(options.store))
     try:
