@@ -27,7 +27,7 @@ export PATH := $(BIN):$(PATH)
 
 # The suite in parts that run side by side: mostly they wait for brokers, leases and processes. The longest part first.
 QUICK := test-rest test-mock-second test-mock-first test-logic test-spark
-LONG := test-jobs test-long test-chaos test-brokers
+LONG := test-jobs test-long test-brokers test-chaos
 CHAOS := chaos-half-1 chaos-half-2
 LOGIC := tests/unit tests/contract tests/property tests/model tests/docs
 # "rest" is all that no other part has, so that no folder is forgotten.

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,11 +97,16 @@ def check_script(words: list[str]) -> None:
         assert module == "tests.chaos"
         chaos_parser().parse_args(options_and_values)
         return
-    options = {word for word in arguments if word.startswith("--")}
+    assert {word for word in arguments if word.startswith("--")} <= options_of(script)
+
+
+@cache
+def options_of(script: str) -> set[str]:
+    """The options in the help of a script, which is asked once for all commands of the pages."""
     done = subprocess.run(
         [sys.executable, ROOT / script, "--help"], capture_output=True, text=True, check=True, timeout=60
     )
-    assert options <= set(re.findall(r"--[a-z-]+", done.stdout))
+    return set(re.findall(r"--[a-z-]+", done.stdout))
 
 
 CHECKS: dict[str, Callable[[list[str]], None]] = {
