@@ -20,6 +20,8 @@ export UV_NO_CONFIG := 1
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 unexport PYTHONHOME
+# Tests start hundreds of Pythons: each would compile again all that it imports, which takes longer than the rest.
+unexport PYTHONDONTWRITEBYTECODE
 # Kafka's jars and what Ivy and Maven keep.
 export DEDUP_CACHE := $(CACHE)/dedup
 # spark-submit starts the first `python3` of the PATH.
