@@ -12,6 +12,10 @@ done
     the completed offsets at or above ``high``.
 covered
     whether the store knows every completed record in the window of this record.
+
+An age is the difference of two timestamps of the log, also where one lies in the future. If it were cut at the clock,
+a live consumer, a replay and the backfill would give one log different verdicts; if it were cut at the newest timestamp
+before, the first record after a silence would be a duplicate of an ID that has left the window, and its message lost.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class Verdict:
     ``seen_offset`` is the offset of the last sighting of the ID (-1: in another partition, before the topic
     got more of them), ``age_ms`` how much older its timestamp is (negative where timestamps run backwards);
     both are None unless ``kind`` is ``DUPLICATE``. ``reason`` explains ``UNVERIFIED``, ``UNKEYED`` and
-    ``PARKED`` in one or two words (``uncovered``, ``absent``, ``oversized``, ``in-flight``, ...), is
+    ``PARKED`` in a few words (``uncovered``, ``older-than-window``, ``absent``, ``in-flight``, ...), is
     ``off`` where the topic's window is off, and is empty otherwise. ``attempt`` counts deliveries, from 1.
     """
 

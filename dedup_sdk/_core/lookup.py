@@ -30,7 +30,7 @@ from dedup_sdk._core.flight import (
 )
 from dedup_sdk._core.memory import LastRecord, Live, Taken, Written
 from dedup_sdk._core.ranges import Range
-from dedup_sdk._core.reach import Reach
+from dedup_sdk._core.reach import OLDER_THAN_WINDOW, UNCOVERED, Reach
 from dedup_sdk._core.recent import Bools, Existing, RecentMarks
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._decision import Mark, decide, decide_marked, is_contradicted
@@ -238,15 +238,18 @@ class LookupMemory:
         """Call records that the marks do not cover unverified, until a mark proves them duplicates."""
         if self.reach.covers_by_count():
             return
-        uncovered: Iterable[int] = keyed
-        if self.window.time_ms is not None:
-            if self.reach.since_ms is None:
-                return
-            late = chunk.timestamps < self.reach.since_ms + self.window.time_ms
-            if not late.any():
-                return
-            uncovered = [row for row in keyed if late[row]]
-        chunk.judge_rows(uncovered, UNVERIFIED, "uncovered")
+        if self.window.time_ms is None:
+            chunk.judge_rows(keyed, UNVERIFIED, UNCOVERED)
+            return
+        if self.reach.since_ms is None:
+            return
+        late = chunk.timestamps < self.reach.since_ms + self.window.time_ms
+        if not late.any():
+            return
+        old = late & self.reach.is_old(chunk.timestamps)
+        chunk.judge_rows([row for row in keyed if late[row] and not old[row]], UNVERIFIED, UNCOVERED)
+        if old.any():
+            chunk.judge_rows([row for row in keyed if old[row]], UNVERIFIED, OLDER_THAN_WINDOW)
 
     def _meet(self, chunk: Chunk, row: int, stored: Mark | None) -> None:
         """Judge one record whose ID may be known."""
@@ -290,7 +293,9 @@ class LookupMemory:
             chunk.judge(row, DUPLICATE, seen=(max(mark.offset, -1), mark.timestamp_ms))
             self._repeat(chunk, row, stored)
             return True
-        chunk.judge(row, KINDS.index(kind), "uncovered" if kind is VerdictKind.UNVERIFIED else "")
+        chunk.judge(
+            row, KINDS.index(kind), self.reach.doubt(timestamp_ms) if kind is VerdictKind.UNVERIFIED else ""
+        )
         chunk.unhold(row)
         self.recent.begin(digest_of(chunk, row), offset, timestamp_ms)
         if self.count_window is not None:
@@ -547,7 +552,9 @@ class LookupMemory:
             live &= marks.numbers > self.count_window.accepted - self.count_window.size
         if self.window.time_ms is not None:
             horizon = reach.horizon_ms(clock_ms)
-            old = marks.timestamps < horizon
+            # Above the watermark a mark stays, whatever its age: a replay folds what lies there once more, and would
+            # bring back an earlier sighting of its ID, which may be younger.
+            old = (marks.timestamps < horizon) & (marks.offsets < self.flight.high)
             # Marks that left for their number have left the window, whatever their age.
             aged = np.flatnonzero(old & live)
             live &= ~old

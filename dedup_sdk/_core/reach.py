@@ -21,6 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dedup_sdk._core.count_window import CountWindow
 from dedup_sdk._core.ranges import from_offset
 from dedup_sdk._marks import Int64s, Progress
@@ -125,6 +128,11 @@ def _anew(committed: int, *, low: int, era: str, complete: bool, beginning: Begi
     )
 
 
+UNCOVERED: Final = "uncovered"
+"""Why a record is unverified: some of the marks that its window could hold are not known."""
+OLDER_THAN_WINDOW: Final = "older-than-window"
+"""The same of a record that came when the store kept nothing of its time any more, whatever history it has."""
+
 GRACE: Final = 16
 """Marks are kept for a sixteenth of the window longer, so that records a little late are still covered."""
 
@@ -133,9 +141,10 @@ class Reach:
     """The range of time and numbers that the marks of a partition cover.
 
     ``since_ms`` and ``since_number``: as in `Progress`. ``newest_ms`` is the newest timestamp of the completed
-    records. ``dropped_to``: some marks of offsets below it are gone for their age. ``count_window`` numbers the
-    accepted records, where the window counts. ``longest_ms`` is how long any mark is kept: as long as the window, or
-    that of a fallback lookup.
+    records, ``stream_time_ms`` that of records that came, -1 before the first. In the latter a timestamp from the
+    future counts as now: one such record must not make everything else look old. ``dropped_to``: some marks of offsets
+    below it are gone for their age. ``count_window`` numbers the accepted records, where the window counts.
+    ``longest_ms`` is how long any mark is kept: as long as the window, or that of a fallback lookup.
     """
 
     def __init__(
@@ -149,6 +158,7 @@ class Reach:
         self.since_ms = progress.since_ms
         self.since_number = progress.since_number
         self.newest_ms = progress.newest_ms
+        self.stream_time_ms = -1
         self.dropped_to = progress.dropped_to
         self.count_window: CountWindow | None = None
         self._longest_ms = longest_ms or window.time_ms or 0
@@ -213,6 +223,38 @@ class Reach:
             self.since_number is None
             or self.count_window.accepted - self.since_number >= self.count_window.size
         )
+
+    def doubt(self, timestamp_ms: int) -> str:
+        """Return why the window of a record is not covered."""
+        return OLDER_THAN_WINDOW if self.is_old(np.array([timestamp_ms]))[0] else UNCOVERED
+
+    def is_old(self, timestamps: Int64s) -> NDArray[np.bool_]:
+        """Return which timestamps are older than the window of the newest completed record."""
+        if self.window.time_ms is None:
+            return np.zeros(len(timestamps), np.bool_)
+        old: NDArray[np.bool_] = (timestamps >= 0) & (timestamps < self.completed_ms - self.window.time_ms)
+        return old
+
+    @property
+    def completed_ms(self) -> int:
+        """The time (ms) by which marks leave the store: the newest one of completed records.
+
+        A restarted process knows no later time. If marks inside the window by that time were gone, it would take the
+        log for another one.
+        """
+        return min(self.newest_ms, self.stream_time_ms)
+
+    def start_stream_time(self, now_ms: int) -> None:
+        """Start stream time at the newest completed record, at ``now_ms`` at the latest."""
+        self.stream_time_ms = min(self.newest_ms, now_ms)
+
+    def note_times(self, timestamps: Int64s, now_ms: int) -> None:
+        """Let coverage begin with records that came where nothing was known, and put stream time forward."""
+        if self.since_ms == NOTHING_KNOWN:
+            self.know_from(timestamps.clip(max=now_ms), self.stream_time_ms)
+        # NumPy's `max` of one element costs more than all the rest of this method.
+        newest_ms = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
+        self.stream_time_ms = max(self.stream_time_ms, min(newest_ms, now_ms))
 
     def horizon_ms(self, clock_ms: int) -> int:
         """Return the timestamp before which a mark may be forgotten, with some grace for records that come late.

@@ -12,34 +12,15 @@ from typing import Any
 from dedup_sdk._core.flight import Chunk, Flight, RecordRef
 from dedup_sdk._core.memory import Memory, Step
 from dedup_sdk._core.ranges import Range, merged
-from dedup_sdk._core.reach import NOTHING_KNOWN
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Progress
 
 
 class PartitionState:
-    """One partition for one group: ``flight`` has the records in flight, ``memory`` the marks of completed ones.
-
-    ``stream_time_ms`` is the newest timestamp that came (ms since the epoch), -1 before the first. A record from the
-    future counts as now: it must not make everything else look old.
-    """
+    """One partition for one group: ``flight`` has the records in flight, ``memory`` the marks of completed ones."""
 
     def __init__(self, memory: Memory) -> None:
         self.flight: Flight = memory.flight
         self.memory = memory
-        self.stream_time_ms = -1
-
-    def start_stream_time(self, now_ms: int) -> None:
-        """Start stream time at the newest completed record, at ``now_ms`` at the latest."""
-        self.stream_time_ms = min(self.memory.reach.newest_ms, now_ms)
-
-    def _note_times(self, timestamps: Int64s, now_ms: int) -> None:
-        """Let coverage begin with these records where nothing was known, and put stream time forward."""
-        reach = self.memory.reach
-        if reach.since_ms == NOTHING_KNOWN:
-            reach.know_from(timestamps.clip(max=now_ms), self.stream_time_ms)
-        # NumPy's `max` of one element costs more than all the rest of this method.
-        newest_ms = int(timestamps[0] if len(timestamps) == 1 else timestamps.max())
-        self.stream_time_ms = max(self.stream_time_ms, min(newest_ms, now_ms))
 
     # --- queries -------------------------------------------------------------------------------------------
 
@@ -88,7 +69,7 @@ class PartitionState:
         if self.flight.restored:
             self.flight.hide_restored(chunk)
         known = self.memory.look_up(chunk, missing, find, discard=discard_unkeyed, now_ms=now_ms)
-        self._note_times(timestamps, now_ms)
+        self.memory.reach.note_times(timestamps, now_ms)
         self._judge(chunk, known, shows_duplicates=shows_duplicates)
         return chunk
 
@@ -135,7 +116,7 @@ class PartitionState:
         Only while nothing is in flight. ``offsets`` ascending; records without an ID have None; holes are not passed.
         """
         if offsets:
-            self._note_times(timestamps, now_ms)
+            self.memory.reach.note_times(timestamps, now_ms)
         chunk = Chunk(offsets, timestamps, digests)
 
         def live(offsets: list[int], timestamps: Int64s, digests: Sequence[bytes | None]) -> None:

@@ -173,7 +173,7 @@ class Partition:
         self.gates[:] = [*self._own_gates, *more]
         for gate in self.gates:
             gate.enter(self, self._all_partitions)
-        self.state.start_stream_time(self.now_ms())
+        self.state.memory.reach.start_stream_time(self.now_ms())
         self.writer.begin(self.state, journaled=recent)
         self._read_to = self.flight.position
         self.started = True
@@ -203,7 +203,7 @@ class Partition:
     @property
     def covered(self) -> bool:
         """Whether the marks cover the whole window of the next record, so that an unknown ID is fresh."""
-        stream_time_ms = self.state.stream_time_ms
+        stream_time_ms = self.memory.reach.stream_time_ms
         return self.memory.reach.covers(stream_time_ms if stream_time_ms >= 0 else self.now_ms())
 
     @property
@@ -801,7 +801,7 @@ class Writer:
             "passed", self._where, self.unwritten,
         )  # fmt: skip
         self._stop_flush()
-        self._state.memory.take_recent(self._state.stream_time_ms, self.store.find)
+        self._state.memory.take_recent(self._state.memory.reach.stream_time_ms, self.store.find)
         self._state.memory.forget_all()
         self.unwritten_steps, self.unwritten_weight = [NO_MARKS], 0
 
@@ -833,7 +833,8 @@ class Writer:
             self._note_flush(self._state)
         if (
             window.time_ms is not None
-            and _SHARE_OF_WINDOW * (self._state.stream_time_ms - self._flushed_ms) > window.time_ms
+            and _SHARE_OF_WINDOW * (self._state.memory.reach.stream_time_ms - self._flushed_ms)
+            > window.time_ms
         ):
             return True
         return (
@@ -846,19 +847,10 @@ class Writer:
         self._steps = self._journaled = self._journaled_weight = 0
         self.unwritten_steps, self.unwritten_weight = [], 0
 
-    @property
-    def _completed_ms(self) -> int:
-        """The time (ms) by which marks leave the store: the newest one of completed records.
-
-        A restarted process knows no later time. If marks inside the window by that time were gone, it would take the
-        log for another one.
-        """
-        return min(self._state.memory.reach.newest_ms, self._state.stream_time_ms)
-
     def _note_flush(self, state: PartitionState) -> None:
         count_window = state.memory.reach.count_window
         self._flushed_ms, self._flushed_number = (
-            state.stream_time_ms,
+            state.memory.reach.stream_time_ms,
             0 if count_window is None else count_window.accepted,
         )
 
@@ -918,7 +910,7 @@ class Writer:
         memory = state.memory
         self._steps_before = self._steps
         self._flushed_before = self._flushed_ms, self._flushed_number
-        marks, find = memory.take_recent(self._completed_ms, self.store.find)
+        marks, find = memory.take_recent(memory.reach.completed_ms, self.store.find)
         try:
             self._taken = marks
             self._forget_steps()
@@ -948,7 +940,7 @@ class Writer:
             # Separately: marks beyond the count make no difference later, marks beyond the time do for late records.
             self.store.expire(None, reach.count_window.accepted - reach.count_window.size)
         if self.window.time_ms is not None:
-            horizon_ms = reach.horizon_ms(self._completed_ms)
+            horizon_ms = reach.horizon_ms(reach.completed_ms)
             dropped_ms = self.store.expire(horizon_ms)
             if dropped_ms is not None:
                 reach.forgot_before(min(dropped_ms + 1, horizon_ms))
@@ -967,7 +959,7 @@ class Writer:
         if self._begun is None or self.disk_full:
             return -1
         oldest_ms = self.store.oldest_ms
-        return -1 if oldest_ms is None else max(0, self._state.stream_time_ms - oldest_ms)
+        return -1 if oldest_ms is None else max(0, self._state.memory.reach.stream_time_ms - oldest_ms)
 
     def evict(self) -> bool:
         """Drop the oldest sorted file for lack of room, and log it; False if there is none."""
@@ -979,7 +971,7 @@ class Writer:
         if dropped_ms is None:
             return False
         # A timestamp in the future counts as now: it must not make all later records unverified.
-        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.stream_time_ms) + 1)
+        self._state.memory.reach.forgot_before(min(dropped_ms, self._state.memory.reach.stream_time_ms) + 1)
         self._note_dropped(dropped_ms + 1)
         self.append(self._state.progress, NO_MARKS)
         self._counters.generations_shed += 1
@@ -999,7 +991,11 @@ class Writer:
         if self.window.time_ms is None:
             return None
         since_ms = self._state.memory.reach.since_ms
-        known_ms = self.window.time_ms if since_ms is None else max(0, self._state.stream_time_ms - since_ms)
+        known_ms = (
+            self.window.time_ms
+            if since_ms is None
+            else max(0, self._state.memory.reach.stream_time_ms - since_ms)
+        )
         return min(self.window.time_ms, known_ms)
 
 

@@ -452,7 +452,7 @@ class UnitMemory:
             # One record with an ID is enough for the unit.
             unit_kind = FRESH if covered else UNVERIFIED
             kind = unit_kind if digest is None else KINDS.index(kinds[digest])
-            chunk.judge(row, kind, "uncovered" if kind == UNVERIFIED else "")
+            chunk.judge(row, kind, self.reach.doubt(unit.end_ms) if kind == UNVERIFIED else "")
         self._offer(chunk, row)
         unit.offer()
 

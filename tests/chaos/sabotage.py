@@ -232,7 +232,7 @@ def _empty_after_damage() -> None:
 
 
 def _forget_recent(writer: Writer) -> None:
-    writer._state.memory.take_recent(writer._state.stream_time_ms, writer.store.find)
+    writer._state.memory.take_recent(writer._state.memory.reach.stream_time_ms, writer.store.find)
     writer.unwritten_steps = []
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import itertools
+=======
+from collections.abc import Callable
+>>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,8 +39,14 @@ class Rules:
     told_offsets_need_no_witness: bool = False
     a_store_needs_no_witness: bool = False
     marks_are_not_asked_for_a_contradiction: bool = False
+<<<<<<< HEAD
     a_void_text_keeps_the_era: bool = False
     marks_outlive_every_era: bool = False
+=======
+    an_age_ends_at_the_clock: bool = False
+    an_age_ends_at_the_newest_record: bool = False
+    a_fold_reaches_back_from_the_last_record: bool = False
+>>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
 
 
 class Text(NamedTuple):
@@ -59,7 +69,8 @@ class _Disk:
 
     ``told``: completed offsets of which only a commit's text says so; they are done, with a mark, once they are
     read. ``witness`` is the serial number of the last record below ``high``, ``serials`` have those of records
-    above it, as far as they are known.
+    above it, as far as they are known. ``since_ms``: the marks are known from this time on, None: since ``low``.
+    ``newest_ms`` is the newest timestamp that was judged.
     """
 
     low: int
@@ -72,6 +83,8 @@ class _Disk:
     committed: int | None = None
     witness: int | None = None
     serials: dict[int, int] = field(default_factory=dict)
+    since_ms: int | None = None
+    newest_ms: int = 0
 
 
 class DesignHost:
@@ -84,6 +97,7 @@ class DesignHost:
         self._in_flight: dict[int, int] = {}
         self._parked: dict[int, list[int]] = {}
         self._position = 0
+        self._clock: Callable[[], int] = lambda: 0
 
     @property
     def disk(self) -> _Disk:
@@ -153,6 +167,7 @@ class DesignHost:
     def assign(self, assignment: Assignment) -> int:
         """See `Host`."""
         self._log, self._in_flight, self._parked = assignment.log, {}, {}
+<<<<<<< HEAD
         rule, disk = assignment.rule, self._disk
         if disk is not None and disk.rule != rule:
             disk = None  # marks of another rule mean nothing
@@ -166,6 +181,25 @@ class DesignHost:
             era = self._era(text, disk)
         if disk is not None:
             disk = self._opened(disk, at, low, era, text)
+=======
+        self._clock = assignment.clock
+        at, rule = assignment.commit.offset, assignment.rule
+        text = self._valid(assignment.commit, rule)
+        low = min(text.low, at) if text is not None else self._begin(at)
+        disk = None if assignment.new else self._disk
+        if disk is not None and disk.rule != rule:
+            disk = None  # marks of another rule mean nothing
+        era = text.era if text is not None else disk.era if disk is not None else 0
+        if disk is not None and self._was_rewound(disk, at, text):
+            self._disk = disk = self._folded(low, at, rule, era)
+        elif disk is not None and low < disk.low:
+            disk = None  # the group's history begins earlier than this disk knows
+        elif disk is not None and low > disk.low and not self._rules.low_never_rises:
+            if low > disk.high:
+                disk.high, disk.witness = low, None
+            disk.low = low
+            disk.done = {offset for offset in disk.done if offset >= disk.high}
+>>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
         if disk is None:
             disk = self._anew(assignment, low, era)
         else:
@@ -219,19 +253,31 @@ class DesignHost:
     def _serial(self, offset: int, low: int) -> int | None:
         return self._log[offset - 1].serial if offset > low else None
 
-    def _fold(self, low: int, cut: int, rule: int) -> dict[int, Sighting]:
-        """Marks of the completed log before ``cut``, from ``low`` or one window back, whichever is later."""
-        begin = low
-        while begin < cut and self._log[begin].timestamp_ms < self._log[cut - 1].timestamp_ms - WINDOW_MS:
+    def _folded(self, low: int, at: int, rule: int, era: int, cut: int = 0) -> _Disk:
+        """A disk with the marks of the completed log, from ``low`` or one window back, whichever is later."""
+        cut, begin = max(cut, at), low
+        # A time ahead of the clock counts as now: one window before it the log has yet to come to.
+        newest_ms = self._log[cut - 1].timestamp_ms if cut > low else 0
+        since_ms = self._by_clock(newest_ms) - WINDOW_MS
+        while begin < cut and self._log[begin].timestamp_ms < since_ms:
             begin += 1
-        return {row.idents[rule]: (begin + n, row.timestamp_ms) for n, row in enumerate(self._log[begin:cut])}
+        disk = _Disk(low, at, rule, era, witness=self._serial(at, low))
+        for offset, row in enumerate(self._log[begin:cut], begin):
+            disk.marks[row.idents[rule]] = (offset, row.timestamp_ms)
+        if begin > low and not self._rules.a_fold_reaches_back_from_the_last_record:
+            disk.since_ms = since_ms
+        return disk
+
+    def _by_clock(self, timestamp_ms: int) -> int:
+        if self._rules.a_fold_reaches_back_from_the_last_record:
+            return timestamp_ms
+        return min(timestamp_ms, self._clock())
 
     def _anew(self, assignment: Assignment, low: int, era: int) -> _Disk:
         """Begin without a disk: from a snapshot and the tail, or from the tail alone."""
-        at, rule = assignment.commit.offset, assignment.rule
+        at = assignment.commit.offset
         newest = assignment.end if self._rules.snapshot_beyond_the_commit else at
-        cut = low + round(assignment.cut * (newest - low))
-        disk = _Disk(low, at, rule, era, self._fold(low, max(cut, at), rule), witness=self._serial(at, low))
+        disk = self._folded(low, at, assignment.rule, era, low + round(assignment.cut * (newest - low)))
         if self._rules.trust_a_snapshot_as_completed:
             disk.high = at + round(assignment.cut * (assignment.end - at))
         return disk
@@ -259,7 +305,7 @@ class DesignHost:
         Its ID was not completed there, nor later.
         """
         disk, row = self.disk, self._log[offset]
-        newest_ms = max((timestamp_ms for _, timestamp_ms in disk.marks.values()), default=-1)
+        newest_ms = self._by_clock(max((each for _, each in disk.marks.values()), default=-1))
         inside = row.timestamp_ms >= newest_ms - WINDOW_MS
         return inside and disk.marks.get(row.idents[disk.rule], (-1, 0))[0] < offset
 
@@ -317,16 +363,27 @@ class DesignHost:
 
     def _judge(self, offset: int) -> Outcome:
         disk, row = self.disk, self._log[offset]
-        ident, now_ms = row.idents[disk.rule], row.timestamp_ms
+        ident, time_ms = row.idents[disk.rule], row.timestamp_ms
         mark = disk.marks.get(ident)
-        if mark and mark[0] < offset and now_ms - mark[1] <= WINDOW_MS:
+        if mark and mark[0] < offset and self._last_moment(time_ms) - mark[1] <= WINDOW_MS:
             self._complete(offset)
             if not self._rules.duplicates_do_not_refresh:
-                disk.marks[ident] = (offset, now_ms)
+                disk.marks[ident] = (offset, time_ms)
             return Outcome.DUPLICATE
         self._in_flight[offset] = ident
-        covered = disk.low == 0 or self._log[disk.low].timestamp_ms <= now_ms - WINDOW_MS
-        return Outcome.FRESH if covered else Outcome.DOUBTFUL
+        since_ms = time_ms - WINDOW_MS
+        covered = disk.low == 0 or self._log[disk.low].timestamp_ms <= since_ms
+        if not covered or (disk.since_ms is not None and disk.since_ms > since_ms):
+            return Outcome.DOUBTFUL
+        return Outcome.FRESH
+
+    def _last_moment(self, time_ms: int) -> int:
+        """Until when the age of a mark is measured: the time of the record, wherever that lies."""
+        disk = self.disk
+        newest_ms, disk.newest_ms = disk.newest_ms, max(disk.newest_ms, time_ms)
+        if self._rules.an_age_ends_at_the_clock:
+            return min(time_ms, self._clock())
+        return min(time_ms, newest_ms) if self._rules.an_age_ends_at_the_newest_record else time_ms
 
     def _complete(self, offset: int) -> None:
         self.disk.done.add(offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,7 @@ class EngineHost:
         self._rule = 0
         self._assigned = Assigned("t", 0)
         self._eras = 0
+        self._clock: Callable[[], int] = lambda: 0
         self.lose_disk()
 
     def lose_disk(self) -> None:
@@ -53,7 +55,9 @@ class EngineHost:
     def _new_engine(self) -> Deduplicator:
         specs: list[IdSpec] = [key(), value()]
         strategy = Lookup(id=specs[self._rule], window=Window(milliseconds=WINDOW_MS))
-        return Deduplicator(strategy, keeping(self._recent_marks, self._store))
+        return Deduplicator(
+            strategy, keeping(self._recent_marks, self._store), clock=lambda: self._clock() / 1000
+        )
 
     @property
     def _held(self) -> Partition:
@@ -97,7 +101,7 @@ class EngineHost:
 
     def assign(self, assignment: Assignment) -> int:
         """See `Host`."""
-        self._log = assignment.log
+        self._log, self._clock = assignment.log, assignment.clock
         if assignment.rule != self._rule:
             self._rule = assignment.rule
             self._engine = self._new_engine()
@@ -181,7 +185,8 @@ class EngineHost:
         """Return where the replay may begin, and note from when the marks are known then."""
         if plan.replay_to == plan.replay_from:
             return plan.replay_from
-        since_ms = self._held.memory.reach.horizon_ms(self._log[plan.replay_to - 1].timestamp_ms)
+        newest_ms = min(self._log[plan.replay_to - 1].timestamp_ms, self._clock())
+        since_ms = self._held.memory.reach.horizon_ms(newest_ms)
         begin = plan.replay_from
         while begin < plan.replay_to and self._log[begin].timestamp_ms < since_ms:
             begin += 1

@@ -13,12 +13,18 @@ lost
 doubled
     it was handled again although it was completed before an orderly hand-over, and nobody moved the group.
 leaked
-    it was delivered without doubt, although the group had processed a record of its ID within the window before it
+    it was delivered without doubt, although the last record of its ID that the group had processed lies in its window
     (handling one offset twice around a crash is allowed).
 unfounded
     a log was taken for another one, and nobody changed it.
 repeated
     a host that still has its disk delivered again its own completions.
+hidden late
+    it was judged a duplicate, although no earlier record with its ID lies in its window, which is measured between the
+    timestamps of records.
+judged otherwise
+    two hosts, or one host twice, called it fresh and a duplicate, although nobody moved the group: a verdict follows
+    from the log, not from the time at which a host judges.
 
 Zombies, transactions, truncation, two groups and count windows are in `tests.model.worlds`, comparing with the
 last ID in `tests.model.last_id`.
@@ -43,12 +49,16 @@ _LATE = 6
 
 @dataclass
 class History:
-    """One history, told by ``seed``; ``disorder_ms`` is how far timestamps may run back."""
+    """One history, told by ``seed``.
+
+    ``disorder_ms`` is how far timestamps may run back, ``ahead_ms`` how far the clock of a producer may be ahead.
+    """
 
     seed: int
     make_host: Callable[[], Host]
     rules: Rules = field(default_factory=Rules)
     disorder_ms: int = 0
+    ahead_ms: int = 0
     restores: bool = True
     """Whether the broker's disk may be restored: only the design has the part of the Kafka side that notices it."""
 
@@ -59,6 +69,8 @@ class History:
         self.distinct = self.random.choice([3, 6, 12])
         self.rows: list[Row] = []
         """Every record that was ever written, by serial number."""
+        self.written_ms: list[int] = []
+        """When each was written."""
         self.poison: set[int] = set()
         self.log: list[Row] = []
         self._write(LOG_LENGTH, 100)
@@ -79,10 +91,14 @@ class History:
         self.doubtful: set[int] = set()
         self.judged: dict[int, int] = {}
         self.settled: set[int] = set()
+<<<<<<< HEAD
         self.ends: set[int] = set()
         """Handled, or dead-lettered, and not to be handled again since a tool set the group back."""
         self.once: tuple[set[int], dict[int, int]] = set(), {}
         """What was ever an end, or judged: facts, which a move forward brings back."""
+=======
+        self.told: dict[int, Outcome] = {}
+>>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
         self.on_disk: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.verdict = ""
 
@@ -96,9 +112,13 @@ class History:
             one, other = (
                 self.random.randrange(self.distinct) if self._chance(0.5) else 1000 + serial for _ in range(2)
             )
-            row = Row((one, other), now_ms - self.random.randint(0, self.disorder_ms), serial)
+            stamp_ms = now_ms - self.random.randint(0, self.disorder_ms)
+            if self.ahead_ms and self._chance(0.2):
+                stamp_ms += self.random.randint(1, self.ahead_ms)
+            row = Row((one, other), stamp_ms, serial)
             self.log.append(row)
             self.rows.append(row)
+            self.written_ms.append(now_ms)
             if self._chance(0.06):
                 self.poison.add(serial)
 
@@ -137,11 +157,24 @@ class History:
             start = self.random.choice([0, self.end] if self.operations else [0, 0, 10])
             self.commit = Commit(start)
         cut = self.random.choice([0.0, 1.0, self.random.random()])
+<<<<<<< HEAD
         self.start = self.position = self.host.assign(
             Assignment(log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, rule=self.rule)
         )
+=======
+        self.host.assign(
+            Assignment(
+                log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, clock=self._now_ms, rule=self.rule
+            )
+        )  # fmt: skip
+        self.start = self.position = self.commit.offset
+>>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
         self.in_flight: list[int] = []
         self._state(self.start)
+
+    def _now_ms(self) -> int:
+        """Return the time: the last record was written just now."""
+        return self.written_ms[self.log[self.end - 1].serial]
 
     def _state(self, offset: int) -> None:
         """Commit an offset together with the host's text."""
@@ -208,6 +241,7 @@ class History:
 
     def _take(self, offset: int, outcome: Outcome) -> None:
         serial = self.log[offset].serial
+        self._compare(serial, outcome)
         if outcome is Outcome.ANOTHER_LOG:
             if not self.restored:
                 self.verdict = "unfounded"
@@ -225,6 +259,15 @@ class History:
                 self.verdict = "repeated"
         if outcome is Outcome.DUPLICATE:
             self._hide(serial)
+
+    def _compare(self, serial: int, outcome: Outcome) -> None:
+        """Hold a verdict against the log, and against what was said of the record before."""
+        if outcome is Outcome.DUPLICATE and not self._inside(serial, self.rule):
+            self.verdict = "hidden late"
+        if outcome not in (Outcome.FRESH, Outcome.DUPLICATE) or self.operations:
+            return
+        if self.told.setdefault(serial, outcome) is not outcome:
+            self.verdict = "judged otherwise"
 
     def _hide(self, serial: int) -> None:
         """Note that nobody handles a record because its ID was completed; whether that is so the oracle asks."""
@@ -317,13 +360,16 @@ class History:
         if self.operations or self.disorder_ms:
             return "ok"
         for serial in set(self.handled) - self.doubtful:
-            since_ms = self.rows[serial].timestamp_ms - WINDOW_MS
-            if any(
-                earlier in self.settled and self.rows[earlier].timestamp_ms >= since_ms
-                for earlier in self._earlier(serial, 0)
-            ):
+            # The last sighting counts: a clock that is ahead may have stamped one before it with a later time.
+            last = max(self.settled.intersection(self._earlier(serial, 0)), default=None)
+            if last is not None and last in self._inside(serial, 0):
                 return "leaked"
         return "ok"
+
+    def _inside(self, serial: int, rule: int) -> list[int]:
+        """The earlier records with its ID that are at most a window older, by their timestamps."""
+        since_ms = self.rows[serial].timestamp_ms - WINDOW_MS
+        return [each for each in self._earlier(serial, rule) if self.rows[each].timestamp_ms >= since_ms]
 
     def _earlier(self, serial: int, rule: int) -> list[int]:
         ident = self.rows[serial].idents[rule]

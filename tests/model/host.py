@@ -6,6 +6,7 @@ and is killed or stops in order. Offsets are "the next one" where they are water
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -52,7 +53,7 @@ class Assignment:
     """Where a host begins: ``commit`` is the group's, or for a group that never committed the place where it starts.
 
     ``rule`` is the ID spec that the host goes by (0 or 1), ``end`` is where the log ends now, ``cut`` a number
-    from 0 to 1 that says how much of the history a snapshot brings.
+    from 0 to 1 that says how much of the history a snapshot brings. ``clock`` tells the time (ms).
     """
 
     log: list[Row]
@@ -60,6 +61,7 @@ class Assignment:
     new: bool
     end: int
     cut: float
+    clock: Callable[[], int]
     rule: int = 0
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.model.design import DesignHost, Rules
 from tests.model.history import History
+from tests.model.host import WINDOW_MS
 
 BROKEN = [
     Rules(commit_the_position=True),
@@ -32,6 +33,12 @@ BROKEN = [
     Rules(marks_outlive_every_era=True),
 ]
 
+BROKEN_BY_CLOCKS = [
+    Rules(an_age_ends_at_the_clock=True),
+    Rules(an_age_ends_at_the_newest_record=True),
+    Rules(a_fold_reaches_back_from_the_last_record=True),
+]
+_AHEAD_MS = 3 * WINDOW_MS
 
 _FIRST = {"told_offsets_need_no_witness": 1_400, "marks_are_not_asked_for_a_contradiction": 330}
 """Where to begin: some histories are rare."""
@@ -41,8 +48,8 @@ def _name(rules: Rules) -> str:
     return "+".join(name for name in Rules.__slots__ if getattr(rules, name))
 
 
-def _outcome(seed: int, rules: Rules) -> str:
-    return History(seed, lambda: DesignHost(rules), rules).run()
+def _outcome(seed: int, rules: Rules, ahead_ms: int = 0) -> str:
+    return History(seed, lambda: DesignHost(rules), rules, ahead_ms=ahead_ms).run()
 
 
 def test_the_design_neither_loses_nor_leaks_nor_doubles() -> None:
@@ -55,3 +62,15 @@ def test_a_broken_rule_is_caught(rules: Rules) -> None:
     """Each way of breaking the design does harm that the oracle sees."""
     first = _FIRST.get(_name(rules), 0)
     assert any(_outcome(seed, rules) != "ok" for seed in range(first, first + 3000))
+
+
+def test_clocks_that_are_ahead_cost_the_design_nothing() -> None:
+    """Ages are measured between timestamps, so that a verdict follows from the log alone, whoever asks, and when."""
+    assert Counter(_outcome(seed, Rules(), _AHEAD_MS) for seed in range(1000)) == {"ok": 1000}
+
+
+@pytest.mark.parametrize("rules", BROKEN_BY_CLOCKS, ids=_name)
+def test_another_end_of_an_age_is_caught(rules: Rules) -> None:
+    """An age that ends at the clock, or at the newest record, and a fold that believes a time ahead, do harm."""
+    outcomes = Counter(_outcome(seed, rules, _AHEAD_MS) for seed in range(400))
+    assert outcomes.total() > outcomes["ok"]

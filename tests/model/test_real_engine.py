@@ -13,7 +13,7 @@ import pytest
 from dedup_sdk._kafka.commit_text import CommitMetadata
 from tests.model.engine_host import EngineHost
 from tests.model.history import History
-from tests.model.host import Assignment
+from tests.model.host import WINDOW_MS, Assignment
 
 _RECENT_MARKS = (1, 10, 100_000)
 """How many marks are kept in memory, in turn: most are looked up in the store, some, or none."""
@@ -33,6 +33,15 @@ def test_disorder_loses_nothing() -> None:
     """Timestamps that run back by more than a window cost no record."""
     outcomes = Counter(
         History(seed, lambda: EngineHost(5), disorder_ms=90, restores=False).run() for seed in range(60)
+    )
+    assert outcomes == {"ok": 60}
+
+
+def test_clocks_that_are_ahead_cost_nothing() -> None:
+    """Nor do timestamps that lie up to three windows ahead of the clock, wherever the engine begins."""
+    outcomes = Counter(
+        History(seed, lambda kept=kept: EngineHost(kept), ahead_ms=3 * WINDOW_MS, restores=False).run()  # type: ignore[misc]
+        for seed, kept in zip(range(60), cycle(_RECENT_MARKS), strict=False)
     )
     assert outcomes == {"ok": 60}
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedup_sdk._window import Window
+from dedup_sdk import Deduplicator, Lookup, Record, Verdict, Window
+from dedup_sdk.ids import key
 from tests.support.logs import Act, Row, acts, logs
 from tests.support.surviving import MemoryDisk, Survivor
 
@@ -60,3 +61,22 @@ def test_forgetting_changes_no_verdict_but_to_doubt(
     """
     doubted = live(window, log, program, recent_marks).doubted
     assert window.time_ms is not None or not doubted
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@given(log=logs(), clocks_s=st.tuples(st.integers(0, 2), st.just(10**13)))
+@settings(max_examples=60, deadline=None)
+def test_no_clock_changes_a_verdict(window: Window, log: list[Row], clocks_s: tuple[int, int]) -> None:
+    """Timestamps are compared as the log has them: a host far behind and one far ahead tell the same."""
+
+    def told(clock_s: int) -> list[Verdict]:
+        engine = Deduplicator(Lookup(id=key(), window=window), clock=lambda: clock_s)
+        found = []
+        for offset, ident, timestamp_ms in log:
+            record = Record("t", 0, offset, timestamp_ms, key=ident.encode() if ident else None)
+            found += engine.admit([record])
+            engine.complete([record] if found[-1].deliver else [])
+        return found
+
+    behind, ahead = map(told, clocks_s)
+    assert behind == ahead

@@ -107,7 +107,7 @@ def test_a_look_up_that_fails_changes_nothing() -> None:
             [0, 1, 2], column(5, 5, 5), [digest("a"), digest("b"), digest("c")], {}, failing, now_ms=NOW_MS
         )
     assert (state.flight.position, state.flight.high, state.flight.in_flight) == (0, 0, 0)
-    assert (state.coverage, state.stream_time_ms) == (before, -1)
+    assert (state.coverage, state.memory.reach.stream_time_ms) == (before, -1)
     assert admit(state, (0, "a"), (1, "b"), (2, "c")) == ["unverified", "redelivered", "unverified"]
 
 
