@@ -212,7 +212,7 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: offsets %d to %d are gone",
-            "Retention or compaction removed records of the window. Raise `retention.ms`, or keep "
+            "Retention removed records of the window. Raise `retention.ms`, or keep "
             "[snapshots](snapshots.md).",
         ),
         Line(

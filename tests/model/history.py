@@ -101,6 +101,8 @@ class History:
 >>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
         self.on_disk: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.verdict = ""
+        self.unlike_the_log = ""
+        """A verdict that does not follow from the log; to lose a record is worse, and is told first."""
 
     def _chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -263,11 +265,11 @@ class History:
     def _compare(self, serial: int, outcome: Outcome) -> None:
         """Hold a verdict against the log, and against what was said of the record before."""
         if outcome is Outcome.DUPLICATE and not self._inside(serial, self.rule):
-            self.verdict = "hidden late"
+            self.unlike_the_log = "hidden late"
         if outcome not in (Outcome.FRESH, Outcome.DUPLICATE) or self.operations:
             return
         if self.told.setdefault(serial, outcome) is not outcome:
-            self.verdict = "judged otherwise"
+            self.unlike_the_log = "judged otherwise"
 
     def _hide(self, serial: int) -> None:
         """Note that nobody handles a record because its ID was completed; whether that is so the oracle asks."""
@@ -357,8 +359,8 @@ class History:
         for serial, rule in self.judged.items():
             if serial not in ends and not any(earlier in ends for earlier in self._earlier(serial, rule)):
                 return "lost"
-        if self.operations or self.disorder_ms:
-            return "ok"
+        if self.unlike_the_log or self.operations or self.disorder_ms:
+            return self.unlike_the_log or "ok"
         for serial in set(self.handled) - self.doubtful:
             # The last sighting counts: a clock that is ahead may have stamped one before it with a later time.
             last = max(self.settled.intersection(self._earlier(serial, 0)), default=None)
