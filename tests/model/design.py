@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import itertools
-=======
 from collections.abc import Callable
->>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,14 +36,11 @@ class Rules:
     told_offsets_need_no_witness: bool = False
     a_store_needs_no_witness: bool = False
     marks_are_not_asked_for_a_contradiction: bool = False
-<<<<<<< HEAD
     a_void_text_keeps_the_era: bool = False
     marks_outlive_every_era: bool = False
-=======
     an_age_ends_at_the_clock: bool = False
     an_age_ends_at_the_newest_record: bool = False
     a_fold_reaches_back_from_the_last_record: bool = False
->>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
 
 
 class Text(NamedTuple):
@@ -167,7 +161,7 @@ class DesignHost:
     def assign(self, assignment: Assignment) -> int:
         """See `Host`."""
         self._log, self._in_flight, self._parked = assignment.log, {}, {}
-<<<<<<< HEAD
+        self._clock = assignment.clock
         rule, disk = assignment.rule, self._disk
         if disk is not None and disk.rule != rule:
             disk = None  # marks of another rule mean nothing
@@ -181,25 +175,6 @@ class DesignHost:
             era = self._era(text, disk)
         if disk is not None:
             disk = self._opened(disk, at, low, era, text)
-=======
-        self._clock = assignment.clock
-        at, rule = assignment.commit.offset, assignment.rule
-        text = self._valid(assignment.commit, rule)
-        low = min(text.low, at) if text is not None else self._begin(at)
-        disk = None if assignment.new else self._disk
-        if disk is not None and disk.rule != rule:
-            disk = None  # marks of another rule mean nothing
-        era = text.era if text is not None else disk.era if disk is not None else 0
-        if disk is not None and self._was_rewound(disk, at, text):
-            self._disk = disk = self._folded(low, at, rule, era)
-        elif disk is not None and low < disk.low:
-            disk = None  # the group's history begins earlier than this disk knows
-        elif disk is not None and low > disk.low and not self._rules.low_never_rises:
-            if low > disk.high:
-                disk.high, disk.witness = low, None
-            disk.low = low
-            disk.done = {offset for offset in disk.done if offset >= disk.high}
->>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
         if disk is None:
             disk = self._anew(assignment, low, era)
         else:
@@ -222,8 +197,7 @@ class DesignHost:
     def _opened(self, disk: _Disk, at: int, low: int, era: int, text: Text | None) -> _Disk | None:
         """Return what stays of a disk in the group's history; None: the history begins earlier than the disk knows."""
         if self._was_rewound(disk, at, low, era, text):
-            marks = self._fold(low, at, disk.rule)
-            return _Disk(low, at, disk.rule, era, marks, witness=self._serial(at, low))
+            return self._folded(low, at, disk.rule, era)
         if low < disk.low:
             return None
         if low > disk.low and not self._rules.low_never_rises:

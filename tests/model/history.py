@@ -91,14 +91,11 @@ class History:
         self.doubtful: set[int] = set()
         self.judged: dict[int, int] = {}
         self.settled: set[int] = set()
-<<<<<<< HEAD
         self.ends: set[int] = set()
         """Handled, or dead-lettered, and not to be handled again since a tool set the group back."""
         self.once: tuple[set[int], dict[int, int]] = set(), {}
         """What was ever an end, or judged: facts, which a move forward brings back."""
-=======
         self.told: dict[int, Outcome] = {}
->>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
         self.on_disk: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.verdict = ""
         self.unlike_the_log = ""
@@ -159,18 +156,16 @@ class History:
             start = self.random.choice([0, self.end] if self.operations else [0, 0, 10])
             self.commit = Commit(start)
         cut = self.random.choice([0.0, 1.0, self.random.random()])
-<<<<<<< HEAD
-        self.start = self.position = self.host.assign(
-            Assignment(log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, rule=self.rule)
+        assignment = Assignment(
+            log=self.log,
+            commit=self.commit,
+            new=new,
+            end=self.end,
+            cut=cut,
+            clock=self._now_ms,
+            rule=self.rule,
         )
-=======
-        self.host.assign(
-            Assignment(
-                log=self.log, commit=self.commit, new=new, end=self.end, cut=cut, clock=self._now_ms, rule=self.rule
-            )
-        )  # fmt: skip
-        self.start = self.position = self.commit.offset
->>>>>>> c00c0c46 (Windows: ages are differences of timestamps of the log, in the model, the code and the page; records older than the window are counted as such)
+        self.start = self.position = self.host.assign(assignment)
         self.in_flight: list[int] = []
         self._state(self.start)
 
