@@ -126,18 +126,22 @@ def _cut_by(
 ) -> set[Place]:
     """Return the handled records of units that were not over when a run ended, or a partition went.
 
-    Such a unit comes again whole.
+    Such a unit comes again whole. So does one whose end may not have been written when the run ended: the records of a
+    unit are completed when the last of them is.
     """
     if not history.unit_span or not isinstance(end, Crash | Notice):
         return set()
-    highest: dict[int, int] = {}
     before = [call for call in by_run.get(end.run, []) if call.ended_ns <= end.at_ns + GRACE_NS]
+    written: dict[int, int] = {}
     for call in before:
-        highest[call.partition] = max(call.offset, highest.get(call.partition, 0))
+        written[call.partition] = max(call.offset, written.get(call.partition, 0))
+    if isinstance(end, Crash):
+        for call in _in_doubt(before):
+            written[call.partition] = min(call.offset, written[call.partition])
     places = [
         (call.partition, call.offset)
         for call in before
-        if call.offset > highest[call.partition] - history.unit_span
+        if call.offset > written[call.partition] - history.unit_span
         if isinstance(end, Crash) or call.partition in end.partitions
     ]
     return {message_of.get(place, place) for place in places}

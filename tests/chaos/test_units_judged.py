@@ -38,6 +38,18 @@ def test_what_was_handled_of_a_unit_that_is_cut_may_come_again(end: Crash | Noti
     assert unexplained(end, [4, 5, 6], span=0) > 0
 
 
+@pytest.mark.parametrize(("again", "found"), [([2, 3, 5], 0), ([1, 2, 3, 5], 1)])
+def test_a_unit_whose_end_may_not_have_been_written_may_come_again(again: list[int], found: int) -> None:
+    """Its records are completed together when the last of them is: as far below a record in doubt as a unit reaches."""
+    calls = [Call("a", 0, offset, offset * 1_000 * _MS, (offset * 1_000 + 1) * _MS) for offset in range(4)]
+    # The last write may have been before these.
+    calls += [Call("a", 0, offset, (9_000 + offset) * _MS, (9_001 + offset) * _MS) for offset in range(4, 9)]
+    calls += [Call("b", 0, offset, (20_000 + offset) * _MS, (20_001 + offset) * _MS) for offset in again]
+    crash = Crash(run="a", at_ns=10_000 * _MS)
+    history = History(log=LOG, calls=calls, window_ms=1_000, unit_span=_SPAN, ordered=False, excuses=[crash])
+    assert judge(history).unexplained == found
+
+
 @pytest.mark.parametrize("rejected", [True, False])
 def test_what_is_rejected_may_be_committed_before_its_id_is_handled(*, rejected: bool) -> None:
     """The record behind it, with the same ID, is handled later.
