@@ -54,6 +54,9 @@ class Files(Protocol):
     def records(self, bounds: Bounds) -> Input:
         """Return rows of the topic with the columns of the IDs; those outside the bounds may be left out."""
 
+    def beside(self) -> list[str]:
+        """Return the names of some files that lie beside those that are read, and are named after them."""
+
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """Return the error for files that have only ``others``."""
 

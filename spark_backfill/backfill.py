@@ -12,7 +12,7 @@ from dedup_sdk._store.protocol import DIGEST_NAME
 from spark_backfill.archive import Archive
 from spark_backfill.base import Base, check_base, open_base
 from spark_backfill.ending import EndedError
-from spark_backfill.errors import one_line
+from spark_backfill.errors import BackfillError, one_line
 from spark_backfill.finder import Finder
 from spark_backfill.history import History
 from spark_backfill.history_plan import plan_history, tell_gaps
@@ -27,6 +27,7 @@ from spark_backfill.report import Report
 from spark_backfill.report_page.document import Document
 from spark_backfill.report_page.page import check_place, write_page
 from spark_backfill.reshard import Reshard
+from spark_backfill.runs import Tally
 from spark_backfill.session import describe_jobs
 from spark_backfill.slot_outcome import SlotOutcome
 from spark_backfill.slots import SlotPlan
@@ -91,6 +92,7 @@ def backfill(
         plan, outcomes = joined(writer.write(workers))
         if options.reshard is not None:
             _doubt(options.reshard, history, plan, outcomes, say)
+        _check_ids(options, base, archive, outcomes)
         made = describe(
             history,
             plan,
@@ -144,13 +146,38 @@ def _lacked(options: Options, made: Made) -> str | None:
     """
     told, compared = made.report, options.last_id
     if told.records and told.records == told.unkeyed + told.malformed:
-        return _unreadable(options) if told.malformed else _what(options)
+        return _unreadable(options)
     if compared is None or compared.otherwise is None or not told.marks:
         return None
     files = [file for entry in made.manifest.partitions for file in entry.files]
     # The mark of a source has a payload, the mark of an ID that is looked up has none.
     only_sources = all(file.payloads == file.marks for file in files)
     return f"an ID by {compared.otherwise} to be looked up: is --otherwise" if only_sources else None
+
+
+def _check_ids(
+    options: Options, base: Base | None, archive: Archive | None, outcomes: Sequence[SlotOutcome]
+) -> None:
+    """Refuse a source of which no record has an ID: who installs the snapshot would take each copy of one for new.
+
+    A base with marks of this topic shows that the ID spec is right for the topic, but not how an archive is written.
+
+    Raises:
+        BackfillError: naming the source.
+    """
+    tally = Tally.total(each.tally for each in outcomes)
+    if archive is not None and tally.archived and tally.archived == tally.archived_unkeyed:
+        lacks, beside = _lacks(tally.archived, "the archive", options), archive.files.beside()
+        found = f" Beside files that were read lie {', '.join(beside)}" if beside else ""
+        raise BackfillError(f"{lacks}, and does --columns name the columns that it reads?{found}")
+    records, unkeyed = tally.records - tally.archived, tally.unkeyed - tally.archived_unkeyed
+    if records and records == unkeyed and not (base is not None and base.manifest.marks):
+        raise BackfillError(f"{_lacks(records, f'topic {options.topic!r}', options)}?")
+
+
+def _lacks(records: int, source: str, options: Options) -> str:
+    """Say that no record of a source has an ID: the beginning of a question."""
+    return f"none of the {records:,} records of {source} has an ID by {_what(options)} right"
 
 
 def _unreadable(options: Options) -> str:
@@ -160,8 +187,8 @@ def _unreadable(options: Options) -> str:
 
 def _what(options: Options) -> str:
     if options.last_id is None or options.last_id.source is None:
-        return f"an ID by {options.id}: is --id"
-    return f"an ID by {options.id} and a source by {options.last_id.source}: are --id and --source-id"
+        return f"{options.id}: is --id"
+    return f"{options.id} and a source by {options.last_id.source}: are --id and --source-id"
 
 
 def _finder(options: Options, history: History, now_ms: int) -> Finder | None:

@@ -40,6 +40,7 @@ class Packing:
     ``reshard``: marks go to the partition of their record's key, too. ``has_duplicates``: some rows certainly come
     twice, so that they are sorted by offset and each counts once. ``watch``: the bits by which offsets of a
     partition are watched (`spark_backfill.duplicate_offsets`), where they may. ``parallelism``: see `tasks_at_a_time`.
+    ``archived``: the rows are those of an archive.
     """
 
     plan: SlotPlan
@@ -49,6 +50,7 @@ class Packing:
     has_duplicates: bool = False
     watch: Mapping[int, int] = field(default_factory=dict)
     parallelism: int | None = None
+    archived: bool = False
 
     @property
     def marks_redriven(self) -> bool:
@@ -71,7 +73,7 @@ class Packing:
             if self.by_offset or has_duplicates
             else {partition: watch_bits(end - begin) for partition, (begin, end) in bounds.items()}
         )
-        return replace(self, has_duplicates=has_duplicates, watch=watch)
+        return replace(self, has_duplicates=has_duplicates, watch=watch, archived=True)
 
     def wanted(self, spec: IdSpec) -> Wanted:
         """Return the rows that are packed."""
@@ -90,6 +92,7 @@ class Packing:
             told=None if self.finder is None else self.finder.told,
             reshard=self.reshard,
             watch=self.watch,
+            archived=self.archived,
         )
 
 

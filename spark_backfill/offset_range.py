@@ -80,7 +80,8 @@ class OffsetRange:
     - ``keep_from_ms``: marks of an older timestamp (ms) are left out; None: none are.
     - ``known_from_ms``: the window, not the history, ends at ``begin``: all sightings from this timestamp (ms) on
       are read.
-    - ``archived``: the offsets that are read from an archive, ``[begin, end)``; None: none are.
+    - ``archived``: the offsets that are read from an archive, ``[begin, end)``; None: none are. ``archived_rows``: at
+      most so many rows it has of them; None: as many as offsets.
     - ``log_from``: where reading the topic itself begins; None: at ``begin``.
     - ``gaps``: offsets ``[begin, end)`` inside ``[low, high)`` that the window reaches and that are nowhere, ascending.
     - ``unknown_before_ms``: whatever else is known, no sighting of an older timestamp (ms) is; None: there is no
@@ -96,6 +97,7 @@ class OffsetRange:
     keep_from_ms: int | None = None
     known_from_ms: int | None = None
     archived: tuple[int, int] | None = None
+    archived_rows: int | None = None
     log_from: int | None = None
     gaps: tuple[tuple[int, int], ...] = ()
     unknown_before_ms: int | None = None
@@ -108,8 +110,13 @@ class OffsetRange:
 
     @property
     def offsets(self) -> int:
-        """How many offsets are read; at least as many as there are records."""
-        return self.high - self.begin
+        """How many offsets are read, without those that an archive lacks; at least as many as there are records."""
+        in_archive = self.in_archive()
+        if in_archive is None:
+            return self.high - self.begin
+        begin, end = in_archive
+        found = end - begin if self.archived_rows is None else min(end - begin, self.archived_rows)
+        return found + self.in_log().offsets
 
     def in_log(self) -> OffsetRange:
         """Return the part of it read from the topic itself."""

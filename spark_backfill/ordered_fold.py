@@ -179,7 +179,7 @@ class OrderedFold:
                 if (rows := rows_in(block)) is None:
                     continue
                 file.write(len(block).to_bytes(_NUMBER_BYTES, "little") + block)
-                self.tally.add(_tally(rows))
+                self.tally.add(_tally(rows, self._offset_range.in_archive()))
                 for batch in rows.combine_chunks().to_batches(_SLICE_RECORDS):
                     self._look_at(batch, ends)
         high = self._offset_range.high
@@ -339,14 +339,20 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
             yield slot.as_py(), rows.as_py()
 
 
-def _tally(rows: pa.Table) -> Tally:
+def _tally(rows: pa.Table, in_archive: tuple[int, int] | None) -> Tally:
     times = rows.column("timestamp_ms").to_numpy()
+    # They ascend, and what an archive has lies below what is read from the topic.
+    archived = (
+        0 if in_archive is None else int(np.searchsorted(rows.column("offset").to_numpy(), in_archive[1]))
+    )
     return Tally(
         first_offset=rows.column("offset")[0].as_py(),
         first_ms=int(times[0]),
         newest_ms=int(times.max()),
         records=rows.num_rows,
         unkeyed=rows.column("digest").null_count,
+        archived=archived,
+        archived_unkeyed=rows.column("digest").slice(0, archived).null_count,
     )
 
 

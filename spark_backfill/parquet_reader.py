@@ -52,6 +52,10 @@ class ParquetFiles:
         )
         return self._input(tuple(name for name in self._layout.names if name not in PLACE), span)
 
+    def beside(self) -> list[str]:
+        """See `spark_backfill.archive.Files`: none, since all files of a folder are read."""
+        return []
+
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """See `spark_backfill.archive.Files`."""
         return nothing_of_topic(self._topic, others)

@@ -45,7 +45,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from dedup_sdk._store.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, SortedFile, manifest_bytes
+from dedup_sdk._store.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    SortedFile,
+    manifest_bytes,
+    parse_manifest,
+)
 from dedup_sdk._store.output_folder import MARKER, OutputFolder, new_run
 from dedup_sdk._store.snapshot import FILTER_SUFFIX, SORTED_SUFFIX
 from dedup_sdk._store.snapshot_source import REPORT_NAMES, is_url
@@ -318,6 +325,10 @@ class Output:
                 f"the manifest would have {len(self._manifest):,} bytes, and nothing reads more than "
                 f"{MAX_MANIFEST_BYTES:,}: {IN_FULL}, so that a partition has fewer files"
             )
+        try:
+            parse_manifest(self._manifest, MANIFEST_NAME)
+        except SnapshotError as error:
+            raise self._of_no_use(f"nothing could read this snapshot: {error}; please report it") from error
         listed = _listed_in(self._manifest) or frozenset()
         carried = {name for name in listed if self.target.run not in name}
         lacking = carried - set(self._folder.names()) if carried else carried

@@ -200,6 +200,7 @@ def plan_range(
             )
         ),
         archived=(first, end) if first < end else None,
+        archived_rows=None if taken is None else taken.rows,
         log_from=max(first, edge),
         gaps=tuple(gaps),
     )

@@ -46,12 +46,12 @@ PIECE_MARKS: Final = PIECE_BYTES // (DIGEST_BYTES + 2 * _NUMBER_BYTES)
 
 BLOCK_SCHEMA: Final = (
     "slot int, first_offset long, first_ms long, newest_ms long, records long, unkeyed long, keyless long, moved long, "
-    "redriven long, "
+    "redriven long, archived long, archived_unkeyed long, "
     "digests binary, offsets binary, timestamps binary, forgotten_ms long, told binary, "
     "watched_digests binary, watched_offsets binary"
 )
 _NAMES: Final = [column.split()[0] for column in BLOCK_SCHEMA.split(", ")]
-_COUNTED: Final = 8
+_COUNTED: Final = 10
 _TYPES: Final = [
     pa.int32(), *[pa.int64()] * _COUNTED, *[pa.binary()] * 3, pa.int64(), *[pa.binary()] * 3,
 ]  # fmt: skip
@@ -65,6 +65,7 @@ class Tally:
     ``first_offset`` is the lowest offset and ``first_ms`` its timestamp; ``newest_ms`` the newest timestamp, -1
     without any. Where they are re-sharded, ``keyless`` have no key, and the key of those that ``moved`` goes to
     another partition now. ``redriven`` leave two marks, one as the group that a redrive header names knows them.
+    ``archived`` and ``archived_unkeyed``: those of ``records`` and ``unkeyed`` that an archive has.
     """
 
     first_offset: int = _NO_OFFSET
@@ -75,6 +76,8 @@ class Tally:
     keyless: int = 0
     moved: int = 0
     redriven: int = 0
+    archived: int = 0
+    archived_unkeyed: int = 0
 
     @classmethod
     def total(cls, tallies: Iterable[Tally]) -> Tally:
@@ -104,6 +107,8 @@ class Tally:
         self.keyless += other.keyless
         self.moved += other.moved
         self.redriven += other.redriven
+        self.archived += other.archived
+        self.archived_unkeyed += other.archived_unkeyed
 
 
 class Rows(NamedTuple):
@@ -122,18 +127,21 @@ class Rows(NamedTuple):
     targets: Int64s | None = None
     redriven: Sequence[bytes | None] | None = None
 
-    def tally(self, partition: int) -> Tally:
-        """Count them, which are of this partition; there is at least one."""
+    def tally(self, partition: int, *, archived: bool = False) -> Tally:
+        """Count them, which are of this partition, and all of the archive or none; there is at least one."""
         first = int(self.offsets.argmin())
+        unkeyed = 0 if self.keyed is None else int(len(self.keyed) - self.keyed.sum())
         return Tally(
             first_offset=int(self.offsets[first]),
             first_ms=int(self.timestamps[first]),
             newest_ms=int(self.timestamps.max()),
             records=len(self.offsets),
-            unkeyed=0 if self.keyed is None else int(len(self.keyed) - self.keyed.sum()),
+            unkeyed=unkeyed,
             keyless=0 if self.targets is None else int((self.targets == NO_KEY).sum()),
             moved=0 if self.targets is None else int(is_moved(self.targets, partition).sum()),
             redriven=sum(each is not None for each in self.redriven or ()),
+            archived=len(self.offsets) if archived else 0,
+            archived_unkeyed=unkeyed if archived else 0,
         )
 
     def once(self, *, after: int) -> Rows:
@@ -209,7 +217,7 @@ class RunPacker:
 
     ``told``: a report was asked for, so that rows have to come by offset, each offset once, and what each run tells
     goes with its blocks. ``reshard``: marks go to the partition of their record's key, too. ``watch``: by partition the
-    bits of `watched_marks`, where rows may come from two logs.
+    bits of `watched_marks`, where rows may come from two logs. ``archived``: the rows are those of an archive.
     """
 
     def __init__(
@@ -219,10 +227,12 @@ class RunPacker:
         told: Told | None = None,
         reshard: Reshard | None = None,
         watch: Mapping[int, int] | None = None,
+        archived: bool = False,
         run_rows: int = RUN_ROWS,
     ) -> None:
         self._plan = plan
         self._watch = watch or {}
+        self._archived = archived
         self._told = told
         self._reshard = reshard
         self._run_rows = run_rows
@@ -234,7 +244,7 @@ class RunPacker:
         if not len(rows.offsets):
             return
         pending = self._pending.setdefault(partition, _Pending())
-        pending.tally.add(rows.tally(partition))
+        pending.tally.add(rows.tally(partition, archived=self._archived))
         pending.marks.append(rows.marks())
         if (moved := rows.moved(partition)) is not None:
             pending.moved.append(moved)

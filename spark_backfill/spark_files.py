@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Final
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -102,6 +104,18 @@ class SparkFiles:
         end = max((end for _, end in bounds.values()), default=0)
         return self._input(self._rows.where((offset >= begin) & (offset < end)))
 
+    def beside(self) -> list[str]:
+        """See `spark_backfill.archive.Files`."""
+        read = sorted(self._rows.inputFiles())
+        names = {_name_of(path) for path in read}
+        found: dict[str, None] = {}
+        with suppress(PySparkException, Py4JError):
+            for path in read[:_SHOWN_FILES]:
+                folder, name = unquote(path).rpartition("/")[::2]
+                beside = self._spark.read.format("binaryFile").load(f"{folder}/{name.partition('.')[0]}.*")
+                found |= dict.fromkeys(map(_name_of, beside.inputFiles()))
+        return [name for name in found if name not in names][:_SHOWN_FILES]
+
     def nothing_of_topic(self, others: frozenset[str]) -> BackfillError:
         """See `spark_backfill.archive.Files`; others are asked for, of which none was read."""
         for _, name in self._open.values():
@@ -194,6 +208,10 @@ class SparkFiles:
         begin = F.coalesce(F.get(F.lit(begins), F.col("partition").cast("int")), F.lit(_NO_OFFSET))
         offset = F.col("offset")
         return (F.col("topic") != self._topic) | offset.isNull() | (offset < begin)
+
+
+def _name_of(path: str) -> str:
+    return unquote(path.rpartition("/")[2])
 
 
 def frame_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Batch]:

@@ -22,6 +22,8 @@ from spark_backfill.range_plan import Archived
 
 _NOWHERE: Final = 2**63 - 1
 """In place of cuts, horizons and offsets that there are not."""
+_LAST_OFFSET: Final = _NOWHERE - 1
+"""Of a record: the next one, where a log would end, is an offset, too."""
 SHOWN_TOPICS: Final = 5
 _YEAR_1973_MS: Final = 100_000_000_000
 _YEAR_2096_MS: Final = 4_000_000_000_000
@@ -91,10 +93,12 @@ class PartSurvey:
         """
         begin, _, first_ms = self.first
         minus_last, _, end_ms = self.last
-        if not 0 <= partition < MAX_PARTITIONS or begin < 0:
+        last = -minus_last
+        if not 0 <= partition < MAX_PARTITIONS or begin < 0 or last > _LAST_OFFSET:
+            shown = last if last > _LAST_OFFSET else begin
             raise BackfillError(
-                f"the archive has partition {partition}, offset {begin}: neither can be negative, nor a partition "
-                f"{MAX_PARTITIONS} or more; see --columns"
+                f"the archive has partition {partition}, offset {shown}: neither can be negative, nor a partition "
+                f"{MAX_PARTITIONS} or more, nor an offset above {_LAST_OFFSET}; see --columns"
             )
         if units_are_said and self.newest_ms > 0 and not _YEAR_1973_MS < self.newest_ms < _YEAR_2096_MS:
             raise BackfillError(
@@ -104,7 +108,7 @@ class PartSurvey:
         return Archived(
             partition=partition,
             begin=begin,
-            end=1 - minus_last,
+            end=last + 1,
             rows=self.rows,
             first_ms=first_ms,
             last_ms=None if self.last_below == _NO_ROW else self.last_below[2],

@@ -138,7 +138,7 @@ def test_lines_are_said_at_once(
 ) -> None:
     """Not when all is read, which takes long where a broker is slow."""
     said, before = list[str](), list[list[str]]()
-    (tmp_path / "looking.py").write_text("def read(record): look(); return record.value\n")
+    (tmp_path / "looking.py").write_text("def read(record): look(); return record.offset\n")
     monkeypatch.syspath_prepend(tmp_path)
     looking = importlib.import_module("looking")
     monkeypatch.setattr(looking, "look", lambda: before.append(list(said)), raising=False)
@@ -230,7 +230,7 @@ def test_a_function_that_prints_spoils_no_report(
 ) -> None:
     """Neither when its module is imported nor when it reads: stdout has the JSON alone."""
     (tmp_path / "talking.py").write_text(
-        "print('imported')\ndef read(record):\n    print('read')\n    return record.value\n"
+        "print('imported')\ndef read(record):\n    print('read')\n    return record.offset\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     capfd.readouterr()

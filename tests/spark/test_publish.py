@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -172,6 +173,16 @@ def test_a_manifest_that_nothing_reads_is_not_written(place: str, monkeypatch: p
         published(place, 2, overwrite=True)
     monkeypatch.undo()
     assert whole(place) == older
+
+
+def test_a_manifest_that_readers_refuse_is_not_written(place: str) -> None:
+    """An offset that no manifest can have: the reader's own error ends the run, and nothing is left."""
+    with Output(place) as output:
+        manifest = manifest_of(put_marks(output.target, 1))
+        entries = tuple(replace(each, high=2**63) for each in manifest.partitions)
+        with pytest.raises(BackfillError, match=r"high=9223372036854775808.*; please report it"):
+            output.publish(replace(manifest, partitions=entries), REPORT)
+    assert written(place) == []
 
 
 def test_a_snapshot_of_another_format_is_replaced(tmp_path: Path) -> None:

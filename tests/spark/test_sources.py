@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 
 from dedup_sdk._decision import Mark
 from dedup_sdk._kafka.commit_text import sealed
@@ -132,22 +133,16 @@ def test_repeated_rows_take_no_numbers(run: Callable[..., Any], tmp_path: Path) 
     assert json.loads((tmp_path / "snapshot" / "report.json").read_text())["records"] == 5
 
 
-@pytest.mark.parametrize("keys", [(None, None), (None, b"a")])
-def test_where_no_record_has_an_id_it_is_said(
-    keys: tuple[bytes | None, ...], spark: SparkSession, tmp_path: Path
-) -> None:
-    """The snapshot is there, but a line says that --id may be wrong; one ID is enough for none."""
-    records = [Record("orders", 0, at, BASE_MS + at, key=key) for at, key in enumerate(keys)]
-    write_parquet(tmp_path / "archive", records, files=1)
-    said: list[str] = []
-    given = [*ARGUMENTS, str(tmp_path / "s"), *ELSEWHERE, "--source", str(tmp_path / "archive")]
-    report = backfill(parse_options(given, print), on_spark(lambda: spark), say=said.append)
-    assert (report.records, report.unkeyed) == (2, keys.count(None))
-    warnings = [line for line in said if line.startswith("warning: ")]
-    assert warnings == (
-        ["warning: none of the 2 records has an ID by key: is --id right?"] if not any(keys) else []
-    )
-    assert verify_snapshot(tmp_path / "s").partitions[0].high == 2
+@pytest.mark.parametrize("window", ["1d", "9n"])
+def test_offsets_far_apart(window: str, run: Callable[..., Any], tmp_path: Path) -> None:
+    """What a run does follows from the rows that there are, not from the offsets between them."""
+    records = keyed("orders", *"abc")
+    write_parquet(tmp_path / "archive", [*records, replace(records[0], offset=2**63 - 2)])
+    given = ("--source", str(tmp_path / "archive"), "--window", window)
+    manifest, marks = run("orders", *ELSEWHERE, *given)
+    assert offsets(marks) == {"b": 1, "c": 2, "a": 2**63 - 2}
+    assert manifest.partitions[0].high == 2**63 - 1
+    assert json.loads((tmp_path / "snapshot" / "report.json").read_text())["offsets"] == 4
 
 
 @pytest.fixture
@@ -374,6 +369,7 @@ def test_every_source_gives_the_same_marks(
     )
     found = id_spec(spec).digests(RecordFields(records)).digests
     expected = {digest: offset for offset, digest in enumerate(found) if digest is not None}
+    assume(expected)
     archive = write_parquet(tmp_path / topic, records)
     lines = write_json_lines(tmp_path / f"{topic}.jsonl", records)
     asked = ("--bootstrap", broker.bootstrap, "--id", spec)
