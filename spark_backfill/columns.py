@@ -7,6 +7,7 @@ The result has ``topic string, partition int, offset bigint, timestamp_ms bigint
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from pyspark.errors import AnalysisException
@@ -15,17 +16,24 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.column_map import ALL_OTHERS, ID_COLUMNS, NOWHERE, ColumnMap, place_of
+from spark_backfill.column_map import (
+    ALL_OTHERS,
+    HEADER,
+    INTEGER_FORMS,
+    NAMES_LIST,
+    NOWHERE,
+    VALUES_LIST,
+    ColumnMap,
+    check_columns,
+    in_path,
+    place_of,
+)
 
 _HEADERS: Final = "array<struct<key: string, value: binary>>"
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NESTED: Final = (T.StructType, T.MapType, T.ArrayType)
-_MOST_NAMES: Final = 20
-_COORDINATES: Final[dict[str, tuple[type[T.DataType], str, str]]] = {
-    "topic": (T.StringType, "a string", "string"),
-    "partition": (T.IntegralType, "an integer", "long"),
-    "offset": (T.IntegralType, "an integer", "long"),
-}
+_MOST_EXACT: Final = 2**53 - 1
+"""A larger double is not one integer any more."""
 _NOT_THERE: Final = re.compile(r"UNRESOLVED_COLUMN|FIELD_NOT_FOUND|INVALID_EXTRACT|INVALID_ATTRIBUTE_NAME")
 """How Spark says that a frame has no such column, a struct no such field, or that a text is the name of none."""
 
@@ -43,7 +51,7 @@ class KafkaColumns:
     """Finds Kafka's columns in a frame. ``archive`` is how messages name it.
 
     Raises:
-        ConfigurationError: a column is missing, or has a type that does not fit its use.
+        ConfigurationError: a column has a type that does not fit its use. Those that are used have to be checked.
     """
 
     def __init__(self, frame: DataFrame, places: ColumnMap, *, archive: str) -> None:
@@ -51,17 +59,38 @@ class KafkaColumns:
         self._places = places
         self._archive = archive
 
+    def check(self, needed: Iterable[str]) -> None:
+        """Make sure that the columns are there; raises as `spark_backfill.column_map.check_columns`."""
+        check_columns(
+            self._archive,
+            self._frame.columns,
+            self._places,
+            needed,
+            lambda column: self._type(column) is not None,
+        )
+
     def has(self, name: str) -> bool:
         """Whether one of Kafka's columns is there."""
-        return self._find(name) is not None
+        return in_path(name, place_of(self._places, name)) or self._find(name) is not None
 
     def coordinate(self, name: str) -> Column:
-        """Return ``topic`` as a string, ``partition`` or ``offset`` as a long."""
+        """Return ``topic`` as a string, ``partition`` or ``offset`` as a long, null where a number is no integer."""
+        place = place_of(self._places, name)
+        if in_path(name, place):
+            said = F.regexp_extract(F.col("_metadata.file_path"), place.form, 1)
+            return F.when(said != "", said).cast("string" if name == "topic" else "long")
         found = self._required(name)
-        kind, wanted, cast_to = _COORDINATES[name]
-        if not isinstance(found.type, kind):
-            raise self._wrong(found, name, wanted)
-        return found.column.cast(cast_to)
+        if name == "topic":
+            if not isinstance(found.type, T.StringType):
+                raise self._wrong(found, name, "a string")
+            return found.column
+        if isinstance(found.type, T.IntegralType):
+            return found.column.cast("long")
+        if not isinstance(found.type, T.NumericType):
+            raise self._wrong(found, name, "an integer")
+        most = F.lit(2**63 - 1 if isinstance(found.type, T.DecimalType) else _MOST_EXACT)
+        fits = (F.abs(found.column) <= most) & (F.floor(found.column) == found.column)
+        return F.when(fits, F.floor(found.column).cast("long"))
 
     def timestamp_ms(self) -> Column:
         """Return the records' timestamps in ms, -1 where there is none."""
@@ -73,66 +102,58 @@ class KafkaColumns:
     def timestamp_is_number(self) -> bool:
         """Whether the unit of the timestamps is only known from the options."""
         found = self._find("timestamp")
-        return found is not None and isinstance(found.type, T.IntegralType)
+        return found is not None and isinstance(found.type, T.NumericType)
 
     def id_column(self, name: str) -> Column:
-        """Return ``key``, ``value`` or ``headers`` in Kafka's type."""
+        """Return ``key`` or ``value`` as bytes."""
         if self._nowhere(name):
-            return F.lit(None).cast(_HEADERS if name == "headers" else "binary")
+            return F.lit(None).cast("binary")
         if name == "value" and place_of(self._places, name).column == ALL_OTHERS:
             return self._all_others()
-        found = self._required(name)
-        return self._headers(found) if name == "headers" else self._bytes(found, name)
+        return self._bytes(self._required(name), name)
 
-    def optional_headers(self) -> Column:
-        """Return the headers where the archive has a column of them, else null."""
-        named = "headers" in self._places
-        found = None if self._nowhere("headers") else self._find("headers")
-        if found is not None and (named or _header_values(found.type) is not None):
-            return self._headers(found)
-        return F.lit(None).cast(_HEADERS)
+    def headers(self, *, required: bool) -> Column:
+        """Return the headers: those of their one column or of two lists, then those that are columns of their own.
+
+        Without such columns they are null, if they are not ``required``.
+        """
+        own = [
+            self._one_header(name, self._required(name)) for name in self._places if name.startswith(HEADER)
+        ]
+        if NAMES_LIST in self._places:
+            listed = self._zipped(self._required(NAMES_LIST), self._required(VALUES_LIST))
+        else:
+            listed = self._listed(required=required and not own)
+        return (
+            F.concat(*(F.coalesce(each, F.array().cast(_HEADERS)) for each in (listed, *own)))
+            if own
+            else listed
+        )
 
     def _nowhere(self, name: str) -> bool:
         return place_of(self._places, name).column == NOWHERE
 
     def _find(self, name: str) -> Found | None:
         place = place_of(self._places, name)
-        if place.column == NOWHERE:
-            return None
-        kind = None
+        kind = None if place.column == NOWHERE else self._type(place.column)
+        return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
+
+    def _type(self, column: str) -> T.DataType | None:
+        """The type of a column, None where there is no such column."""
         try:
             # By a name alone a query also finds functions, e.g. user.
-            kind = self._frame.select(self._frame[place.column]).schema[0].dataType
+            return self._frame.select(self._frame[column]).schema[0].dataType
         except AnalysisException as error:
             if not _NOT_THERE.search(str(error)):
                 raise
-        if kind is None and name in self._places:
-            dotted = place.column in self._frame.columns
-            quoted = f"; for the column whose name has a dot write {name}=`{place.column}`" if dotted else ""
-            raise ConfigurationError(
-                f"archive {self._archive!r} has no column {place.column!r}, where --columns says that "
-                f"{name} stands{quoted}; {self.listed()}"
-            )
-        return None if kind is None else Found(F.col(place.column), kind, place.column, place.form)
+        return None
 
     def _required(self, name: str) -> Found:
+        """One of the columns that were found."""
         found = self._find(name)
-        if found is not None:
-            return found
-        unit = ":ms" if name == "timestamp" else ""
-        nowhere = (
-            f", or --columns {name}=- if its records have none" if name in (*ID_COLUMNS, "timestamp") else ""
-        )
-        raise ConfigurationError(
-            f"archive {self._archive!r} has no column {name!r}: say where it stands with --columns {name}=COLUMN{unit}"
-            f"{nowhere}; {self.listed()}"
-        )
-
-    def listed(self) -> str:
-        """Return the names of all columns, for a message."""
-        names = self._frame.columns
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        return f"it has {', '.join(names[:_MOST_NAMES]) or 'no columns'}{more}"
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def _wrong(self, found: Found, name: str, wanted: str) -> ConfigurationError:
         return ConfigurationError(
@@ -142,6 +163,9 @@ class KafkaColumns:
 
     def _milliseconds(self, found: Found) -> Column:
         column, kind, form = found.column, found.type, found.form
+        if isinstance(kind, T.FractionalType) and form in _PER_SECOND:
+            # Of seconds, the part behind the point are milliseconds.
+            return F.floor(column * 1_000 / _PER_SECOND[form]).cast("long")
         if isinstance(kind, T.IntegralType) and form in _PER_SECOND:
             ratio = _PER_SECOND[form] // 1_000
             number = column.cast("long")
@@ -150,12 +174,13 @@ class KafkaColumns:
             # Division goes towards zero, time before 1970 down.
             down = F.when(number % ratio < 0, F.lit(1)).otherwise(F.lit(0))
             return F.call_function("div", number, F.lit(ratio)) - down
-        if isinstance(kind, T.IntegralType) and not form:
+        if isinstance(kind, T.NumericType) and not form:
             raise ConfigurationError(
                 f"archive {self._archive!r}: column {found.name!r} is {kind.simpleString()}, and its unit "
                 f"is not known: say --columns timestamp={found.name}:ms (or :s, :us, :ns)"
             )
-        if isinstance(kind, T.TimestampType | T.TimestampNTZType) and not form:
+        # Its type says the unit, whatever else does.
+        if isinstance(kind, T.TimestampType | T.TimestampNTZType):
             return F.unix_millis(column.cast("timestamp"))
         if isinstance(kind, T.StringType) and form == "iso":
             return F.unix_millis(column.cast("timestamp"))
@@ -167,56 +192,121 @@ class KafkaColumns:
         form = found.form
         if form == "json" and isinstance(found.type, _NESTED):
             return F.to_json(found.column).cast("binary")
-        if isinstance(found.type, T.BinaryType) and not form:
-            return found.column
-        if isinstance(found.type, T.StringType) and form != "json":
-            return _decoded(found.column, form)
+        if form in INTEGER_FORMS and isinstance(found.type, T.IntegralType | T.StringType):
+            return _big_endian(found.column, form)
+        if _is_value(found.type, form) and form != "json":
+            return _data(found.column, found.type, form)
         said = f", and --columns says :{form} of it" if form else ""
         raise self._wrong(
             found,
             name,
-            f"binary, a string (UTF-8, or :base64, :hex), or with :json a struct, map or array{said}",
+            "binary, a string (UTF-8, or :base64, :hex), an integer (:int32 or :int64, or :utf8 for its digits), or "
+            f"with :json a struct, map or array{said}",
         )
 
     def _all_others(self) -> Column:
-        taken = {place.column.partition(".")[0] for place in self._places.values()}
+        taken = {
+            place.column.partition(".")[0] for name, place in self._places.items() if not in_path(name, place)
+        }
         others = [name for name in self._frame.columns if name not in taken]
         # Quoted, because a column's name may have a dot.
         return F.to_json(F.struct(*(F.col(f"`{name.replace('`', '``')}`") for name in others))).cast("binary")
 
-    def _headers(self, found: Found) -> Column:
-        value = _header_values(found.type)
-        if value is None:
-            raise self._wrong(
-                found,
-                "headers",
-                "array<struct<key: string, value: binary or string>> or map<string, binary or string>",
+    def _listed(self, *, required: bool) -> Column:
+        """The headers of their one column; null where there is none of this kind, unless it is required."""
+        found = None if self._nowhere("headers") else self._find("headers")
+        if found is None:
+            return F.lit(None).cast(_HEADERS)
+        kinds = _value_types(found.type)
+        if not kinds or not all(_is_value(kind, found.form or "utf8") for kind in kinds):
+            if required or "headers" in self._places:
+                raise self._no_headers(found)
+            return F.lit(None).cast(_HEADERS)
+        if isinstance(found.type, T.StructType):
+            fields = zip(found.type.names, kinds, strict=True)
+            return _present(
+                (name, _data(found.column.getField(name), kind, found.form)) for name, kind in fields
             )
-        if isinstance(value, T.BinaryType) and found.form:
-            raise self._wrong(found, f"headers:{found.form}", "made of strings")
         entries = F.map_entries(found.column) if isinstance(found.type, T.MapType) else found.column
 
         def plain(header: Column) -> Column:
-            content = header["value"]
-            data = content if isinstance(value, T.BinaryType) else _decoded(content, found.form)
-            return F.struct(header["key"].alias("key"), data.alias("value"))
+            return F.struct(
+                header["key"].alias("key"), _data(header["value"], kinds[0], found.form).alias("value")
+            )
 
-        named = F.filter(entries, lambda header: header["key"].isNotNull())
-        return F.transform(named, plain).cast(_HEADERS)
+        return F.transform(_named(entries), plain).cast(_HEADERS)
+
+    def _no_headers(self, found: Found) -> ConfigurationError:
+        return self._wrong(
+            found,
+            f"headers:{found.form}" if found.form else "headers",
+            "array<struct<key: string, value: binary or string>>, map<string, binary or string>, or a struct of such "
+            "values; write headers.key=COLUMN,headers.value=COLUMN for two lists, header.NAME=COLUMN for one header",
+        )
+
+    def _zipped(self, names: Found, values: Found) -> Column:
+        """The headers of two lists."""
+        self._elements(names, NAMES_LIST)
+        kind = self._elements(values, VALUES_LIST)
+
+        def pair(name: Column, value: Column) -> Column:
+            return F.struct(name.cast("string").alias("key"), _data(value, kind, values.form).alias("value"))
+
+        return _named(F.zip_with(names.column, values.column, pair)).cast(_HEADERS)
+
+    def _elements(self, found: Found, name: str) -> T.DataType:
+        kind = found.type.elementType if isinstance(found.type, T.ArrayType) else None
+        if kind is None or not _is_value(kind, found.form or "utf8"):
+            raise self._wrong(found, name, "a list of strings or binary")
+        return kind
+
+    def _one_header(self, name: str, found: Found) -> Column:
+        if not _is_value(found.type, found.form or "utf8"):
+            raise self._wrong(found, name, "binary, a string (UTF-8, or :base64, :hex) or an integer")
+        return _present([(name.removeprefix(HEADER), _data(found.column, found.type, found.form))])
 
 
-def _header_values(kind: T.DataType) -> T.DataType | None:
-    """The type of the values, where a column of this type can have headers."""
+def _value_types(kind: T.DataType) -> list[T.DataType]:
+    """The types of the values, where a column of this type can have headers; of a struct, that of each field."""
+    if isinstance(kind, T.StructType):
+        return [field.dataType for field in kind.fields]
     key, value = None, None
     if isinstance(kind, T.MapType):
         key, value = kind.keyType, kind.valueType
     elif isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.StructType):
         fields = {field.name: field.dataType for field in kind.elementType.fields}
         key, value = fields.get("key"), fields.get("value")
-    fits = isinstance(key, T.StringType) and isinstance(value, T.StringType | T.BinaryType)
-    return value if fits else None
+    return [value] if isinstance(key, T.StringType) and value is not None else []
 
 
-def _decoded(text: Column, form: str) -> Column:
-    """The bytes of a text; one that is not in its form ends the job."""
-    return F.to_binary(text, F.lit(form)) if form in ("base64", "hex") else text.cast("binary")
+def _is_value(kind: T.DataType, form: str) -> bool:
+    """Whether values of a type are bytes, in this form."""
+    if isinstance(kind, T.BinaryType):
+        return form in ("", "utf8")
+    return isinstance(kind, T.StringType) or (isinstance(kind, T.IntegralType) and form == "utf8")
+
+
+def _data(value: Column, kind: T.DataType, form: str) -> Column:
+    """The bytes of a value; of an integer its digits. A text that is not in its form ends the job."""
+    if isinstance(kind, T.BinaryType):
+        return value
+    if isinstance(kind, T.StringType) and form in ("base64", "hex"):
+        return F.to_binary(value, F.lit(form))
+    return value.cast("string").cast("binary")
+
+
+def _big_endian(number: Column, form: str) -> Column:
+    """The bytes that Java's serializer makes of an integer."""
+    digits = 8 if form == "int32" else 16
+    checked = number.cast("int" if form == "int32" else "long").cast("long")
+    return F.to_binary(F.right(F.lpad(F.hex(checked), 16, "0"), F.lit(digits)), F.lit("hex"))
+
+
+def _present(headers: Iterable[tuple[str, Column]]) -> Column:
+    """Those of these headers that have a value."""
+    each = [F.struct(F.lit(name).alias("key"), value.alias("value")) for name, value in headers]
+    return F.filter(F.array(*each).cast(_HEADERS), lambda header: header["value"].isNotNull())
+
+
+def _named(headers: Column) -> Column:
+    return F.filter(headers, lambda header: header["key"].isNotNull())

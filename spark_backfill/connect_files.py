@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
-from spark_backfill.connect_layout import NAME_PATTERN, parse_file_name
+from spark_backfill.connect_layout import NAME_PATTERN, STEM_PATTERN, parse_file_name
 
 _WHOLE_FILE: Final = str(2**30)
 """Bytes: a file below is read by one task, from its first row on."""
@@ -54,31 +54,27 @@ def rows_of_files(frame: DataFrame, files: FileColumns, topic: str) -> dict[str,
     return {row["name"]: row["count"] for row in counted}
 
 
-def with_offsets(
-    frame: DataFrame, columns: Mapping[str, Column], files: FileColumns, *, indexed: bool
-) -> DataFrame:
-    """Return ``columns`` of a frame and ``offset``: that of the file's first row plus the row's place in the file.
+def with_places(frame: DataFrame, columns: Mapping[str, Column], *, indexed: bool) -> DataFrame:
+    """Return ``columns`` of a frame, and ``file`` and ``place``: the path of each row's file, and its place there.
 
     ``indexed``: Spark itself knows the place (Parquet). Else every file below a GiB is read by one task, which
     counts; a larger one ends the job.
     """
-    selected = [column.alias(name) for name, column in columns.items()]
+    selected = [
+        *(column.alias(name) for name, column in columns.items()),
+        F.col("_metadata.file_path").alias("file"),
+    ]
     if indexed:
-        return frame.select(*selected, (files.first + F.col("_metadata.row_index")).alias("offset"))
+        return frame.select(*selected, F.col("_metadata.row_index").alias("place"))
     for name in ("maxPartitionBytes", "openCostInBytes"):
         frame.sparkSession.conf.set(f"spark.sql.files.{name}", _WHOLE_FILE)
-    placed = frame.select(
-        *selected,
-        files.first.alias("first"),
-        F.col("_metadata.file_path").alias("file"),
-        F.col("_metadata.file_block_start").alias("block_start"),
-    )
-    kept = [field for field in placed.schema.fields if field.name not in ("first", "file", "block_start")]
-    return placed.mapInArrow(count_places, T.StructType([*kept, T.StructField("offset", T.LongType())]))
+    placed = frame.select(*selected, F.col("_metadata.file_block_start").alias("block_start"))
+    kept = [field for field in placed.schema.fields if field.name != "block_start"]
+    return placed.mapInArrow(count_places, T.StructType([*kept, T.StructField("place", T.LongType())]))
 
 
 def count_places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn the columns ``first, file, block_start`` of rows in the order of their files into ``offset``."""
+    """Turn the column ``block_start`` of rows in the order of their files into ``place``."""
     passed: dict[str, int] = {}
     for batch in batches:
         if not batch.num_rows:
@@ -94,7 +90,31 @@ def count_places(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             before = passed.get(file, 0)
             places[begin:end] = np.arange(before, before + end - begin)
             passed[file], begin = before + end - begin, end
-        offsets = batch.column("first").to_numpy() + places
-        kept = [name for name in batch.schema.names if name not in ("first", "file", "block_start")]
-        arrays = [batch.column(name) for name in kept]
-        yield pa.RecordBatch.from_arrays([*arrays, pa.array(offsets, pa.int64())], [*kept, "offset"])
+        yield batch.drop_columns(["block_start"]).append_column("place", pa.array(places))
+
+
+def with_joined(rows: DataFrame, other: DataFrame, name: str) -> DataFrame:
+    """Return rows with the column ``name`` of the files beside theirs, row by row; both as `with_places` has them.
+
+    Where a file has other rows than the one beside it the job ends: a row would get what is another one's.
+    """
+    beside = other.select(_stem().alias("stem"), F.col("place").alias("at"), F.col(name).alias("joined"))
+    kept = [column for column in rows.columns if column not in (name, "offset")]
+    both = rows.withColumn("own_stem", _stem()).join(
+        beside, (F.col("own_stem") == F.col("stem")) & (F.col("place") == F.col("at")), "full"
+    )
+    differ = F.raise_error(
+        F.concat(
+            F.lit(f"a file of {name} has other rows than its file of values: "),
+            F.coalesce("own_stem", "stem"),
+        )
+    )
+    alone = F.col("own_stem").isNull() | F.col("stem").isNull()
+    return both.select(
+        *kept, F.when(alone, differ).otherwise(F.col("offset")).alias("offset"), F.col("joined").alias(name)
+    )
+
+
+def _stem() -> Column:
+    """The path of a row's file up to its first offset, which those beside it have in common."""
+    return F.regexp_extract("file", STEM_PATTERN, 1)

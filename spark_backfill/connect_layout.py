@@ -1,6 +1,7 @@
 """File names of Kafka Connect's sinks: they say which records a file has.
 
     topics/orders/partition=3/orders+3+0000012000.json              S3, GCS, Azure: the offset of the first record
+    topics/orders/partition=3/orders+3+0000012000.headers.json      beside the first: the headers of its records
     topics/orders/partition=3/orders+3+0000012000+0000012999.avro   HDFS: those of the first and the last
 
 The rows of a file are in offset order. Where a file has exactly as many rows as offsets up to the next file (or to its
@@ -17,7 +18,7 @@ as it has of such, its rows would seem to be all there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -26,6 +27,9 @@ from spark_backfill.errors import BackfillError
 
 NAME_PATTERN: Final = r"^([^+]+)\+(\d{1,10})\+(\d{1,20})(?:\+(\d{1,20}))?(?:\.[\w.\-]+)?$"
 """Groups: topic, partition, first offset, last offset (none but in HDFS)."""
+STEM_PATTERN: Final = r"^(.*\+\d{1,10}\+\d{1,20}(?:\+\d{1,20})?)(?:\.[^/]*)?$"
+"""The group: the path of a file without its endings."""
+_BESIDE: Final = re.compile(r"\+\d{1,10}\+\d{1,20}\.(key|header)s\.[\w.\-]+$")
 _NAME: Final = re.compile(NAME_PATTERN)
 _NO_END: Final = 2**63 - 1
 """In place of the offset behind the last one of a file that does not say it."""
@@ -47,6 +51,32 @@ def parse_file_name(name: str) -> ConnectFile | None:
         return None
     topic, partition, first, last = found.groups()
     return ConnectFile(topic, int(partition), int(first), None if last is None else int(last))
+
+
+def split_beside(files: Iterable[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the files of values, and of those beside them the ones with Kafka's ``key`` and ``headers``."""
+    values: list[str] = []
+    beside: dict[str, list[str]] = {}
+    for file in files:
+        found = _BESIDE.search(file)
+        if found is None:
+            values.append(file)
+        else:
+            beside.setdefault("key" if found[1] == "key" else "headers", []).append(file)
+    return values, beside
+
+
+def beside_of(
+    values: Iterable[str], beside: Mapping[str, Sequence[str]], names: Iterable[str]
+) -> dict[str, list[str]]:
+    """Return the files beside those of ``values`` that have these columns, where there are any."""
+    stems = {_stem(unquote(path)) for path in values}
+    found = {name: [path for path in beside.get(name, ()) if _stem(path) in stems] for name in names}
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def _stem(path: str) -> str:
+    return re.sub(STEM_PATTERN, r"\1", path)
 
 
 def _by_partition(files: Iterable[str]) -> Iterator[tuple[str, int, list[tuple[ConnectFile, str]]]]:

@@ -59,6 +59,11 @@ _REMEDIES: Final = {
         "Spark's catalog has no table {table}: check --source table:NAME, and that "
         "$DEDUP_SPARK_ARGS names the catalog that has it (--conf spark.sql.catalog....)"
     ),
+    r"\[USER_RAISED_EXCEPTION\] (?P<said>a file of .*?)(?: SQLSTATE|$)": "{said}",
+    r"\[UNABLE_TO_INFER_SCHEMA\]": (
+        "the archive has no file in the folder itself, nor in folders of columns (NAME=VALUE): check --source and "
+        "--format, or give --read-option recursiveFileLookup=true"
+    ),
     r"\[PATH_NOT_FOUND\] Path does not exist: (?P<path>.*?)\.(?: SQLSTATE|$)": "{path} does not exist: check --source",
 }
 """Patterns in the texts of Spark, and the remedy for each."""
@@ -100,7 +105,8 @@ def one_line(error: BaseException, secrets: Iterable[str] = ()) -> str:
     if not lines:
         return type(error).__name__
     # A worker's own error is a whole sentence.
-    return _flat(masked_text(_CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")))
+    told = _CLASS.sub(r"\1: ", lines[0]).removeprefix(f"{BackfillError.__name__}: ")
+    return _flat(masked_text(told.removesuffix(": ")))
 
 
 def unreadable(place: str, options: Mapping[str, str], error: Exception) -> BackfillError:
@@ -125,16 +131,19 @@ def _known_cause(text: str) -> str | None:
 
 
 def _root(error: BaseException) -> str:
-    """The text of the innermost exception, of Python or of Java behind it."""
+    """The text of the innermost exception that has one, of Python or of Java behind it."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     if java is None:
         return str(error) or type(error).__name__
+    told = str(java.toString())
     for _ in range(_DEEPEST):
-        cause = java.getCause()
-        if cause is None:
+        java = java.getCause()
+        if java is None:
             break
-        java = cause
-    return str(java.toString())
+        text = str(java.toString())
+        if _CLASS.sub("", text):
+            told = text
+    return told
 
 
 def _last_of_traceback(lines: list[str]) -> list[str]:

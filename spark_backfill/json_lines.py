@@ -14,13 +14,25 @@ from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation 
 from pyspark.sql import types as T  # noqa: N812 (as above)
 
 from dedup_sdk.errors import ConfigurationError
-from spark_backfill.column_map import ALL_OTHERS, NOWHERE, ColumnMap, ColumnPlace, place_of
+from spark_backfill.column_map import (
+    ALL_OTHERS,
+    KAFKA_COLUMNS,
+    NAMES_LIST,
+    NOWHERE,
+    VALUES_LIST,
+    ColumnMap,
+    ColumnPlace,
+    in_path,
+    place_of,
+)
 
 _TEXT: Final = T.StringType()
 _TYPES: Final[Mapping[str, T.DataType]] = {
     "partition": T.IntegerType(),
     "offset": T.LongType(),
     "timestamp": T.LongType(),
+    NAMES_LIST: T.ArrayType(_TEXT),
+    VALUES_LIST: T.ArrayType(_TEXT),
 }
 _HEADERS: Final = "__headers"
 _LIST: Final = "array<struct<key: string, value: string>>"
@@ -30,9 +42,13 @@ _MAP: Final = "map<string, string>"
 
 
 def read_json_lines(
-    spark: SparkSession, path: str, places: ColumnMap, wanted: Iterable[str], options: Mapping[str, str]
+    spark: SparkSession,
+    paths: str | list[str],
+    places: ColumnMap,
+    wanted: Iterable[str],
+    options: Mapping[str, str],
 ) -> tuple[DataFrame, ColumnMap]:
-    """Return the lines of the files below ``path``, and the places of Kafka's columns in them.
+    """Return the lines of the files below ``paths``, and the places of Kafka's columns in them.
 
     The lines have the fields where the ``wanted`` columns stand. A line that is no object, or has another type
     there than Kafka's column, ends the job when it is read.
@@ -42,21 +58,32 @@ def read_json_lines(
     """
     check_exact_text(spark.version, places, wanted)
     tree: dict[str, Any] = {}
-    for name in wanted:
+    for name in [*wanted, *(name for name in places if name not in KAFKA_COLUMNS)]:
         place = place_of(places, name)
         if place.column == ALL_OTHERS:
             raise ConfigurationError(
                 f"--columns {name}={place}: the fields of JSON lines are not known in advance; with "
                 "--format text a line is the value, or name the field that has it"
             )
-        if place.column != NOWHERE:
+        if place.column != NOWHERE and not in_path(name, place):
             _put(tree, place.column.split("."), _TEXT if place.form == "iso" else _TYPES.get(name, _TEXT))
-    frame = spark.read.schema(_struct(tree)).options(**{"mode": "FAILFAST", **options}).json(path)
+    frame = spark.read.schema(_struct(tree)).options(**{"mode": "FAILFAST", **options}).json(paths)
     headers = place_of(places, "headers")
     if "headers" not in wanted or headers.column == NOWHERE:
         return frame, places
     parsed = frame.withColumn(_HEADERS, _parsed(F.col(headers.column)))
     return parsed, {**places, "headers": ColumnPlace(_HEADERS, headers.form)}
+
+
+def read_lines(spark: SparkSession, files: list[str], name: str) -> DataFrame:
+    """Return the lines of files that are one of Kafka's columns, ``key`` or ``headers``, as that column."""
+    text = F.col("value")
+    if name == "headers":
+        return spark.read.text(files).withColumn(name, _parsed(text))
+    field = F.concat(F.lit('{"key":'), text, F.lit("}"))
+    return spark.read.text(files).withColumn(
+        name, F.from_json(field, "key string", {"mode": "FAILFAST"})["key"]
+    )
 
 
 def check_exact_text(version: str, places: ColumnMap, wanted: Iterable[str]) -> None:

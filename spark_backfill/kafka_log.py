@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final, NamedTuple, Self, cast
@@ -82,30 +82,16 @@ class KafkaLog:
         silent.disabled = True
         common: dict[str, Any] = {"bootstrap.servers": bootstrap, **settings}
         self._settings = common
-        own = {
-            "group.id": _GROUP,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,
-        }
-        try:
+        self._logger = silent
+        self._consumers = ExitStack()
+        with _settings_told():
             self._admin = AdminClient(common, logger=silent)
-            self._consumer = Consumer({**common, **own}, logger=silent)
-            self._plain = Consumer({**common, **own, "isolation.level": "read_uncommitted"}, logger=silent)
-        except (KafkaException, TypeError, ValueError) as error:
-            raise ConfigurationError(
-                f"a Kafka client cannot be made: {_said(error)}; correct it in --client-config, which has librdkafka's "
-                "settings"
-            ) from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-        self._plain.close()
+        self._consumers.close()
         if self._readers is not None:
             self._readers.close()
 
@@ -131,6 +117,29 @@ class KafkaLog:
                 if error.args[0].code() != KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 (its public name)
                     raise
         return ""
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return self._made("read_committed")
+
+    @cached_property
+    def _plain(self) -> Consumer:
+        return self._made("read_uncommitted")
+
+    def _made(self, isolation: str) -> Consumer:
+        """Make a consumer, after a broker has answered: one that has never met any takes seconds to close."""
+        own: dict[str, Any] = {
+            "group.id": _GROUP,
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 10,
+        }
+        with _settings_told():
+            consumer = Consumer({**self._settings, **own}, logger=self._logger)
+        self._consumers.callback(consumer.close)
+        return consumer
 
     def bounds(self, partitions: Iterable[int]) -> dict[int, Bounds]:
         """Return the bounds of each partition's log."""
@@ -281,6 +290,17 @@ class KafkaLog:
         return BackfillError(
             f"{what}: Kafka at {self._bootstrap} said {_said(error)}; check it and run again"
         )
+
+
+@contextmanager
+def _settings_told() -> Iterator[None]:
+    try:
+        yield
+    except (KafkaException, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"a Kafka client cannot be made: {_said(error)}; correct it in --client-config, which has librdkafka's "
+            "settings"
+        ) from None
 
 
 def _result_of(steps: Generator[None, None, int | None]) -> int | None:

@@ -32,7 +32,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dedup_sdk.errors import ConfigurationError
+from dedup_sdk.errors import ConfigurationError, DedupError
 from dedup_sdk.testing._cache import cache_folder
 from dedup_sdk.testing._java_home import spark_environment
 from spark_backfill.backfill import backfill as run
@@ -44,6 +44,7 @@ from spark_backfill.kafka_log import KafkaLog
 from spark_backfill.options import USAGE_STATUS, Options, parse_options
 from spark_backfill.parquet_files import layout_of
 from spark_backfill.progress import Progress
+from spark_backfill.publish import check_output
 from spark_backfill.report_page.page import check_place
 from spark_backfill.submission import Submission
 from spark_backfill.user_settings import DEPLOY_MODE, MASTER, user_settings
@@ -99,6 +100,10 @@ def backfill(
         check_place(options.report)
     settings = user_settings(_more_arguments(), spark_home())
     local = _is_local(settings)
+    try:
+        check_output(options.output, options.existing)
+    except DedupError as error:
+        raise as_told(error, options.secrets) from None
     tell = Listeners(_once(say), watch or NowAndThen(say), (lambda _line: None) if local else log)
     if local and not (on_spark or _more_arguments()):
         small = _in_process(options, tell)

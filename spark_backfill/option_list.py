@@ -151,7 +151,7 @@ GROUPS: Final[Mapping[str, Sequence[Option]]] = {
             kind="list",
             metavar="NAME=COLUMN[:FORM],...",
             help="Where Kafka's topic, partition, offset, timestamp, key, value, headers stand in an archive; "
-            "e.g. offset=kafka_offset,timestamp=ts:ms,key=k:base64.",
+            "e.g. offset=kafka_offset,timestamp=ts:ms,key=k:base64,header.dedup-id=event_id.",
             reads=True,
             archive=True,
         ),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -44,6 +46,14 @@ _SESSIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }
 }
+_UNKNOWN: Final = re.compile(r"--[a-z-]+")
+_ALIKE: Final = 0.75
+_OF_SPARK_SUBMIT: Final = frozenset({
+    "--master", "--deploy-mode", "--conf", "--jars", "--repositories", "--exclude-packages", "--py-files", "--files",
+    "--archives", "--properties-file", "--driver-memory", "--driver-cores", "--driver-java-options",
+    "--driver-library-path", "--driver-class-path", "--executor-memory", "--executor-cores", "--num-executors",
+    "--total-executor-cores", "--proxy-user", "--principal", "--keytab", "--queue", "--name", "--verbose",
+})  # fmt: skip
 _FROM_BASE: Final = ("topic", "id", "window")
 """Options that a base gives where the user does not."""
 _MOST_PARTITIONS: Final = 100_000
@@ -155,9 +165,18 @@ class _Parser(argparse.ArgumentParser):
     say: Callable[[str], None]
 
     def error(self, message: str) -> NoReturn:
+        if not message.startswith("unrecognized"):
+            self.refuse(f"{message}; see {self.prog} --help")
         # Arguments that it does not know may be settings of a client.
-        shown = masked_settings(message) if message.startswith("unrecognized") else message
-        self.refuse(f"{shown}; see {self.prog} --help")
+        shown, hint = masked_settings(message), "; "
+        unknown = _UNKNOWN.search(message)
+        if unknown and unknown[0] in _OF_SPARK_SUBMIT:
+            hint = f": {unknown[0]} is an option of spark-submit: put it into $DEDUP_SPARK_ARGS; "
+        elif unknown and (
+            close := get_close_matches(unknown[0], self._option_string_actions, n=1, cutoff=_ALIKE)
+        ):
+            hint = f"; did you mean {close[0]}? "
+        self.refuse(f"{shown}{hint}see {self.prog} --help")
 
     def refuse(self, message: str, status: int = USAGE_STATUS) -> NoReturn:
         self.say(f"{ERROR}{masked_urls(message)}")

@@ -14,7 +14,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from spark_backfill.archive_options import ArchiveOptions, paths_are_elsewhere
-from spark_backfill.column_map import NOWHERE, ColumnMap, id_columns, place_of
+from spark_backfill.column_map import (
+    KAFKA_COLUMNS,
+    NOWHERE,
+    ColumnMap,
+    check_columns,
+    id_columns,
+    needed_columns,
+    place_of,
+)
 from spark_backfill.connect_layout import parse_file_name
 from spark_backfill.options import Options
 from spark_backfill.parquet_footers import Footer, Stamp, read_footers
@@ -26,6 +34,8 @@ LEAST_ROWS: Final = 250_000
 MOST_ROWS: Final = 4_000_000
 _TASKS_A_CORE: Final = 2
 _SUFFIX: Final = ".parquet"
+_STREAM_LOG: Final = "_spark_metadata"
+"""A folder that says which of the files Spark's streaming has finished; Spark itself reads no others."""
 _SCHEME: Final = "file://"
 _OF_A_GLOB: Final = frozenset("*?[]{}\\")
 _OF_A_FIELD: Final = frozenset(".`")
@@ -81,6 +91,7 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
 
     Raises:
         BackfillError: a file is empty, torn, or no Parquet file.
+        ConfigurationError: columns are missing.
     """
     if options.format != "parquet" or options.read_options:
         return None
@@ -95,6 +106,9 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
         footers += found
     # The columns of files without rows say nothing.
     filled = [footer for footer in footers if sum(footer.stamp.rows)] or footers
+    _check_columns(options, id_columns, filled)
+    if not set(options.columns).issubset(KAFKA_COLUMNS):
+        return None
     optional = {"topic"}
     if "headers" not in id_columns and place_of(options.columns, "headers").column != NOWHERE:
         id_columns = (*id_columns, "headers")
@@ -108,6 +122,19 @@ def plain_layout(options: ArchiveOptions, id_columns: Sequence[str]) -> Layout |
     )
     stamps = {footer.path: footer.stamp for footer in filled}
     return Layout(dict(agreed), place_of(options.columns, "timestamp").form, groups, stamps)
+
+
+def _check_columns(options: ArchiveOptions, id_columns: Sequence[str], footers: Sequence[Footer]) -> None:
+    """Make sure that the files have the columns; of a field in a struct, only the struct is looked for."""
+    columns = list(dict.fromkeys(name for footer in footers for name in footer.schema.names))
+    folded = {name.casefold() for name in columns}
+
+    def has(column: str) -> bool:
+        name = column[1:].partition("`")[0] if column.startswith("`") else column.partition(".")[0]
+        return name.casefold() in folded
+
+    needed = needed_columns(options.columns, id_columns)
+    check_columns(", ".join(options.places), columns, options.columns, needed, has)
 
 
 def deal_out(groups: Sequence[Group], parallelism: int) -> list[tuple[Group, ...]]:
@@ -137,6 +164,8 @@ def _files(place: str) -> list[str] | None:
         return None
     found = []
     for entry in path.iterdir():
+        if entry.name == _STREAM_LOG:
+            return None
         if entry.name.startswith(("_", ".")):
             continue
         if not entry.is_file() or not entry.name.endswith(_SUFFIX):
@@ -174,7 +203,7 @@ def _is_in_other_case(column: str, names: Sequence[str]) -> bool:
 
 def _fits(name: str, kind: pa.DataType, form: str) -> bool:
     if name in ("partition", "offset"):
-        return bool(pa.types.is_signed_integer(kind))
+        return bool(pa.types.is_signed_integer(kind)) and not form
     if name == "timestamp":
         return bool(
             (pa.types.is_timestamp(kind) and not form)

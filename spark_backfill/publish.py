@@ -150,6 +150,12 @@ class Existing(Enum):
     ADDED_TO = "added to"
 
 
+def check_output(url: str, existing: Existing) -> None:
+    """Raise the errors of `Output` for what is there, before anything is started or asked."""
+    folder = OutputFolder(url)
+    _check_free(folder, folder.manifest(), existing)
+
+
 class Output:
     """A snapshot being made at a folder or URL: tasks write to ``target``, `publish` makes it a snapshot.
 
@@ -181,7 +187,7 @@ class Output:
         self._taken_over: dict[str, str] = {}
         """Runs of which parts are taken over, each with the name of the text of one."""
         self._before = self._folder.manifest()
-        self._check(existing)
+        _check_free(self._folder, self._before, existing)
         self.target = Target(url if is_url(url) else str(Path(url).absolute()), new_run())
         try:
             # To learn early whether files can be written there.
@@ -298,26 +304,6 @@ class Output:
         except SnapshotError as failed:
             self._say(f"warning: {failed}; the snapshot is there and whole, without its report")
 
-    def _check(self, existing: Existing) -> None:
-        """Refuse a place that a snapshot must not take."""
-        place, foreign = self._folder.place, _listed_in(self._before) is None
-        if self._before is not None:
-            if existing is Existing.REFUSED:
-                raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
-            if not self._folder.replaces:
-                raise BackfillError(
-                    f"output {place!r} holds a snapshot, which this file system cannot replace at once: choose "
-                    "another"
-                )
-        else:
-            # A snapshot may have come since: then it is found again at the end.
-            known = {*REPORT_NAMES, MANIFEST_NAME}
-            foreign = not all(name in known or _OURS.fullmatch(name) for name in self._folder.names())
-        if foreign:
-            raise BackfillError(
-                f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
-            )
-
     def _check_carried(self, found: bytes | None) -> None:
         """See to it that the manifest can be read, and that all files are there which other runs have put."""
         if len(self._manifest) > MAX_MANIFEST_BYTES:
@@ -410,6 +396,26 @@ class Output:
             return is_text or ours["run"] == self.target.run
 
         self._folder.remove([name for name in names if name not in listed and is_over(name)])
+
+
+def _check_free(folder: OutputFolder, before: bytes | None, existing: Existing) -> None:
+    """Refuse a place that a snapshot must not take; ``before`` is the manifest there."""
+    place, foreign = folder.place, _listed_in(before) is None
+    if before is not None:
+        if existing is Existing.REFUSED:
+            raise BackfillError(f"output {place!r} holds a snapshot: choose another, or give --overwrite")
+        if not folder.replaces:
+            raise BackfillError(
+                f"output {place!r} holds a snapshot, which this file system cannot replace at once: choose another"
+            )
+    else:
+        # A snapshot may have come since: then it is found again at the end.
+        known = {*REPORT_NAMES, MANIFEST_NAME}
+        foreign = not all(name in known or _OURS.fullmatch(name) for name in folder.names())
+    if foreign:
+        raise BackfillError(
+            f"output {place!r} holds files that are no snapshot: choose an empty or a new folder"
+        )
 
 
 def _is_abandoned(run: str) -> bool:

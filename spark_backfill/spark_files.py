@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
 from typing import Final
@@ -14,20 +14,28 @@ import numpy as np
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own documentation writes it so)
+from pyspark.sql import types as T  # noqa: N812 (as above)
 
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._store.snapshot_source import redacted_url
 from dedup_sdk.errors import ConfigurationError
 from spark_backfill.archive_options import TABLE, ArchiveOptions
 from spark_backfill.client_config import secrets_of
-from spark_backfill.column_map import ColumnMap, id_columns
+from spark_backfill.column_map import (
+    ColumnMap,
+    ColumnPlace,
+    id_columns,
+    maps_headers,
+    needed_columns,
+    place_of,
+)
 from spark_backfill.columns import KafkaColumns
-from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_offsets
-from spark_backfill.connect_layout import check_folders, check_rows, open_files
+from spark_backfill.connect_files import FileColumns, file_columns, rows_of_files, with_joined, with_places
+from spark_backfill.connect_layout import beside_of, check_folders, check_rows, open_files, split_beside
 from spark_backfill.errors import BackfillError, one_line, unreadable
-from spark_backfill.json_lines import read_json_lines
+from spark_backfill.json_lines import read_json_lines, read_lines
 from spark_backfill.offset_range import Bounds
 from spark_backfill.ordered_spec import Spec
 from spark_backfill.survey import SHOWN_TOPICS, Batch, Input, nothing_of_topic, with_coordinates
@@ -35,6 +43,8 @@ from spark_backfill.tables import version_of
 
 _NO_OFFSET: Final = 2**63 - 1
 _SHOWN_FILES: Final = 5
+_OF_FILES: Final = frozenset({"parquet", "orc", "json", "text", "csv", "avro"})
+_CANNOT_MERGE: Final = "CANNOT_MERGE"
 _COORDINATES: Final = ("topic", "partition", "offset", "timestamp_ms")
 _ALL_COLUMNS: Final = {
     "parquet": {"mergeSchema": "true"},
@@ -132,10 +142,11 @@ class SparkFiles:
         return Input(rows.where((F.col("topic") == self._topic) | F.col("topic").isNull()), frame_batches)
 
     def _normal(self, place: str) -> DataFrame:
+        values, beside = split_beside(self._listed(place))
         try:
-            frame, places = self._read(place)
+            frame, places = self._read(place, values, all_of_it=not beside)
         except (PySparkException, Py4JError) as error:
-            if "CANNOT_MERGE" in str(error):
+            if _CANNOT_MERGE in str(error):
                 said = masked_text(one_line(error, secrets_of(self._options.read_options)))
                 raise ConfigurationError(
                     f"archive {place!r}: a column has several types in its files: put the files of each kind into a "
@@ -146,25 +157,65 @@ class SparkFiles:
         files = None if place.startswith(TABLE) else file_columns(frame)
         self.units_are_said |= found.timestamp_is_number()
         named = files is not None and "offset" not in places
-        if not named and not found.has("offset"):
-            raise ConfigurationError(
-                f"archive {place!r} has no offsets, without which nobody can say what was processed of it: name their "
-                f"column with --columns offset=COLUMN; {found.listed()}"
-            )
+        wanted = {} if files is None else beside_of(files.paths, beside, (*self._names, "headers"))
+        if maps_headers(places):
+            wanted.pop("headers", None)
+        # Columns that happen to be called like Kafka's are those of the values in such files.
+        in_names = {"topic": files is not None, "partition": files is not None, "offset": named}
+        needed = needed_columns(places, self._names)
+        found.check(name for name in needed if not in_names.get(name) and name not in wanted)
         columns: dict[str, Column] = {} if named else {"offset": found.coordinate("offset")}
         if files is not None:
-            # Columns that happen to be called like Kafka's are those of the values in such files.
             columns |= {"topic": files.topic, "partition": files.partition}
         else:
             columns |= {"topic": self._topic_column(frame, found), "partition": found.coordinate("partition")}
         columns["timestamp_ms"] = found.timestamp_ms()
-        columns |= {name: found.id_column(name) for name in self._names}
-        if "headers" not in self._names:
-            columns["headers"] = found.optional_headers()
+        columns |= {name: found.id_column(name) for name in self._names if name not in ("headers", *wanted)}
+        if "headers" not in wanted:
+            columns["headers"] = found.headers(required="headers" in self._names)
+        if not named and not wanted:
+            return frame.select(*(column.alias(name) for name, column in columns.items()))
         if files is not None and named:
             self._by_name.append((frame, files))
-            return with_offsets(frame, columns, files, indexed=self._options.format == "parquet")
-        return frame.select(*(column.alias(name) for name, column in columns.items()))
+            columns["first"] = files.first
+        rows = with_places(frame, columns, indexed=self._options.format == "parquet")
+        if named:
+            rows = rows.withColumn("offset", F.col("first") + F.col("place")).drop("first")
+        for name, paths in wanted.items():
+            rows = with_joined(rows, self._beside(name, paths), name)
+        return rows.drop("file", "place")
+
+    def _listed(self, place: str) -> list[str]:
+        """The files that Spark reads of a place; says which folders it does not. None of a table."""
+        if place.startswith(TABLE) or self._options.format not in _OF_FILES:
+            return []
+        with suppress(PySparkException, Py4JError):
+            reader = self._spark.read.format("binaryFile").options(**self._options.read_options)
+            files = reader.options(pathGlobFilter="*").load(place).inputFiles()
+            below = reader.options(pathGlobFilter="*", recursiveFileLookup="true").load(place).inputFiles()
+            folders = {path.rpartition("/")[0] for path in below} - {
+                path.rpartition("/")[0] for path in files
+            }
+            if folders:
+                self.doubts.append(
+                    f"warning: Spark does not read {len(folders)} folders below {redacted_url(place)}, e.g. "
+                    f"{masked_text(unquote(min(folders)))}: give --read-option recursiveFileLookup=true, or each of "
+                    "them with --source"
+                )
+            return sorted(map(unquote, files))
+        # Whoever reads them says what is wrong.
+        return []
+
+    def _beside(self, name: str, paths: list[str]) -> DataFrame:
+        """The rows of files beside those of the values."""
+        form = next((form for form in ("parquet", "avro") if f".{form}" in paths[0]), "json")
+        reader = self._spark.read.format(form)
+        frame = read_lines(self._spark, paths, name) if form == "json" else reader.load(paths)
+        place = ColumnPlace(name, place_of(self._options.columns, name).form)
+        found = KafkaColumns(frame, {name: place}, archive=f"{paths[0]}, ...")
+        found.check([name])
+        column = found.headers(required=True) if name == "headers" else found.id_column(name)
+        return with_places(frame, {name: column}, indexed=form == "parquet")
 
     def _topic_column(self, frame: DataFrame, found: KafkaColumns) -> Column:
         """The topic of each row: this one where the archive has none, or no line of it."""
@@ -174,17 +225,24 @@ class SparkFiles:
         lacks = self._options.format == "json" and frame.where(topic.isNotNull()).isEmpty()
         return F.lit(self._topic) if lacks else topic
 
-    def _read(self, place: str) -> tuple[DataFrame, ColumnMap]:
+    def _read(self, place: str, files: list[str], *, all_of_it: bool) -> tuple[DataFrame, ColumnMap]:
+        """Read a place, which has these files of values; ``all_of_it``: it has no others."""
+        paths: str | list[str] = place if all_of_it else files
         options, places = self._at_version(place), self._options.columns
         if place.startswith(TABLE):
             return self._spark.read.options(**options).table(place.removeprefix(TABLE)), places
         form = self._options.format
         if form == "json":
             wanted = ("topic", "partition", "offset", "timestamp", *dict.fromkeys([*self._names, "headers"]))
-            return read_json_lines(self._spark, place, places, wanted, options)
+            return read_json_lines(self._spark, paths, places, wanted, options)
         # Names of options are the same in any case: of two that are, the last one counts.
-        reader = self._spark.read.format(form).options(**_ALL_COLUMNS.get(form, {}))
-        return reader.options(**options).load(place), places
+        reader = self._spark.read.format(form).options(**_ALL_COLUMNS.get(form, {})).options(**options)
+        try:
+            return reader.load(paths), places
+        except (PySparkException, Py4JError) as error:
+            if form != "parquet" or _CANNOT_MERGE not in str(error):
+                raise
+        return reader.schema(_merged(reader, files)).load(paths), places
 
     def _at_version(self, place: str) -> Mapping[str, str]:
         """Return the reader's options, with the version that all queries of the run read of a table."""
@@ -208,6 +266,25 @@ class SparkFiles:
         begin = F.coalesce(F.get(F.lit(begins), F.col("partition").cast("int")), F.lit(_NO_OFFSET))
         offset = F.col("offset")
         return (F.col("topic") != self._topic) | offset.isNull() | (offset < begin)
+
+
+def _merged(reader: DataFrameReader, files: Sequence[str]) -> T.StructType:
+    """The columns of all of these files, where integers may have become longs: of a file alone Spark knows them."""
+    try:
+        return reader.load([*files]).schema
+    except (PySparkException, Py4JError) as error:
+        half = len(files) // 2
+        if not half or _CANNOT_MERGE not in str(error):
+            raise
+        one, other = _merged(reader, files[:half]), _merged(reader, files[half:])
+        both = {field.name: field for field in one.fields}
+        for field in other.fields:
+            known = both.setdefault(field.name, field)
+            if known.dataType != field.dataType:
+                if not all(isinstance(each.dataType, T.IntegralType) for each in (known, field)):
+                    raise
+                both[field.name] = T.StructField(field.name, T.LongType())
+        return T.StructType([*both.values()])
 
 
 def _name_of(path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from spark_backfill.archive import Archive
 from spark_backfill.archive_options import ArchiveOptions
 from spark_backfill.column_map import parse_columns
 from spark_backfill.errors import BackfillError, one_line
+from spark_backfill.parquet_files import plain_layout
 from spark_backfill.range_plan import Archived
 from spark_backfill.rows import Wanted
 from spark_backfill.spark_files import SparkFiles
@@ -49,8 +51,8 @@ def archive(spark: SparkSession, tmp_path: Path) -> Callable[..., Archive]:
     return opened
 
 
-def records(archive: Archive, *partitions: int) -> list[Record]:
-    """All records of an archive, by coordinates."""
+def records(archive: Archive, *partitions: int, key: bool = True) -> list[Record]:
+    """All records of an archive, by coordinates; ``key``: key and value are read."""
     bounds = dict.fromkeys(partitions or (0,), (0, 10**9))
     rows = archive.files.records(bounds).frame.orderBy("partition", "offset").collect()
     return [
@@ -59,8 +61,8 @@ def records(archive: Archive, *partitions: int) -> list[Record]:
             row["partition"],
             row["offset"],
             row["timestamp_ms"],
-            None if row["key"] is None else bytes(row["key"]),
-            None if row["value"] is None else bytes(row["value"]),
+            None if not key or row["key"] is None else bytes(row["key"]),
+            None if not key or row["value"] is None else bytes(row["value"]),
             tuple((each["key"], each["value"] and bytes(each["value"])) for each in row["headers"] or ()),
         )
         for row in rows
@@ -116,6 +118,147 @@ def test_columns_of_any_name_and_type(archive: Callable[..., Archive], tmp_path:
         Record("orders", 0, 3, BASE_MS, "größe".encode(), b"\x00\xff", (("id", b"x"),)),
         Record("orders", 0, 4, BASE_MS + 1, None, b"", ()),
     ]
+
+
+@pytest.mark.parametrize(
+    ("event_id", "form", "plain"),
+    [
+        (["x", None], "", (b"x", None)),
+        ([b"x", None], "", (b"x", None)),
+        ([2**40, None], "", (b"1099511627776", None)),
+        (["78", None], ":hex", (b"x", None)),
+    ],
+)
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_header_may_be_a_column(
+    archive: Callable[..., Archive],
+    tmp_path: Path,
+    event_id: list[Any],
+    form: str,
+    plain: tuple[bytes | None, ...],
+    *,
+    listed: bool,
+) -> None:
+    """A plain column is a header, behind those of the record; null is none."""
+    columns = {"headers": [[{"key": "a", "value": b"1"}], None]} if listed else {}
+    table(tmp_path / "a.parquet", partition=[0, 0], offset=[0, 1], event_id=event_id, **columns)
+    found = records(
+        archive("parquet", f"timestamp=-,header.dedup-id=event_id{form}", spec="header:dedup-id"), key=False
+    )
+    own = [(("dedup-id", value),) if value is not None else () for value in plain]
+    before = [(("a", b"1"),), ()] if listed else [(), ()]
+    assert [each.headers for each in found] == [one + other for one, other in zip(before, own, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "map_"),
+    [
+        ({"names": [["id", "n"], []], "values": [["x", None], []]}, "headers.key=names,headers.value=values"),
+        ({"names": [[b"id"], []], "values": [[b"x"], []]}, "headers.key=names,headers.value=values"),
+        ({"headers": [{"id": "x", "n": None}, None]}, ""),
+        ({"h.n": [["id"], []], "values": [["eA=="], []]}, "headers.key=`h.n`,headers.value=values:base64"),
+        ({"headers": pa.array([[("id", "x")], None], pa.map_(pa.string(), pa.string()))}, ""),
+    ],
+    ids=["lists of texts", "lists of bytes", "struct", "list of a dotted name", "map"],
+)
+def test_forms_of_headers(
+    archive: Callable[..., Archive], tmp_path: Path, columns: dict[str, Any], map_: str
+) -> None:
+    """Two lists and structs are headers like a list of pairs."""
+    table(tmp_path / "a.parquet", partition=[0, 0], offset=[0, 1], **columns)
+    opened = archive("parquet", f"timestamp=-{map_ and ','}{map_}", spec="header:id")
+    found = [{name: value for name, value in each.headers if value} for each in records(opened, key=False)]
+    assert found == [{"id": b"x"}, {}]
+
+
+@pytest.mark.parametrize("map_", ["header.id=event", "headers.key=n,headers.value=v", "headers=h"])
+def test_forms_of_headers_in_json_lines(archive: Callable[..., Archive], tmp_path: Path, map_: str) -> None:
+    """A number keeps its digits."""
+    line = '{"partition":0,"offset":0,"event":1e2,"n":["id"],"v":[1e2],"h":{"id":"1e2"}}'
+    lines(tmp_path / "a.jsonl", line)
+    (found,) = records(archive("json", f"timestamp=-,{map_}", spec="header:id"), key=False)
+    assert found.headers == (("id", b"1e2"),)
+
+
+def test_keys_of_integers(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """The bytes are those of Java's serializers, or the digits."""
+    table(tmp_path / "a.parquet", partition=[0, 0], offset=[0, 1], key=[5, -2])
+    keys = {}
+    for form in ("int32", "int64", "utf8"):
+        opened = archive("parquet", f"timestamp=-,key=key:{form}", spec="key")
+        rows = opened.files.records({0: (0, 9)}).frame.orderBy("offset").collect()
+        keys[form] = [bytes(row["key"]) for row in rows]
+    assert keys == {
+        "int32": [struct.pack(">i", each) for each in (5, -2)],
+        "int64": [struct.pack(">q", each) for each in (5, -2)],
+        "utf8": [b"5", b"-2"],
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.uint64(), pa.decimal128(38), pa.float64(), pa.decimal128(22, 2)], ids=str
+)
+def test_integers_in_other_types(archive: Callable[..., Archive], tmp_path: Path, kind: pa.DataType) -> None:
+    """Whole numbers are offsets, whatever their type; one that is not whole, or may not be, is none."""
+    values = pa.array([3, 7]).cast(kind, safe=False)
+    table(tmp_path / "a.parquet", partition=values, offset=values, key=["k", "k"])
+    survey = archive("parquet", "timestamp=-", spec="key").survey({}, {})
+    assert {number: part[1:4] for number, part in survey.items()} == {3: (3, 4, 1), 7: (7, 8, 1)}
+    if pa.types.is_floating(kind):
+        table(tmp_path / "a.parquet", partition=[0.0, 0.0, 0.0], offset=[1.5, 2.0**53, 1.0], key=["k"] * 3)
+        with pytest.raises(BackfillError, match="2 rows of the archive have no offset"):
+            archive("parquet", "timestamp=-", spec="key").survey({}, {})
+
+
+@pytest.mark.parametrize(
+    ("times", "form", "found"),
+    [
+        (pa.array([BASE_MS], pa.timestamp("ms", tz="UTC")), "s", BASE_MS),
+        (pa.array([BASE_MS / 1_000 + 0.5]), "s", BASE_MS + 500),
+        (pa.array([BASE_MS]).cast(pa.decimal128(38)), "ms", BASE_MS),
+        (pa.array([float(BASE_MS)]), "ms", BASE_MS),
+    ],
+    ids=["timestamp", "seconds with a part", "decimal", "double"],
+)
+def test_times_in_other_types(
+    archive: Callable[..., Archive], tmp_path: Path, times: pa.Array, form: str, *, found: int
+) -> None:
+    """A timestamp has its unit already, whatever the option says; numbers of any type have that of the option."""
+    table(tmp_path / "a.parquet", partition=[0], offset=[0], key=["k"], timestamp=times)
+    survey = archive("parquet", f"timestamp=timestamp:{form}", spec="key").survey({}, {})
+    assert survey[0].end_ms == found
+
+
+def test_the_partition_stands_in_the_path(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """In a folder that is no column, or in the name of the file; where it is not found no row counts."""
+    lines(tmp_path / "orders" / "7" / "a.json", '{"offset":3}')
+    options = "timestamp=-,key=-,partition=path:/([0-9]+)/a.json$"
+    opened = archive("json", options, spec="key", places=(str(tmp_path / "orders" / "*"),))
+    assert [(number, part.begin) for number, part in opened.survey({}, {}).items()] == [(7, 3)]
+    lines(tmp_path / "named" / "orders-7-3.json", '{"offset":3}')
+    lines(tmp_path / "named" / "others-7-3.json", '{"offset":4}')
+    options = "timestamp=-,key=-,topic=path:([a-z]+)-[0-9]+-,partition=path:[a-z]-([0-9]+)-"
+    opened = archive("json", options, spec="key", places=(str(tmp_path / "named"),))
+    assert [(number, part.begin) for number, part in opened.survey({}, {}).items()] == [(7, 3)]
+    with pytest.raises(BackfillError, match="1 rows of the archive have no partition"):
+        archive(
+            "json",
+            "timestamp=-,key=-,partition=path:x([0-9]+)",
+            spec="key",
+            places=(str(tmp_path / "orders" / "*"),),
+        ).survey({}, {})
+
+
+def test_integers_that_became_longs(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """A sink that writes longs since some day has one archive; other types that changed are an error."""
+    for at, kind in enumerate((pa.int32(), pa.int32(), pa.int64(), pa.int64())):
+        table(
+            tmp_path / f"{at}.parquet", partition=pa.array([0], kind), offset=pa.array([at], kind), key=["k"]
+        )
+    assert archive("parquet", "timestamp=-", spec="key").survey({}, {})[0][1:4] == (0, 4, 4)
+    table(tmp_path / "4.parquet", partition=[0], offset=["x"], key=["k"])
+    with pytest.raises(ConfigurationError, match="a column has several types in its files"):
+        archive("parquet", "timestamp=-", spec="key")
 
 
 def test_integers_may_be_narrow(archive: Callable[..., Archive], tmp_path: Path) -> None:
@@ -239,6 +382,91 @@ def test_folders_of_a_sink_are_one_sequence_of_files(archive: Callable[..., Arch
         archive("text", "timestamp=-,key=-,headers=-", places=places).survey({}, {})
 
 
+@pytest.mark.parametrize("form", ["json", "parquet"])
+@pytest.mark.parametrize("offset", ["", ",offset=at"], ids=["by name", "in records"])
+def test_keys_and_headers_in_files_of_their_own(
+    archive: Callable[..., Archive], tmp_path: Path, *, form: str, offset: str
+) -> None:
+    """Kafka Connect writes them beside the values, row by row, and what lies there is no value."""
+    ids = {0: ["a", "b"], 2: ["c"], 3: ["d"]}
+    for first, names in ids.items():
+        stem = tmp_path / "partition=0" / f"orders+0+000000000{first}"
+        pairs = [[{"key": "id", "value": name}] for name in names]
+        keys = [f"k{name}" for name in names]
+        at = [first + place for place in range(len(names))]
+        if form == "json":
+            lines(stem.with_suffix(".json"), *({"at": each} for each in at))
+            lines(stem.with_suffix(".headers.json"), *pairs)
+            lines(stem.with_suffix(".keys.json"), *map(json.dumps, keys))
+        else:
+            table(stem.with_suffix(".snappy.parquet"), at=at)
+            table(stem.with_suffix(".headers.snappy.parquet"), headers=pairs)
+            table(stem.with_suffix(".keys.snappy.parquet"), key=keys)
+    opened = archive(form, f"timestamp=-,value=-{offset}", spec="header:id+key")
+    (survey,) = opened.survey({}, {}).values()
+    rows = opened.files.records({0: (0, 9)}).frame.orderBy("offset").collect()
+    found = [(row["offset"], bytes(row["key"]), bytes(row["headers"][0]["value"])) for row in rows]
+    # Of the last file the offsets are not known, unless they are in the records.
+    expected = [
+        (at, f"k{name}".encode(), name.encode()) for at, name in enumerate("abcd" if offset else "abc")
+    ]
+    assert (survey.begin, survey.end) == (0, len(expected))
+    assert found == expected
+
+
+def test_headers_that_are_mapped_are_not_looked_for_elsewhere(
+    archive: Callable[..., Archive], tmp_path: Path
+) -> None:
+    """A column of the values counts, and ``headers=-`` says that there are none."""
+    lines(tmp_path / "orders+0+0.json", {"offset": 0, "id": "x"})
+    lines(tmp_path / "orders+0+0.headers.json", [{"key": "id", "value": "y"}])
+    for map_, headers in (("header.id=id", (("id", b"x"),)), ("headers=-", ()), ("value=-", (("id", b"y"),))):
+        opened = archive("json", f"timestamp=-,offset=offset,{map_}", spec="header:id")
+        (found,) = records(opened, key=False)
+        assert found.headers == headers
+
+
+def test_a_file_of_headers_that_is_shorter_than_its_values(
+    archive: Callable[..., Archive], tmp_path: Path
+) -> None:
+    """A row would get the headers of another one."""
+    lines(tmp_path / "orders+0+0.json", {"offset": 0}, {"offset": 1})
+    lines(tmp_path / "orders+0+0.headers.json", [{"key": "id", "value": "a"}])
+    opened = archive("json", "timestamp=-,offset=offset", spec="header:id")
+    with pytest.raises(Exception, match=r".") as caught:
+        opened.files.records({0: (0, 9)}).frame.collect()
+    assert one_line(caught.value).startswith("a file of headers has other rows than its file of values")
+
+
+def test_folders_that_are_not_read_are_named(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Spark reads a folder's own files, and folders that are columns."""
+    for folder in ("archive", "archive/more", "parted/partition=0"):
+        lines(tmp_path / folder / "a.json", {"partition": 0, "offset": 0})
+    given = {"places": (str(tmp_path / "archive"), str(tmp_path / "parted"))}
+    opened = archive("json", "timestamp=-,key=-", spec="key", **given)
+    assert isinstance(opened.files, SparkFiles)
+    (line,) = opened.files.doubts
+    assert "archive/more" in line
+    assert "--read-option recursiveFileLookup=true" in line
+
+
+def test_files_of_a_stream_are_those_in_its_log(archive: Callable[..., Archive], tmp_path: Path) -> None:
+    """Others are of batches that failed, and come again in another file."""
+    place = tmp_path / "archive"
+    write_parquet(place, [Record("orders", 0, at, BASE_MS, key=b"k") for at in range(2)], files=2)
+    options = ArchiveOptions(places=(str(place),), format="parquet", isolation="read_committed")
+    assert plain_layout(options, ["key"]) is not None
+    size = (place / "part-0.parquet").stat().st_size
+    entry = {
+        "path": (place / "part-0.parquet").as_uri(), "size": size, "isDir": False, "modificationTime": 1,
+        "blockReplication": 1, "blockSize": size, "action": "add",
+    }  # fmt: skip
+    (place / "_spark_metadata").mkdir()
+    (place / "_spark_metadata" / "0").write_text(f"v1\n{json.dumps(entry)}\n")
+    assert plain_layout(options, ["key"]) is None
+    assert archive("parquet", spec="key", places=(str(place),)).survey({}, {})[0].rows == 1
+
+
 def test_one_file_alone_says_no_offsets(archive: Callable[..., Archive], tmp_path: Path) -> None:
     """Where each partition has one file nothing is left, and the line names the option to give."""
     lines(tmp_path / "orders+0+0000000000.json", "a", "b")
@@ -260,14 +488,19 @@ def test_a_survey_goes_up_to_the_cut(archive: Callable[..., Archive], tmp_path: 
     ("columns", "map_", "says"),
     [
         ({"partition": [0], "timestamp": [1]}, "", "has no offsets, without which"),
-        ({"offset": [0], "timestamp": [1]}, "", "no column 'partition'"),
+        ({"offset": [0], "timestamp": [1]}, "", "no column 'partition': say where it stands"),
+        ({"a": [0]}, "", "partition=COLUMN; no column 'timestamp': say where it stands"),
         (
             {"offset": ["0"], "partition": [0]},
-            "",
+            "timestamp=-,key=-",
             "column 'offset' is string, and offset has to be an integer",
         ),
         ({"offset": [0], "partition": [0], "key": [b"k"]}, "", "--columns timestamp=COLUMN:ms"),
-        ({"offset": [0], "partition": [0], "timestamp": [1]}, "", "say --columns timestamp=timestamp:ms"),
+        (
+            {"offset": [0], "partition": [0], "timestamp": [1]},
+            "key=-",
+            "say --columns timestamp=timestamp:ms",
+        ),
         ({"offset": [0], "partition": [0]}, "timestamp=-", "no column 'key': say where it stands"),
         (
             {"offset": [0], "partition": [0], "key": [1]},
@@ -317,6 +550,7 @@ def test_columns_that_cannot_be_kafkas_are_named(
         ({"offset": [0, None], "partition": [0, 0]}, "-", "1 rows of the archive have no offset"),
         ({"offset": [0, 1], "partition": [0, None]}, "-", "1 rows of the archive have no partition"),
         ({"offset": [0, -5], "partition": [0, 0]}, "-", "partition 0, offset -5"),
+        ({"offset": [0, 2**63 - 1], "partition": [0, 0]}, "-", "partition 0, offset 9223372036854775807"),
         (
             {"offset": [0], "partition": [0], "topic": ["flights"]},
             "-",

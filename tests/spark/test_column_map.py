@@ -38,6 +38,14 @@ def test_names_forms_and_lists() -> None:
         ("key=*:json", "only value=*:json takes all other columns"),
         ("value=*", "only value=*:json takes all other columns"),
         ("key=:hex", "names no column"),
+        ("header.=a", "Kafka has no column 'header.'"),
+        ("headers.key=a", "give headers.key and headers.value"),
+        ("headers.key=a,headers.value=b,headers=c", "which are two forms of one"),
+        ("header.id=a:json", "header.id has no form 'json'; its forms: utf8, base64, hex"),
+        ("header.id=-", "a record always has header.id"),
+        ("partition=path:x", "has 0 groups, and one says what it finds"),
+        ("partition=path:(", "is no pattern"),
+        ("offset=path:(x)", "offset has no form '(x)'"),
     ],
 )
 def test_what_is_no_mapping_is_named(text: str, says: str) -> None:

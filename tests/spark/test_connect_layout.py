@@ -96,14 +96,14 @@ def test_sinks_that_write_one_file_after_the_other_are_taken(paths: list[str]) -
 def test_places_are_counted_through_batches() -> None:
     """The place of a row goes on from batch to batch, and begins anew with each file."""
 
-    def batch(files: list[str], firsts: list[int]) -> pa.RecordBatch:
+    def batch(*files: str) -> pa.RecordBatch:
         count = len(files)
         return pa.RecordBatch.from_pydict(
-            {"value": [b"v"] * count, "first": firsts, "file": files, "block_start": [0] * count}
+            {"value": [b"v"] * count, "file": files, "block_start": [0] * count}
         )
 
-    counted = count_places([batch(["a", "a", "b"], [10, 10, 0]), batch([], []), batch(["b", "c"], [0, 7])])
-    assert [each.column("offset").to_pylist() for each in counted] == [[10, 11, 0], [1, 7]]
-    split = pa.RecordBatch.from_pydict({"first": [0], "file": ["a"], "block_start": [5]})
+    counted = count_places([batch("a", "a", "b"), batch(), batch("b", "c")])
+    assert [each.column("place").to_pylist() for each in counted] == [[0, 1, 0], [1, 0]]
+    split = pa.RecordBatch.from_pydict({"file": ["a"], "block_start": [5]})
     with pytest.raises(ValueError, match="a GiB or more"):
         list(count_places([split]))

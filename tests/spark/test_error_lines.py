@@ -130,6 +130,14 @@ NEWER_WORKER = f"{WORKER.partition(chr(10) * 2)[0]}\nSQLSTATE: 38000"
             "TimeoutException: no leader",
         ),
         (
+            JavaError(Throwable("java.io.IOException: cannot read a.orc", Throwable("java.io.EOFException"))),
+            "IOException: cannot read a.orc",
+        ),
+        (
+            JavaError(Throwable("java.io.EOFException")),
+            "EOFException",
+        ),
+        (
             JavaError(Throwable("stage failed", Throwable(WORKER))),
             "StoreError: sorted file x.sst cannot be written: No space left on device",
         ),
@@ -205,6 +213,16 @@ def test_a_setting_that_no_client_knows_is_wrong_usage() -> None:
     """One line names it and the options that it may have come from; the job ends with status 2 for it."""
     with pytest.raises(ConfigurationError, match=r'"no\.such\.setting"; correct it in --client-config'):
         KafkaLog("127.0.0.1:1", "orders", {"no.such.setting": "1"})
+
+
+def test_a_client_that_takes_long_to_close_is_made_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown host is told when the wait for a broker is over, and not when consumers have given it up, too."""
+    monkeypatch.setattr(kafka_log, "Consumer", None)
+    with (
+        KafkaLog("127.0.0.1:1", "orders", {}) as log,
+        pytest.raises(BackfillError, match=r"no broker answers at 127\.0\.0\.1:1"),
+    ):
+        log.partitions()
 
 
 def test_a_broker_that_does_not_describe_the_topic_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
@@ -183,6 +185,51 @@ def test_a_run_without_a_session_says_that_it_needs_one(tmp_path: Path) -> None:
     with pytest.raises(NeedsSparkError):
         backfill.backfill(options, lambda _: in_process.InProcess())
     assert not (tmp_path / "s").exists()
+
+
+def test_what_is_wrong_is_known_before_spark_starts(no_spark: list[str], tmp_path: Path) -> None:
+    """A folder that is not free, and all columns that an archive lacks, in one line."""
+    (tmp_path / "archive").mkdir()
+    pq.write_table(pa.table({"at": [0], "topic": ["orders"]}), tmp_path / "archive" / "a.parquet")
+    arguments = [
+        *(
+            "--source",
+            str(tmp_path / "archive"),
+            "--archive-isolation",
+            "read_committed",
+            "--topic",
+            "orders",
+        ),
+        *(
+            "--whole-topic",
+            "--cluster-id",
+            "c",
+            "--topic-id",
+            "t",
+            "--id",
+            "header:dedup-id+key",
+            "--window",
+            "1d",
+        ),
+        *("--columns", "key=nope", "--output"),
+    ]
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "a").touch()
+    with pytest.raises(BackfillError, match="full' holds files that are no snapshot"):
+        launch.backfill([*arguments, str(tmp_path / "full")])
+    with pytest.raises(ConfigurationError) as caught:
+        launch.backfill([*arguments, str(tmp_path / "s")])
+    told = str(caught.value)
+    for part in (
+        "no offsets, without which",
+        "no column 'partition': say where it stands with --columns partition=COLUMN;",
+        "--columns timestamp=COLUMN:ms, or --columns timestamp=- if",
+        "no column 'headers': say",
+        "no column 'nope', where --columns says that key stands",
+        "it has at, topic",
+    ):
+        assert part in told
+    assert no_spark == []
 
 
 def test_its_errors_are_one_line(broker: Broker, topic: str, no_spark: list[str], tmp_path: Path) -> None:

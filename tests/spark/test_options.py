@@ -172,7 +172,13 @@ def test_the_file_of_a_consumer_serves_the_job(tmp_path: Path) -> None:
         ([], "give --group GROUP (what that group has processed), or --whole-topic (you vouch"),
         ([*GROUP, *WHOLE], "--group and --whole-topic do not go together"),
         ([*WHOLE, "--assume-processed"], "--assume-processed needs --group"),
-        ([*GROUP, "--dead-letters", "x"], "unrecognized arguments: --dead-letters x"),
+        ([*GROUP, "--dead-letters", "x"], "unrecognized arguments: --dead-letters x; see"),
+        ([*GROUP, "--bootstap", "b:9092"], "--bootstap b:9092; did you mean --bootstrap? see"),
+        ([*GROUP, "--bootstap=b:9092"], "--bootstap=***; did you mean --bootstrap? see"),
+        (
+            [*GROUP, "--master", "yarn"],
+            "--master is an option of spark-submit: put it into $DEDUP_SPARK_ARGS; see",
+        ),
         (
             [*GROUP, "--kafka-config", "sasl.password=hunter2"],
             "arguments: --kafka-config sasl.password=***; see",

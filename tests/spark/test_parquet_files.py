@@ -289,11 +289,14 @@ def test_a_dot_in_a_columns_name_is_quoted(spark: SparkSession, tmp_path: Path) 
         table.rename_columns(["meta.offset" if name == "offset" else name for name in table.column_names]),
         tmp_path / "a.parquet",
     )
-    for columns in ("offset=meta.offset", "offset=`meta.offset`"):
-        assert plain_layout(options(tmp_path, columns=columns), ("key",)) is None
-    with pytest.raises(ConfigurationError, match=re.escape("has a dot write offset=`meta.offset`; it has")):
-        spark_archive(spark, options(tmp_path, columns="offset=meta.offset"))
+    unquoted = options(tmp_path, columns="offset=meta.offset")
+    for opened in (lambda: plain_layout(unquoted, ("key",)), lambda: spark_archive(spark, unquoted)):
+        with pytest.raises(
+            ConfigurationError, match=re.escape("has a dot write offset=`meta.offset`; it has")
+        ):
+            opened()
     quoted = options(tmp_path, columns="offset=`meta.offset`")
+    assert plain_layout(quoted, ("key",)) is None
     assert spark_archive(spark, quoted).survey({}, {})[0].end == 2
 
 
