@@ -29,7 +29,7 @@ def test_the_source_distribution_has_every_file_of_the_repository(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("package", "job", "more"), [("confluent-kafka", "test", []), ("pyspark", "smoke", ["==4.0.0"])]
+    ("package", "job", "more"), [("confluent-kafka", "test", ["==2.15.0"]), ("pyspark", "smoke", ["==4.0.0"])]
 )
 def test_a_workflow_tries_the_oldest_and_the_newest_version_that_is_allowed(
     package: str, job: str, more: list[str]
