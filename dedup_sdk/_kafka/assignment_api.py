@@ -17,7 +17,7 @@ from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.commits import Coordinates
 from dedup_sdk._kafka.delivery import BatchClassifier, Delivery, Fetcher
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
-from dedup_sdk._kafka.session import Session, commit_in_group
+from dedup_sdk._kafka.session import Session, commit_in_group, waiting_until
 from dedup_sdk._kafka.settings import ClientSettings
 
 logger = logging.getLogger("dedup_sdk")
@@ -26,11 +26,11 @@ logger = logging.getLogger("dedup_sdk")
 class Handlers(Protocol):
     """Handles messages on other threads, and is notified when partitions are revoked or lost (`dedup_sdk._runner`)."""
 
-    def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
+    def leave(self, partitions: Collection[Coordinates], *, until: float | None) -> None:
         """Apply the outcomes of finished handlers and drop the other messages; with the lock.
 
-        Called before partitions are revoked, closed or restarted. ``waits``: wait for running handlers, for part of the
-        revoke deadline.
+        Called before partitions are revoked, closed or restarted. Running handlers are waited for until ``until``
+        (monotonic seconds; None: not at all).
         """
 
     def lose(self, partitions: Collection[Coordinates] | None) -> None:
@@ -147,9 +147,7 @@ class AssignmentApi:
 
     def commit_in_group(self) -> None:
         """Commit before leaving, while the group still accepts commits of this member."""
-        self._lock.call_client(
-            commit_in_group, self._session, self._client, self._lock.lock, self._settings.revoke_deadline_s
-        )
+        self._lock.call_client(commit_in_group, self._session, self._client, self._lock.lock)
 
     def _resume_manual(self) -> None:
         """Resume partitions assigned by the user; their messages were dropped during the commit before leaving."""
@@ -200,13 +198,14 @@ class AssignmentApi:
 
     def give_back(self, partitions: list[TopicPartition]) -> None:
         """Write, commit and close revoked partitions."""
+        until = self._session.deadline()
         if self._handlers is not None:
             # Outcomes for lost partitions cannot be written, so that their handlers are not waited for.
             lost = {c for c, assigned in self._session.assigned.items() if not assigned.is_ours}
-            self._handlers.leave(coordinates_in(partitions) - lost, waits=True)
+            self._handlers.leave(coordinates_in(partitions) - lost, until=waiting_until(until))
         self.forget(coordinates_in(partitions))
         self._classifier.warn_of_missing_ids(coordinates_in(partitions))
-        self._session.give_back(partitions)
+        self._session.give_back(partitions, until)
 
     def lose(self, partitions: list[TopicPartition]) -> None:
         """Close lost partitions, which another member may own already; nothing is committed."""
@@ -228,7 +227,7 @@ class AssignmentApi:
     def forget(self, gone: Collection[Coordinates]) -> None:
         """Drop the fetched messages and noted seeks of partitions that are closed or moved."""
         if self._handlers is not None:
-            self._handlers.leave(gone, waits=False)
+            self._handlers.leave(gone, until=None)
         self._delivery.purge(set(gone))
         self._fetcher.forget(gone)
         for coordinates in gone:

@@ -134,6 +134,11 @@ class MetadataRequests:
         """
         self._admin = None
 
+    def serve(self) -> None:
+        """Have the client write its log lines to the application's logger: a client writes them only when polled."""
+        if self._admin is not None:
+            self._admin.poll(0)
+
     def admin(self) -> AdminClient:
         """Return the client that makes the requests, which has callbacks of its own."""
         if self._admin is None:

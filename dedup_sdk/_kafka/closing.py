@@ -36,28 +36,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dedup_sdk")
 
 _POLL_S: Final = 0.005
+_JOINING_S: Final = 1.0
+"""Seconds that a member without partitions waits for the end of its joining.
+
+While another member does not come to the rebalance, that takes as long as this one's handler."""
 
 
 def leave_group(
     consumer: Consumer,
     membership: Membership,
     *,
-    within_s: float,
+    until: float,
     by_hand: Collection[tuple[str, int]] = (),
 ) -> None:
     """Leave the group and serve callbacks until the group can assign nothing more; messages received here are dropped.
 
-    A static member does not leave: it keeps its partitions until its session expires or it returns. ``by_hand`` are
-    the partitions that the application assigned itself; no group revokes them, so they are not waited for.
+    Without partitions there is nothing to hand over, and the end is awaited for `_JOINING_S` only. ``until``: when
+    (monotonic seconds) to stop waiting. A static member does not leave: it keeps its partitions until its session
+    expires or it returns. ``by_hand`` are the partitions that the application assigned itself; no group revokes them,
+    so they are not waited for.
     """
     if membership == "static":
         return
-    until = time.monotonic() + within_s
+    joins_until = min(until, time.monotonic() + _JOINING_S)
     try:
         Consumer.unsubscribe(consumer)
         # Poll before the first check: an assignment of the group is visible only after its callback has run.
         Consumer.poll(consumer, _POLL_S)
-        while _is_member(consumer, membership, by_hand) and time.monotonic() < until:
+        while _is_member(consumer, membership, by_hand):
+            if time.monotonic() >= (until if _holds(consumer, by_hand) else joins_until):
+                break
             Consumer.poll(consumer, _POLL_S)
     except (KafkaException, RuntimeError) as error:
         logger.info(
@@ -73,6 +81,11 @@ def _is_member(consumer: Consumer, membership: Membership, by_hand: Collection[t
     """
     if membership == "classic":
         return bool(Consumer.memberid(consumer))
+    return _holds(consumer, by_hand)
+
+
+def _holds(consumer: Consumer, by_hand: Collection[tuple[str, int]]) -> bool:
+    """Whether a partition is assigned by the group."""
     return any((tp.topic, tp.partition) not in by_hand for tp in Consumer.assignment(consumer))
 
 
@@ -83,8 +96,8 @@ def close_client(consumer: Consumer, *, within_s: float) -> None:
     """
     if not call_with_timeout(within_s, Consumer.close, consumer):
         logger.warning(
-            "the client did not close within %g s; closing continues in a background thread, and the group removes the "
-            "member after its session timeout. Check that the group's coordinator answers", within_s,
+            "the client did not close within %.3g s; closing continues in a background thread, and the group removes "
+            "the member after its session timeout. Check that the group's coordinator answers", within_s,
         )  # fmt: skip
 
 

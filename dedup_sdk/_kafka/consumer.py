@@ -23,7 +23,7 @@ import warnings
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from inspect import Parameter, signature
 from math import isnan
 from pathlib import Path
@@ -45,7 +45,7 @@ from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fe
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
 from dedup_sdk._kafka.recovery import Recovery
-from dedup_sdk._kafka.session import Session
+from dedup_sdk._kafka.session import WAITING_SHARE, Session, waiting_until
 from dedup_sdk._kafka.settings import (
     DESERIALIZE,
     ClientSettings,
@@ -79,9 +79,6 @@ MOST_CONSUMED = 1_000_000
 """Messages that the client's ``consume`` returns at most; it refuses to be asked for more."""
 WAIT_S = 0.2
 """Seconds that iteration and `DedupConsumer.run` wait for a message before they look whether they are to end."""
-
-WAITING_SHARE = 0.5
-"""Share of the revoke deadline in which handlers are waited for; the rest is for writing and committing."""
 
 Completion = Literal["on-next-call", "explicit"]
 Mode = Literal["dedup", "observe"]
@@ -175,9 +172,12 @@ class DedupConsumer(Consumer):
         self._idle_timeout_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         keys = _key_store(store)
         sharing = _sharing(shared, dedup, mode, settings)
-        self._settings, self._callback_errors = settings, CallbackErrors()
+        self._callback_errors = CallbackErrors()
+        # First of all: the settings of every other client are made of these.
+        settings = replace(settings, client=self._callback_errors.around(settings.client))
+        self._settings = settings
         with unknown_settings_explained():
-            super().__init__({**self._callback_errors.around(settings.client), "on_commit": self._on_commit})
+            super().__init__({**settings.client, "on_commit": self._on_commit})
         self._engine = Deduplicator(
             dedup,
             keys,
@@ -691,11 +691,15 @@ class DedupConsumer(Consumer):
     def close(self) -> None:
         """Release the messages of the last call, write and commit completed ones, leave; harmless if repeated.
 
-        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. If the group's
-        coordinator does not answer, this method waits ``revoke_deadline`` seconds at most for the commit of partitions
-        that you assigned by hand, and as long for the client to close. Calls in your callbacks that would change the
-        subscription or the assignment meanwhile have no effect; each is logged.
+        With ``enable.auto.commit=false`` only hidden records behind your commits are committed. All of it together
+        (running handlers, the commit, the group, the stores, the client) takes ``revoke_deadline`` seconds at most: no
+        step waits for its handler, broker or coordinator for more than half of the time that is left. Not in that sum:
+        your own callbacks, and a commit that the coordinator has received and does not answer (``socket.timeout.ms``).
+        What does not fit is given up, and comes again. Calls in your callbacks that would change the subscription or
+        the assignment meanwhile have no effect; each is logged. Exceptions of your rebalance callbacks and of
+        ``on_commit`` are raised at the end, those of ``error_cb`` and other events are logged.
         """
+        until = time.monotonic() + self._settings.revoke_deadline_s
         in_callback = self._callback_errors.runs_here()
         if self._access.closer == get_ident() or (in_callback and self._access.closer is not None):
             # A callback of the close itself, which may run on a thread of its own.
@@ -708,40 +712,43 @@ class DedupConsumer(Consumer):
         # No context manager: an exception of a signal could leave that half entered while its traceback is kept.
         try:
             if self._access.begin_close():
-                self._close()
+                self._close(until)
         finally:
             self._access.end_close()
 
-    def _close(self) -> None:
+    def _close(self, until: float) -> None:
+        self._callback_errors.begin_close()
         with self._access.when_client_free():
+            self._session.close_by(until)
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._callback_errors.run(self._assignment.part)
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)
         try:
-            self._access.call_client(self._close_client, by_hand)
+            self._access.call_client(self._close_client, by_hand, until)
         finally:
             with self._access.lock:
                 self._access.close()
-                self._client.readers.close()
+                self._client.readers.close(max(0.0, until - time.monotonic()))
                 self._client.requests.renew()
                 # Not the store: it may be the user's, and other consumers may have partitions of it open.
                 for topic, partition in list(self._engine.partitions):
-                    self._callback_errors.run(self._engine.close, topic, partition)
+                    in_time = time.monotonic() < until
+                    end = self._engine.close if in_time else self._engine.lose
+                    self._callback_errors.run(end, topic, partition)
                 if self._engine.gatekeeper is not None:
                     self._callback_errors.run(self._engine.gatekeeper.close)
         self._callback_errors.raise_kept()
 
-    def _close_client(self, by_hand: Collection[tuple[str, int]]) -> None:
-        within_s = self._settings.revoke_deadline_s
-        leave_group(self, self._settings.membership, within_s=within_s, by_hand=by_hand)
+    def _close_client(self, by_hand: Collection[tuple[str, int]], until: float) -> None:
+        leave_group(self, self._settings.membership, until=waiting_until(until), by_hand=by_hand)
         with self._access.lock:
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
             # its `close`, where no request is answered, so no deadline could be kept there.
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._callback_errors.run(self._assignment.give_back, left)
             self._session.commit_no_more()
-        close_client(self, within_s=within_s)
+        close_client(self, within_s=max(0.0, until - time.monotonic()))
 
     def __del__(self) -> None:
         """Close a consumer that was dropped without `close`, on a thread of its own: the client may never return."""

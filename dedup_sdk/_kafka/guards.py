@@ -7,9 +7,11 @@ has left the client, which happens several times a second; the polling thread le
 callback no thread may enter the client, and the callback may itself wait for the thread that wants to enter. Such a
 thread therefore does not wait, but defers its request until the callback has returned.
 
-**Errors of callbacks** (`CallbackErrors`). If a rebalance callback raises into the client's ``poll``, the client
-loses the message that it has fetched. So exceptions are kept, and raised in the application's call after the fetched
-messages are stored. So are those of judging messages that were delivered before, whoever had them judged.
+**Errors of callbacks** (`CallbackErrors`). If a callback raises into the client's ``poll``, the client loses the
+message that it has fetched; if it raises into the client's ``close``, that call may never return. So exceptions are
+kept, and raised in the application's call after the fetched messages are stored. So are those of judging messages that
+were delivered before, whoever had them judged. `CallbackErrors.around` wraps the callbacks in the consumer's settings,
+of which the settings of all its other clients are made (`dedup_sdk._kafka.settings.other_client`).
 
 **Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
 half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first
@@ -33,7 +35,9 @@ logger = logging.getLogger("dedup_sdk")
 
 _LONGEST_WAIT_S = 5.0
 _IN_POLL = ("error_cb", "stats_cb", "throttle_cb")
-"""Client callbacks that run inside ``poll`` and return nothing that the client uses."""
+"""Client callbacks that run inside ``poll`` and return nothing that the client uses.
+
+Not ``oauth_cb``: it runs on a thread of the client, which takes an exception for "no token", and asks again."""
 
 
 def _nothing() -> None:
@@ -214,11 +218,22 @@ def is_called_by_pool() -> bool:
     return frame is not None and frame.f_globals.get("__name__") in _POOLS
 
 
+class _GuardedLogger:
+    """The part of a logger that the client calls: it logs inside ``poll``, and an exception there is one of a callback.
+
+    A handler or filter of the application may raise.
+    """
+
+    def __init__(self, log: Callable[..., None]) -> None:
+        self.log = log
+
+
 class CallbackErrors:
     """Keeps the first exception (``kept``) of a callback, or of judging delivered messages, until it can be raised."""
 
     def __init__(self) -> None:
         self.kept: BaseException | None = None
+        self._closing = False
 
     def run(self, callback: Callable[..., Any], *arguments: Any) -> None:
         """Call a callback; keep an exception that it raises."""
@@ -245,9 +260,31 @@ class CallbackErrors:
             )
 
     def around(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the client's configuration with its callbacks wrapped in `run`."""
-        guarded = {name: partial(self.run, config[name]) for name in _IN_POLL if callable(config.get(name))}
+        """Return a client's configuration with its logger, and its callbacks for events, wrapped in `run`."""
+        guarded: dict[str, Any] = {
+            name: partial(self.run, self._told, config[name])
+            for name in _IN_POLL
+            if callable(config.get(name))
+        }
+        log = getattr(config.get("logger"), "log", None)
+        if callable(log):
+            guarded["logger"] = _GuardedLogger(partial(self.run, self._told, log))
         return {**config, **guarded}
+
+    def _told(self, callback: Callable[..., Any], *arguments: Any) -> None:
+        """Tell the application of an event; while the consumer closes, an exception of that is only logged."""
+        try:
+            callback(*arguments)
+        except Exception as error:
+            if not self._closing:
+                raise
+            logger.warning(
+                "a callback raised while the consumer closes; only logged: %r", error, exc_info=error
+            )
+
+    def begin_close(self) -> None:
+        """Note that the consumer closes: a broker that is away then fails no `DedupConsumer.close`."""
+        self._closing = True
 
     def raise_kept(self, kind: type[BaseException] = BaseException) -> None:
         """Raise the kept exception, once, if it is of this kind."""

@@ -546,6 +546,7 @@ class FetchLoop:
             self._fetcher.put_first(events)
         if session.waking:
             session.wake()
+        self._client.requests.serve()
         now = time.monotonic()
         self._recover_at = now + (0.0 if session.hurried else _RECOVERING_S if recovers else MAINTENANCE_S)
         self._interruption.schedule_maintenance(min(now + MAINTENANCE_S, session.next_commit_at))

@@ -12,10 +12,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from dedup_sdk._kafka.closing import call_with_timeout
 from dedup_sdk._kafka.fields import MessageFields, offsets_of, timestamps_ms
 from dedup_sdk._kafka.settings import ASK_S, ClientSettings, reader_settings
 from dedup_sdk._marks import Int64s
@@ -34,6 +35,8 @@ SILENCE_S = 60.0
 """Seconds without an answer after which a request fails, and a replay logs that it waits."""
 _MEETING_S = 2.0
 """Minimum timeout of a request from a new reader, in seconds: it must connect first."""
+_CLOSE_S: Final = 1.0
+"""Seconds that the closing of readers is waited for; it takes milliseconds, but the client promises no end."""
 _DIVERGED = re.compile(r"broker end offset is (\d+)")
 _error: Callable[[Any], Any] = Message.error
 
@@ -69,9 +72,18 @@ class Readers:
         try:
             reader.unassign()
         except KafkaException:
-            reader.close()
+            self.discard(reader)
         else:
             self._idle.append(reader)
+
+    @staticmethod
+    def discard(*readers: Consumer, within_s: float = _CLOSE_S) -> None:
+        """Close consumers that nobody uses any more; after ``within_s`` seconds that goes on in a thread of its own."""
+        if readers and not call_with_timeout(within_s, _close_all, readers):
+            logger.warning(
+                "%d readers did not close within %g s; closing them goes on in the background",
+                len(readers), within_s,
+            )  # fmt: skip
 
     def set_timeout(self, timeout_s: float) -> None:
         """Set the timeout of requests, in seconds."""
@@ -86,12 +98,17 @@ class Readers:
         finally:
             self.timeout_s = before
 
-    def close(self) -> None:
-        """Close the idle consumers."""
-        while self._idle:
-            self._idle.pop().close()
+    def close(self, within_s: float = _CLOSE_S) -> None:
+        """Close the idle consumers; see `discard`."""
+        idle, self._idle = self._idle, []
+        self.discard(*idle, within_s=within_s)
         for others in self._others.values():
-            others.close()
+            others.close(within_s)
+
+
+def _close_all(readers: Sequence[Consumer]) -> None:
+    for reader in readers:
+        reader.close()
 
 
 class Slice(NamedTuple):
@@ -143,7 +160,7 @@ class TailReader:
         try:
             end = int(reader.get_watermark_offsets(asked, timeout=readers.timeout_s)[1])
         except BaseException:
-            reader.close()
+            readers.discard(reader)
             raise
         readers.give_back(reader)
         return end
@@ -370,7 +387,7 @@ class TailReader:
         if self._reusable:
             self._readers.give_back(self._consumer)
         else:
-            self._consumer.close()
+            self._readers.discard(self._consumer)
 
 
 def diverged_at(reason: str) -> int | None:

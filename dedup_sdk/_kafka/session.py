@@ -60,6 +60,8 @@ MOST_WAITING = 100_000
 """Records of a partition that may be in memory behind one that is not completed; above that it is paused."""
 PATIENCE_S: Final = 10.0
 """Seconds that a leaving member waits for a rebalance, at most, and not longer than the revoke deadline."""
+WAITING_SHARE: Final = 0.5
+"""Share of a deadline that may be spent on waiting for others, e.g. handlers; the rest is for the steps after it."""
 _ANSWER_S: Final = 1.0
 _POLL_S: Final = 0.05
 
@@ -114,6 +116,7 @@ class Session:
         self.put_off: dict[Coordinates, Any] = {}
         """Client events that need an answer of their partition's leader, which was not available."""
         self._completed_by_user = not settings.completes_on_next_call
+        self._closes_by = float("inf")
         self.write_again_at = 0.0
         self.waking: list[TopicPartition] = []
         """Active partitions that the client does not fetch yet; `wake` makes it fetch them."""
@@ -306,14 +309,25 @@ class Session:
             if coordinates in self.assigned:
                 self.reading.again(self.assigned[coordinates])
 
-    def give_back(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write, commit and close revoked partitions.
+    def close_by(self, until: float) -> None:
+        """Note when (monotonic seconds) the consumer must be closed: every deadline from here on lies before that."""
+        self._closes_by = until
 
-        All of it takes place within the revoke deadline, or the group would remove this member. Work that does not fit
-        is abandoned: the next owner gets records again that were neither written nor committed. Partitions that are
-        lost already are closed as by `lose`.
+    def deadline(self) -> float:
+        """Return when (monotonic seconds) a hand-over of partitions that begins now must be over.
+
+        That is the revoke deadline; while the consumer closes, `WAITING_SHARE` of the time that is left.
         """
-        until = time.monotonic() + self._settings.revoke_deadline_s
+        now = time.monotonic()
+        return min(now + self._settings.revoke_deadline_s, waiting_until(self._closes_by))
+
+    def give_back(self, partitions: Iterable[TopicPartition], until: float | None = None) -> None:
+        """Write, commit and close revoked partitions, until ``until`` (monotonic seconds; None: `deadline`).
+
+        If it took longer, the group would remove this member. Work that does not fit is abandoned: the next owner gets
+        records again that were neither written nor committed. Partitions that are lost already are closed as by `lose`.
+        """
+        until = self.deadline() if until is None else until
         known = self._assigned_of(partitions)
         owned = [assigned for assigned in known if assigned.state is not State.LOST]
         self._close_lost([assigned for assigned in known if assigned.state is State.LOST])
@@ -601,7 +615,13 @@ def _count_left_out(assigned: Assigned) -> int:
     )
 
 
-def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: float) -> None:
+def waiting_until(deadline: float) -> float:
+    """Return until when (monotonic seconds) others may be waited for, if everything must be over by ``deadline``."""
+    now = time.monotonic()
+    return now + WAITING_SHARE * (deadline - now)
+
+
+def commit_in_group(session: Session, client: Client, lock: RLock) -> None:
     """Commit completed records before leaving the group, if necessary after the current rebalance.
 
     All partitions are paused first: nothing is delivered from here on. A commit refused for a reason other than a
@@ -611,7 +631,7 @@ def commit_in_group(session: Session, client: Client, lock: RLock, patience_s: f
     members that have rejoined. So the client is polled through the rebalance until the commit is accepted. The
     commit on revoke alone came too late in two of three such cases, and its records were handled twice.
     """
-    until = time.monotonic() + min(PATIENCE_S, patience_s)
+    until = min(time.monotonic() + PATIENCE_S, session.deadline())
     with lock:
         for assigned in session.assigned.values():
             client.pause(assigned.topic, assigned.partition)

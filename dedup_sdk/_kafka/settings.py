@@ -315,7 +315,21 @@ _GROUP_SETTINGS = (
     "group.instance.id", "group.protocol", "group.remote.assignor", "partition.assignment.strategy",
     "session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type", "max.poll.interval.ms",
 )  # fmt: skip
-_CALLBACKS = ("stats_cb", "throttle_cb", "on_commit", "statistics.interval.ms")
+_OF_ONE_CLIENT: Final = frozenset({
+    "error_cb", "on_commit", "on_delivery", "statistics.interval.ms", "stats_cb", "throttle_cb",
+})  # fmt: skip
+"""What the application hears of its own client only: of the others it would hear the same outage several times.
+
+``oauth_cb`` and ``logger`` are for every client: each logs in, and logs, by itself."""
+
+
+def other_client(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that every other client shares with the application's own one.
+
+    All settings of these clients come from here, so that no callback of the application reaches a client that is used
+    while the consumer's state is locked: the callback might wait for a thread that waits for this state.
+    """
+    return {name: value for name, value in client.items() if name not in _OF_ONE_CLIENT}
 
 
 def reader_settings(settings: ClientSettings) -> dict[str, Any]:
@@ -323,7 +337,7 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
 
     It keeps the group's name, because access rights may depend on it, and never commits.
     """
-    reader = {k: v for k, v in settings.client.items() if k not in _GROUP_SETTINGS and k not in _CALLBACKS}
+    reader = {k: v for k, v in other_client(settings.client).items() if k not in _GROUP_SETTINGS}
     return {
         **reader,
         "enable.partition.eof": True,
@@ -333,12 +347,37 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
     }
 
 
-_ADMIN_PREFIXES = (
-    "bootstrap.servers", "metadata.broker.list", "security.", "sasl.", "ssl.", "enable.ssl", "socket.", "client.id",
-    "client.dns", "broker.address", "oauth", "log_level", "logger",
-)  # fmt: skip
+_OF_CONSUMERS: Final = frozenset({
+    "auto.commit.enable", "auto.commit.interval.ms", "auto.offset.reset", "check.crcs", "consume.callback.max.messages",
+    "consume_cb", "coordinator.query.interval.ms", "enable.auto.commit", "enable.auto.offset.store",
+    "enable.partition.eof", "fetch.error.backoff.ms", "fetch.max.bytes", "fetch.message.max.bytes", "fetch.min.bytes",
+    "fetch.queue.backoff.ms", "fetch.wait.max.ms", "group.id", "isolation.level", "max.partition.fetch.bytes",
+    "max.poll.records", "offset.store.method", "offset.store.path", "offset.store.sync.interval.ms",
+    "offset_commit_cb", "queued.max.messages.kbytes", "queued.min.messages", "rebalance_cb",
+    "share.acknowledgement.mode", *_GROUP_SETTINGS,
+})  # fmt: skip
+"""The client's settings that only a consumer knows."""
+_OF_PRODUCERS: Final = frozenset({
+    "acks", "batch.num.messages", "batch.size", "compression.codec", "compression.level", "compression.type",
+    "delivery.report.only.error", "delivery.timeout.ms", "dr_cb", "dr_msg_cb", "enable.gapless.guarantee",
+    "enable.idempotence", "linger.ms", "message.send.max.retries", "message.timeout.ms", "msg_order_cmp", "partitioner",
+    "partitioner_cb", "produce.offset.report", "queue.buffering.backpressure.threshold",
+    "queue.buffering.max.kbytes", "queue.buffering.max.messages", "queue.buffering.max.ms", "queuing.strategy",
+    "request.required.acks", "request.timeout.ms", "retries", "sticky.partitioning.linger.ms",
+    "transaction.timeout.ms", "transactional.id",
+})  # fmt: skip
+"""The client's settings that only a producer knows."""
+_OF_THE_LOOP: Final = frozenset({
+    # A consumer's topics and requests under way are not those of a client that asks, or sends dead letters.
+    "allow.auto.create.topics", "max.in.flight", "max.in.flight.requests.per.connection", "topic.blacklist",
+})  # fmt: skip
 
 
 def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are needed to connect to the cluster."""
-    return {k: v for k, v in client.items() if k.startswith(_ADMIN_PREFIXES)}
+    """Return the settings of a client that is neither a consumer nor the application's producer.
+
+    It must reach the cluster as the application's own client does, so that it gets every setting but those that one
+    kind of client has for itself.
+    """
+    left_out = _OF_CONSUMERS | _OF_PRODUCERS | _OF_THE_LOOP
+    return {name: value for name, value in other_client(client).items() if name not in left_out}

@@ -263,16 +263,15 @@ class Runner:
 
     # --- revoked and lost partitions -----------------------------------------------------------------------------
 
-    def leave(self, partitions: Collection[Coordinates], *, waits: bool) -> None:
+    def leave(self, partitions: Collection[Coordinates], *, until: float | None) -> None:
         """Process the outcomes in partitions that are revoked, and abandon their other tasks; call with the lock held.
 
-        ``waits``: wait for running handlers, at most ``deadline_s``.
+        ``until``: when (monotonic seconds) running handlers are waited for no longer; None: not at all.
         """
         revoked = set(partitions)
         self._tasks.withdraw(revoked)
         # A handler that caused the revocation would wait for itself.
-        waits = waits and not self._workers.is_this_thread
-        until = time.monotonic() + (self._session.deadline_s if waits else 0)
+        until = 0.0 if until is None or self._workers.is_this_thread else until
         while self._tasks.of(revoked):
             self._process_outcomes(0)
             self._tasks.withdraw(revoked)

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
@@ -17,6 +18,7 @@ from dedup_sdk._kafka.broker_check import is_silence, no_broker
 from dedup_sdk._kafka.client_errors import is_retriable, text_of
 from dedup_sdk._kafka.error_text import masked_text
 from dedup_sdk._kafka.fields import offsets_of
+from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk.bridge._counters import BridgeCounters
 from dedup_sdk.bridge._record_ids import RecordIds, source_id
 from dedup_sdk.bridge._routes import Routes, coordinates, topic_list
@@ -123,6 +125,7 @@ class Bridge:
             partitions == "same",
         )
         self.counters = BridgeCounters()
+        self._callback_errors = CallbackErrors()
         self._ending = threading.Event()
         self._source: Source | None = None
         self._skipped: set[tuple[str, int, int]] = set()
@@ -148,13 +151,16 @@ class Bridge:
             report: called every ``report_every`` seconds, e.g. to print `counters` and `lag`.
             report_every: seconds between two calls.
 
-        Raises `BridgeError` for an error that does not pass by itself. While one cluster does not answer
-        the bridge waits, and logs it.
+        Raises `BridgeError` for an error that does not pass by itself, and, after the batch, the exception of a
+        callback in the settings of ``source`` or ``target``. While one cluster does not answer the bridge waits, and
+        logs it.
         """
         report_every_s = seconds("report_every", report_every)
         flag("until_end", until_end)
         self._ending.clear()
-        target = Target(self._target_settings, self._ending.is_set)
+        errors = self._callback_errors = CallbackErrors()
+        settings = replace(self._target_settings, client=errors.around(self._target_settings.client))
+        target = Target(settings, self._ending.is_set)
         try:
             source = self._open(target, reports_ends=until_end)
             ends = None
@@ -169,6 +175,7 @@ class Bridge:
             if self._source is not None:
                 self._source.close()
                 self._source = None
+        errors.raise_kept()
 
     def stop(self) -> None:
         """Make `run` return after the current batch; from any thread, or a signal handler."""
@@ -185,7 +192,9 @@ class Bridge:
         there = self._asked("target", target.cluster_id)
         group = str(self._group or f"dedup-bridge-{there}-{self._rename}")
         source = Source(
-            source_settings(self._source_config, group, reports_ends=reports_ends),
+            source_settings(
+                self._callback_errors.around(self._source_config), group, reports_ends=reports_ends
+            ),
             self._topics,
             self.counters,
         )
@@ -232,6 +241,7 @@ class Bridge:
             try:
                 return ask()
             except KafkaException as error:
+                self._callback_errors.raise_kept()
                 if not is_retriable(error) or time.monotonic() > until:
                     if not is_silence(error):
                         raise BridgeError(
@@ -272,6 +282,7 @@ class Bridge:
             if time.monotonic() >= next_report:
                 report(self)
                 next_report = time.monotonic() + report_every_s
+            self._callback_errors.raise_kept()
             if ends is not None and not batch and ends.are_reached(source):
                 return
 

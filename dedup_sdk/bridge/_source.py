@@ -537,7 +537,7 @@ class Source:
         self._leave()
 
     def _leave(self) -> None:
-        leave_group(self._consumer, membership_of(self._config), within_s=_LEAVE_S)
+        leave_group(self._consumer, membership_of(self._config), until=time.monotonic() + _LEAVE_S)
         close_client(self._consumer, within_s=_LEAVE_S)
 
     def has(self, partition_id: PartitionId) -> bool:

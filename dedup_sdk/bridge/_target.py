@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from dedup_sdk._fork_safety import keep_in_children
 from dedup_sdk._kafka.client_errors import is_retriable, settings_refused, text_of
 from dedup_sdk._kafka.closing import call_with_timeout
+from dedup_sdk._kafka.settings import other_client
 from dedup_sdk.bridge._routes import PartitionCounts
 from dedup_sdk.bridge._settings import TargetSettings
 from dedup_sdk.errors import BridgeError
@@ -119,7 +120,7 @@ class Target:
         self._transactional_id = settings.transactional_id or f"dedup-bridge-{uuid.uuid4().hex}"
         with settings_refused(settings.client, "--to-client-config"):
             # It only reads metadata, so that it needs no producer ID, which a cluster may refuse.
-            self._metadata_client = Producer({**settings.client, "enable.idempotence": False})
+            self._metadata_client = Producer({**other_client(settings.client), "enable.idempotence": False})
         keep_in_children(self)
         self._producer = self._metadata_client
         self._errors: list[KafkaError] = []

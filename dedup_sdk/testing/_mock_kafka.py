@@ -22,6 +22,7 @@ _INT, _TEXT, _HANDLE = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
 # The result type and argument types of each function.
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "rd_kafka_conf_new": (_HANDLE, []),
+    "rd_kafka_conf_properties_show": (None, [_HANDLE]),
     "rd_kafka_conf_set": (_INT, [_HANDLE, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),
     "rd_kafka_new": (_HANDLE, [_INT, _HANDLE, _TEXT, ctypes.c_size_t]),
     "rd_kafka_destroy": (None, [_HANDLE]),

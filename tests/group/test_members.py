@@ -5,6 +5,7 @@ Completed messages come to nobody again, and the rest to the next owner.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,17 @@ from confluent_kafka import TopicPartition
 
 from dedup_sdk import LastId, Window, header
 from dedup_sdk.orders import integer
-from tests.group.conftest import MEMBERS, on
-from tests.support.consuming import lookup, numbers, poll_quiet, poll_some
+from tests.group.conftest import MEMBERS, PROTOCOLS, on
+from tests.support.consuming import lookup, numbers, poll_quiet, poll_some, wait_for
 from tests.support.crew import Crew
 
 if TYPE_CHECKING:
     from tests.support.worlds import World
 
+JOINS_S = 1.5
+"""Seconds in which a member begins to join; then its group waits for the other member."""
+CLOSES_S = 20.0
+"""A close that is longer waits for the other member: the default deadline is 60 s, and a client's own close 5."""
 STRATEGIES = {
     "time": lookup(),
     "count": lookup(window=Window(count=1_000)),
@@ -167,3 +172,21 @@ def test_a_hand_over_doubles_nothing_that_was_completed_out_of_order(
     assert crew.came_to(first, 1 - moved) in ([], ["0", "77"])
     assert set(crew.handled.values()) == {1}
     assert (first.counters.left_out, second.counters.left_out) == (0, 0)
+
+
+@pytest.mark.parametrize(("pair_world", "protocol"), [on("real", each) for each in PROTOCOLS], indirect=True)
+def test_a_member_that_still_joins_closes_soon(pair_world: World, protocol: dict[str, Any]) -> None:
+    """Another member sits in a long handler, and the eager protocol waits for it: nothing is to be handed over."""
+    world = pair_world
+    world.send("a")
+    busy = world.consumer("one", config=protocol)
+    wait_for(busy, lambda: len(busy.assignment()) == 2, "the first member's partitions")
+    joining = world.consumer("two", config=protocol)
+    until = time.monotonic() + JOINS_S
+    while time.monotonic() < until:
+        joining.poll(0.1)
+
+    began = time.monotonic()
+    joining.close()
+
+    assert time.monotonic() - began < CLOSES_S

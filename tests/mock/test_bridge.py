@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from dedup_sdk import MemoryStore
 from dedup_sdk.bridge import BridgeCounters, BridgeError
@@ -73,6 +73,35 @@ def test_what_bears_no_id_gets_one_that_says_where_it_lay(kafka: MockKafka, ther
         b"%s.orders-0-%d@%d.0" % (cluster, offset, T0) for offset in range(3)
     ]
     assert got[2].headers[1] == ("other", b"1")
+
+
+def test_callbacks_that_raise_cost_no_record(kafka: MockKafka, there: MockKafka) -> None:
+    """The exception ends `run` after the batch; inside the client's call the fetched records would be lost.
+
+    An error of the client, which a callback often raises again, would look like one of the call itself.
+    """
+    sent = [f"{number:04}" for number in range(400)]
+    produce(kafka.bootstrap, "orders", with_ids(*sent))
+    raised_at: list[int] = [0]
+
+    def fail(_: str) -> None:
+        if made.counters.copied >= raised_at[-1] + 60:
+            raised_at.append(made.counters.copied)
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    noisy = {"stats_cb": fail, "statistics.interval.ms": 1, "max.partition.fetch.bytes": 1_000}
+    made = bridge(kafka.bootstrap, there.bootstrap, source_config=noisy, batch_records=20)
+    ended = 0
+    for _ in sent:
+        try:
+            made.run(until_end=True)
+        except KafkaException:
+            ended += 1
+        else:
+            break
+
+    assert {each.ident for each in lying(there.bootstrap, "orders")} == {each.encode() for each in sent}
+    assert ended == len(raised_at) - 1 > 0
 
 
 def test_what_is_sent_again_is_seen_once(kafka: MockKafka, there: MockKafka) -> None:

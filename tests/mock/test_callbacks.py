@@ -1,14 +1,25 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
+from dedup_sdk import PartitionEvent
 from tests.mock.conftest import SHARED_GROUP
-from tests.support.consuming import PATIENCE_S, committed, committed_metadata, poll_quiet, poll_some, values
+from tests.support.consuming import (
+    PATIENCE_S,
+    commit_plainly,
+    commit_text,
+    committed,
+    committed_metadata,
+    poll_quiet,
+    poll_some,
+    values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,3 +200,124 @@ def test_an_exception_is_raised_where_nothing_comes(make: Make) -> None:
     with pytest.raises(CallbackError):
         consumer.poll(PATIENCE_S)
     assert consumer.poll(0.1) is None
+
+
+class FailingLogger:
+    """A logger whose handler or filter raises."""
+
+    def log(self, *_: object) -> None:
+        """Raise."""
+        raise CallbackError
+
+
+class Outage:
+    """Takes the broker away when a recovery begins to read the topic; ``begun``: the recoveries that did."""
+
+    def __init__(self, kafka: MockKafka) -> None:
+        self.begun: list[str] = []
+        self._kafka = kafka
+
+    def __call__(self, _: object) -> None:
+        """Take a verdict."""
+
+    def partition_event(self, event: PartitionEvent) -> None:
+        """Take an event."""
+        if event.name == "recovery-started":
+            self.begun.append(event.detail)
+            self._kafka.set_broker_down()
+
+
+def poll_through_outage(consumer: Any, kafka: MockKafka, seconds: float) -> int:
+    """Poll while the broker is away, and until the partition is active after that; return how often `poll` raised."""
+    raised, until, is_up = 0, time.monotonic() + seconds, False
+    while not is_up or consumer.partition_statuses[0].state != "active":
+        try:
+            assert consumer.poll(0.5) is None
+        except CallbackError:
+            raised += 1
+        if not is_up and time.monotonic() > until:
+            kafka.set_broker_up()
+            is_up = True
+        assert time.monotonic() < until + PATIENCE_S
+    return raised
+
+
+QUICK_TO_CONNECT = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 100,
+    # The group must not lose the member in the outage.
+    "session.timeout.ms": 60_000,
+}
+
+
+@pytest.mark.parametrize(
+    "callbacks", [{"error_cb": fail}, {"logger": FailingLogger(), "log_level": 6}], ids=["error_cb", "logger"]
+)
+def test_a_callback_that_raises_while_a_recovery_waits_for_a_broker(
+    make: Make, send: Send, kafka: MockKafka, callbacks: dict[str, Any]
+) -> None:
+    """Each poll returns, the exception is raised there, and costs the recovery nothing.
+
+    The recovery has clients of its own, in whose calls the callback would raise too.
+    """
+    send(*MANY)
+    commit_plainly(kafka.bootstrap, "g", "orders", len(MANY), metadata=commit_text(len(MANY)))
+    outage = Outage(kafka)
+    consumer = make("orders", config={**QUICK_TO_CONNECT, **callbacks}, observers=[outage])
+    until = time.monotonic() + PATIENCE_S
+    while not outage.begun and time.monotonic() < until:
+        with suppress(CallbackError):
+            consumer.poll(0.1)
+    with ThreadPoolExecutor(1) as pool:
+        raised = pool.submit(poll_through_outage, consumer, kafka, 2.0).result(2 * PATIENCE_S)
+    send("later")
+    got, _ = gather(consumer, 1, by_poll)
+
+    assert raised > 0
+    assert len(outage.begun) == 1, "an exception of a callback ended the recovery, which began anew"
+    assert got == ["later"]
+
+
+def test_what_an_event_raises_while_the_consumer_closes_is_logged(
+    make: Make, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`poll` has told of it before; a close that raised it would hide the error that ended the loop."""
+    send("a")
+    consumer = make("orders", config={"stats_cb": fail, "statistics.interval.ms": 5})
+    gather(consumer, 1, by_poll)
+    # Statistics that no poll tells of wait for the close.
+    time.sleep(0.1)
+
+    with caplog.at_level("WARNING", "dedup_sdk"):
+        consumer.close()
+
+    assert "a callback raised while the consumer closes; only logged" in caplog.text
+
+
+def test_log_lines_of_the_client_that_asks_for_metadata_come(make: Make, send: Send) -> None:
+    """A client writes its log lines when it is polled, and the application knows only its own one."""
+    lines: list[str] = []
+
+    class Kept:
+        """A logger that keeps its lines."""
+
+        def log(self, _: int, text: str, *fields: object) -> None:
+            """Keep one."""
+            lines.append(text % fields)
+
+    send("a")
+    consumer = make("orders", config={"logger": Kept(), "log_level": 7, "debug": "broker"})
+    # In a callback it answers by the client that asks for metadata.
+    consumer.subscribe(["orders"], on_assign=lambda *_: consumer.list_topics(timeout=PATIENCE_S))
+    poll_some(consumer, 1)
+    asks = wait_until_lines(consumer, lines)
+
+    assert asks, "no client but the application's own has written a line"
+
+
+def wait_until_lines(consumer: Any, lines: list[str]) -> bool:
+    """Poll until a line of a client comes that is no consumer."""
+    until = time.monotonic() + PATIENCE_S
+    while not any("producer-" in line for line in lines) and time.monotonic() < until:
+        consumer.poll(0.1)
+    return any("producer-" in line for line in lines)

@@ -21,6 +21,8 @@ from dedup_sdk import MemoryStore
 from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.closing import close_client
 from dedup_sdk._kafka.guards import ClientLock
+from dedup_sdk._kafka.reader import Readers
+from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk.testing import MockKafka
 from tests.support.consuming import committed, make_consumer, wait_for
 
@@ -104,6 +106,25 @@ def test_a_client_that_does_not_close_is_left(kafka: MockKafka, caplog: pytest.L
         close_client(plain, within_s=0.2)
     assert inside.is_set(), "the close met no callback"
     assert "did not close within 0.2 s" in caplog.text
+    never.set()
+
+
+def test_readers_that_do_not_close_are_left(kafka: MockKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """No poll waits for the end of a reader's close without a limit; the next reader is another one."""
+    never = threading.Event()
+    held = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "g", "log_level": 0})
+
+    def hold(*_: object) -> None:
+        never.wait(PATIENCE_S)
+
+    held.subscribe(["orders"], on_revoke=hold)
+    until = time.monotonic() + PATIENCE_S
+    while not held.assignment() and time.monotonic() < until:
+        held.poll(0.05)
+    readers = Readers(client_settings({"bootstrap.servers": kafka.bootstrap, "group.id": "g"}))
+    with caplog.at_level(logging.WARNING, "dedup_sdk"):
+        readers.discard(held, within_s=0.2)
+    assert "1 readers did not close within 0.2 s" in caplog.text
     never.set()
 
 

@@ -159,9 +159,9 @@ def test_handlers_of_lost_partitions_are_not_waited_for(
     waited: list[tuple[str, int]] = []
     leave = Runner.leave
 
-    def noted(runner: Runner, partitions: Any, *, waits: bool) -> None:
-        waited.extend(partitions if gone.calls and waits else ())
-        leave(runner, partitions, waits=False)
+    def noted(runner: Runner, partitions: Any, *, until: float | None) -> None:
+        waited.extend(partitions if gone.calls and until is not None else ())
+        leave(runner, partitions, until=None)
 
     monkeypatch.setattr(Runner, "leave", noted)
     consumer.subscribe(["orders"], on_lost=gone)

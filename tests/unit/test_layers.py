@@ -98,7 +98,7 @@ LAYERS = {
         ("dedup_sdk/bridge",),
         ("dedup_sdk.bridge", "dedup_sdk._checks", "dedup_sdk.errors", "dedup_sdk.ids", "dedup_sdk._fork_safety",
          "dedup_sdk._kafka.closing", "dedup_sdk._kafka.error_text", "dedup_sdk._kafka.fields",
-         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.commit_text",
+         "dedup_sdk._kafka.broker_check", "dedup_sdk._kafka.commit_text", "dedup_sdk._kafka.guards",
          "dedup_sdk._kafka.client_errors", "dedup_sdk._kafka.client", "dedup_sdk._kafka.settings",
          "dedup_sdk._kafka.topic_watch", "dedup_sdk._lazy_names", "dedup_sdk.producer._client_adapter",
          "dedup_sdk.producer._settings", "dedup_sdk._rule_fingerprint", "confluent_kafka"),
