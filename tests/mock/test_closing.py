@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tests.mock.conftest import Make, Send
 
 RACES = 120
+DEADLINE_S = 4.0
 PATIENCE_S = 20.0
 """A close that takes longer is taken for one that never ends; a good one takes some milliseconds."""
 QUICK = {
@@ -107,6 +108,20 @@ def test_a_client_that_does_not_close_is_left(kafka: MockKafka, caplog: pytest.L
     assert inside.is_set(), "the close met no callback"
     assert "did not close within 0.2 s" in caplog.text
     never.set()
+
+
+def test_all_steps_of_a_close_share_one_deadline(make: Make, send: Send, kafka: MockKafka) -> None:
+    """No broker answers: the commit, the group and the client's own close each wait for a part of what is left."""
+    send("a", "b")
+    consumer = make("orders", config={"session.timeout.ms": 60_000}, revoke_deadline=DEADLINE_S)
+    wait_for(consumer, lambda: consumer.counters.delivered == 2, "both messages")
+    kafka.set_rtt(int(PATIENCE_S * 1_000))
+    began = time.monotonic()
+    consumer.close()
+    took_s = time.monotonic() - began
+    kafka.set_rtt(0)
+
+    assert took_s < 1.5 * DEADLINE_S
 
 
 def test_readers_that_do_not_close_are_left(kafka: MockKafka, caplog: pytest.LogCaptureFixture) -> None:
