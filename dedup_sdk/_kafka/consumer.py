@@ -695,9 +695,9 @@ class DedupConsumer(Consumer):
         (running handlers, the commit, the group, the stores, the client) takes ``revoke_deadline`` seconds at most: no
         step waits for a handler, broker or coordinator for more than half of the time that is left. Not in that sum:
         your own callbacks, and a commit of a coordinator that falls silent at that moment, for which the client has no
-        time limit. What does not fit is given up, and comes again. Calls in your callbacks that would change the subscription or
-        the assignment meanwhile have no effect; each is logged. Exceptions of your rebalance callbacks and of
-        ``on_commit`` are raised at the end, those of ``error_cb`` and other events are logged.
+        time limit. What does not fit is given up, and comes again. Calls in your callbacks that would change the
+        subscription or the assignment meanwhile have no effect; each is logged. Exceptions of your rebalance callbacks
+        and of ``on_commit`` are raised at the end, those of ``error_cb`` and other events are logged.
         """
         until = time.monotonic() + self._settings.revoke_deadline_s
         in_callback = self._callback_errors.runs_here()
