@@ -274,8 +274,8 @@ LINES: Final[dict[str, list[Line]]] = {
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: the group's commits are gone",
-            "The group's offsets were deleted, or expired (`offsets.retention.minutes`). Nothing to do if delivery is to "
-            "go on where it stopped; to handle earlier records again, use `dedup rewind`.",
+            "The group's offsets were deleted, or expired (`offsets.retention.minutes`). Nothing to do if delivery is "
+            "to go on where it stopped; to handle earlier records again, use `dedup rewind`.",
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: the group has no committed offset",
