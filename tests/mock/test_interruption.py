@@ -405,9 +405,9 @@ def test_an_interrupted_revoke_leaves_nothing_of_the_partition(
     raised: list[int] = []
     real = Session.give_back
 
-    def torn(session: Session, partitions: Any) -> None:
+    def torn(session: Session, *arguments: Any) -> None:
         if raised:
-            real(session, partitions)
+            real(session, *arguments)
         else:
             raised.append(1)
             raise Interrupted
