@@ -123,7 +123,8 @@ class Recovery:
         history: for a group that has committed offsets without this package. ``none``: no message before them is taken
             for handled, so that later copies of such messages are delivered (as unverified, until the window has
             passed). ``assume-processed``: all messages before them are, so that later copies are hidden; **if one of
-            the messages was not handled, its copy is lost**.
+            the messages was not handled, its copy is lost**. None: you have not chosen. That is ``none``, and each
+            partition with such a commit logs a warning with both ways.
         without_commit: for a group whose committed offsets are gone (they expired, or were deleted) while the store has
             the group's history. ``resume``: delivery goes on where the store ends, with one warning for each partition.
             ``reset``: delivery begins where ``auto.offset.reset`` says; all messages from there on are delivered again.
@@ -142,7 +143,7 @@ class Recovery:
     """
 
     snapshot: tuple[str, ...] = field(default=(), repr=False)  # a URL may contain a password
-    history: History = "none"
+    history: History | None = None
     without_commit: WithoutCommit = "resume"
     timeout: float | None = None
     on_full_disk: OnFullDisk = "pause"
@@ -153,7 +154,7 @@ class Recovery:
             self,
             *,
             snapshot: SnapshotLocations | None = None,
-            history: History = "none",
+            history: History | None = None,
             without_commit: WithoutCommit = "resume",
             timeout: float | None = None,
             on_full_disk: OnFullDisk = "pause",
@@ -163,7 +164,8 @@ class Recovery:
         """Raise `ConfigurationError` for the first invalid setting."""
         try:
             object.__setattr__(self, "snapshot", snapshot_locations(self.snapshot))
-            choice("history", self.history, get_args(History))
+            if self.history is not None:
+                choice("history", self.history, get_args(History))
             choice("without_commit", self.without_commit, get_args(WithoutCommit))
             if self.timeout is not None:
                 seconds("timeout", self.timeout)
@@ -483,7 +485,16 @@ def _log_void_reason(assigned: Assigned, start: Start, void: Void, chosen: Recov
     """Log why the commit's text is void, except for the reasons that are logged elsewhere: another log or rule."""
     if void in (Void.TOPIC_BEFORE, Void.OTHER_LOG, Void.OTHER_RULE):
         return
-    is_expected = chosen.history == "assume-processed" or void is Void.NO_TEXT
+    if void is Void.NO_TEXT and chosen.history is None:
+        logger.warning(
+            "%s[%d]: the group has committed %d without this package: no earlier message counts as handled, and a copy "
+            'of one is delivered. If your group has handled all of them, set Recovery(history="assume-processed"): '
+            "copies are hidden then, and the copy of a message that was not handled is lost. Set "
+            'Recovery(history="none") to leave it as it is, without this line',
+            assigned.topic, assigned.partition, start.offset,
+        )  # fmt: skip
+        return
+    is_expected = chosen.history is not None
     logger.log(
         logging.INFO if is_expected else logging.WARNING,
         "%s[%d]: the group has committed %d, and %s: %s",

@@ -164,6 +164,10 @@ LINES: Final[dict[str, list[Line]]] = {
             "A callback tried to change the assignment while the consumer closed. Remove that call from the callback.",
         ),
         Line(
+            "_kafka/guards.py", "a callback raised while the consumer closes",
+            "A callback of yours raised inside `close()`, where nobody would get the error. Mend the callback.",
+        ),
+        Line(
             "_kafka/guards.py", "another error came",
             "A second error came before the first one reached your program. Correct your callbacks; report an error of "
             "this package.",
@@ -261,6 +265,12 @@ LINES: Final[dict[str, list[Line]]] = {
             "_kafka/recovery.py", "%s[%d]: up to offset %d the group used another rule",
             "The ID spec, strategy, kind of window or `isolation.level` changed. Nothing to do if you meant it; else "
             "restore the old setting.",
+        ),
+        Line(
+            "_kafka/recovery.py", "%s[%d]: the group has committed %d without",
+            "The group was used before without this package, or a tool or another program has set its offsets. Choose "
+            "with `Recovery(history=)` ([first steps](start.md#your-group-exists-already)); to set a group back, use "
+            "`dedup rewind`.",
         ),
         Line(
             "_kafka/recovery.py", "%s[%d]: the group has committed %d, and",

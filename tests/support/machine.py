@@ -11,7 +11,7 @@ from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._kafka.assignment import Assigned, State
 from dedup_sdk._kafka.commit_text import CommitMetadata, parse_metadata
 from dedup_sdk._kafka.guards import CallbackErrors
-from dedup_sdk._kafka.recovery import Recovery, WithoutCommit
+from dedup_sdk._kafka.recovery import History, Recovery, WithoutCommit
 from dedup_sdk._kafka.session import Session
 from dedup_sdk._kafka.settings import Reset, client_settings
 from dedup_sdk._rule_fingerprint import rule_digits
@@ -70,6 +70,7 @@ class Machine:
         timeout_s: float | None = None,
         observers: Iterable[Observer] = (),
         without_commit: WithoutCommit = "resume",
+        history: History | None = None,
     ) -> None:
         self.cluster, self.listener = cluster, Listener()
         self.memory = MemoryStore() if memory is None else memory
@@ -81,7 +82,7 @@ class Machine:
             observers=[*observers, self.listener],
         )
         self.client, self.callback_errors = ListClient(cluster), CallbackErrors()
-        chosen = Recovery(timeout=timeout_s, without_commit=without_commit)
+        chosen = Recovery(timeout=timeout_s, without_commit=without_commit, history=history)
         self.session = Session(self.engine, self.client, config, chosen, self.callback_errors)
         self._read: Assigned | None = None
         self.session.take([TopicPartition(TOPIC, 0)])

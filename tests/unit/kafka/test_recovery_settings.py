@@ -14,7 +14,7 @@ from dedup_sdk import ConfigurationError, Recovery
 
 def test_without_settings_it_waits() -> None:
     """No snapshot, no word for others, no timeout, no message without a disk."""
-    assert Recovery() == Recovery(snapshot=None, history="none", timeout=None, on_full_disk="pause")
+    assert Recovery() == Recovery(snapshot=None, history=None, timeout=None, on_full_disk="pause")
     assert Recovery().snapshot == ()
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from typing import TYPE_CHECKING
+
 import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore, VerdictKind
 from tests.support.machine import LOG, Machine, lived
 from tests.support.one_partition import TOPIC, Cluster
+
+if TYPE_CHECKING:
+    from dedup_sdk._kafka.recovery import History
 
 FRESH, UNVERIFIED = VerdictKind.FRESH, VerdictKind.UNVERIFIED
 
@@ -113,3 +119,19 @@ def test_who_wants_it_otherwise_begins_anew() -> None:
     machine = Machine(cluster, memory, without_commit="reset")
     assert machine.handle_all() == [(offset, UNVERIFIED) for offset in range(6)]
     machine.leave()
+
+
+@pytest.mark.parametrize("history", [None, "none", "assume-processed"])
+def test_a_foreign_commit_asks_for_a_choice(
+    history: History | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One warning with both ways, and none once the user has chosen."""
+    caplog.set_level(logging.INFO, "dedup_sdk")
+    cluster = Cluster([*LOG, b"a"])
+    plainly_at(cluster, len(LOG))
+    again = [] if history == "assume-processed" else [(6, UNVERIFIED)]
+    assert Machine(cluster, history=history).handle_all() == again
+    lines = [each for each in caplog.records if "the group has committed 6" in each.getMessage()]
+    assert [each.levelname for each in lines] == ["WARNING" if history is None else "INFO"]
+    both = ('history="assume-processed"', 'history="none"')
+    assert all(way in lines[0].getMessage() for way in both) == (history is None)
