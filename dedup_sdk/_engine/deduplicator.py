@@ -20,6 +20,7 @@ from dedup_sdk._core.reach import plan_start
 from dedup_sdk._engine.gates import Gate, Gatekeeper
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._engine.prefetch import columns_of, looked_up
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import Coverage, Find, Int64s
 from dedup_sdk._observe import Counters, Observer, PartitionEvent
 from dedup_sdk._record import Record, Settled, Verdict
@@ -167,10 +168,8 @@ class Deduplicator:
         terms = self.terms_of(topic)
         window = terms.window
         identity = self.identity_of(topic, partition, topic_id, cluster, terms)
-        left = self._opened.get((topic, partition))
-        if left is not None:
-            # Its closing was interrupted.
-            left.close()
+        # One whose closing was interrupted is open still.
+        self.lose(topic, partition)
         gate: Gate | None = None
         if self.gatekeeper is not None:
             gate = self.gatekeeper.gate(
@@ -261,15 +260,23 @@ class Deduplicator:
 
     def close(self, topic: str, partition: int) -> None:
         """Write completed records and close the partition; records in flight are forgotten and must come again."""
-        opened = self.partitions.pop((topic, partition), None)
-        if opened is not None:
-            opened.close()
+        self._end_partition((topic, partition), Partition.close)
 
     def lose(self, topic: str, partition: int) -> None:
-        """Close a partition that has another owner now, without writing."""
-        opened = self.partitions.pop((topic, partition), None)
-        if opened is not None:
-            opened.abandon()
+        """Close a partition that has another owner now, without writing; also one whose closing was interrupted."""
+        self._end_partition((topic, partition), Partition.abandon)
+
+    def _end_partition(self, coordinates: tuple[str, int], end: Callable[[Partition], None]) -> None:
+        opened = self.partitions.pop(coordinates, None)
+        try:
+            if opened is not None:
+                end(opened)
+        finally:
+            # Last, because an interruption may come anywhere: a store that is open has to be found again.
+            left = self._opened.get(coordinates)
+            if left is not None:
+                left.close()
+                del self._opened[coordinates]
 
     def shut(self) -> None:
         """Close all partitions, then raise the first error, if there was one.
@@ -569,7 +576,9 @@ class Deduplicator:
             if listen is not None:
                 try:
                     listen(event)
-                except Exception:
+                except Exception as error:
+                    if is_interruption(error):
+                        raise
                     self.counters.observer_errors += 1
                     logger.exception("an observer failed at %s; going on", event.name)
 

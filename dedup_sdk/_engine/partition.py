@@ -40,6 +40,7 @@ from dedup_sdk._core.ranges import Range, Ranges, before_offset, from_offset, me
 from dedup_sdk._core.reach import StartPlan
 from dedup_sdk._core.state import PartitionState
 from dedup_sdk._engine.gates import Gate
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Coverage, Find, Int64s, Marks, Progress, join_marks
 from dedup_sdk._observe import Counters, Observer, VerdictEvent
 from dedup_sdk._record import VerdictKind
@@ -643,7 +644,9 @@ class VerdictCounter:
         for observer in self._observers:
             try:
                 observer(event)
-            except Exception:
+            except Exception as error:
+                if is_interruption(error):
+                    raise
                 self._counters.observer_errors += 1
                 logger.exception(
                     "an observer failed at %s[%d]@%d; going on", self._topic, self._partition, event.offset

@@ -109,6 +109,8 @@ RECOVERING: Final = CATCHING_UP | {State.ANNOUNCING}
 """States in which the partition does not deliver yet, but will."""
 NOT_YET_DELIVERING: Final = RECOVERING | {State.FAILED}
 """States before delivery, including `State.FAILED`, which never leads to delivery."""
+ENDING: Final = frozenset({State.REVOKING, State.LOST, State.CLOSED})
+"""States on the way out: what an interruption leaves in one of them is closed, not written."""
 OURS: Final = NOT_YET_DELIVERING | {State.ACTIVE, State.REVOKING}
 """States in which this member owns the partition and the group accepts its commits."""
 
@@ -485,16 +487,15 @@ class Reading:
                 self._reassign(assigned, position)
 
     def _reassign(self, assigned: Assigned, offset: int) -> None:
-        at = []
-        for other in self._assigned.values():
-            if other is not assigned:
-                other.reads_from = _next_offset(other)
-                at.append(TopicPartition(other.topic, other.partition, other.reads_from))
-        self._client.reassign(TopicPartition(assigned.topic, assigned.partition, offset), at)
-        # The eager protocol assigns all partitions anew.
-        self.moved.update(self._assigned)
+        next_offsets = {each.coordinates: _next_offset(each) for each in self._assigned.values()}
+        next_offsets[assigned.coordinates] = offset
+        others = [TopicPartition(*c, at) for c, at in next_offsets.items() if c != assigned.coordinates]
+        all_anew = self._client.reassign(TopicPartition(*assigned.coordinates, offset), others)
+        anew = list(self._assigned.values()) if all_anew else [assigned]
+        self.moved.update(each.coordinates for each in anew)
         assigned.stopped = False
-        for each in self._assigned.values():
+        for each in anew:
+            each.reads_from = next_offsets[each.coordinates]
             if each.is_fetched:
                 self._client.resume(each.topic, each.partition)
 

@@ -139,7 +139,7 @@ class AssignmentApi:
             self.finish_asked()
             self._interruption.run_step(self._delivery.release, going)
             self._fetcher.drop(set(self._session.assigned))
-        if not self._callback_errors.runs_here():
+        if not (self._callback_errors.runs_here() or self._interruption.happened):
             # In a callback the client cannot be polled; the revocation commits.
             self.commit_in_group()
         Consumer.unsubscribe(self._consumer)
@@ -197,7 +197,10 @@ class AssignmentApi:
         self._handlers = handlers
 
     def give_back(self, partitions: list[TopicPartition]) -> None:
-        """Write, commit and close revoked partitions."""
+        """Write, commit and close revoked partitions; after an interruption their state is in doubt, as if lost."""
+        if self._interruption.happened:
+            self.lose(partitions)
+            return
         until = self._session.deadline()
         if self._handlers is not None:
             # Outcomes for lost partitions cannot be written, so that their handlers are not waited for.
@@ -245,8 +248,7 @@ class AssignmentApi:
         if self._handlers is not None:
             self._handlers.lose(None)
         self._fetcher.note_stops()
-        actual = Consumer.assignment(self._consumer)
-        self._session.reconcile((tp.topic, tp.partition) for tp in actual)
+        self._session.reconcile((tp.topic, tp.partition) for tp in self._client.assignment())
         self._delivery.release_all()
         self._session.reopen_all()
         self._fetcher.rest([])
@@ -323,9 +325,24 @@ class AssignmentApi:
         with self._lock.when_client_free():
             if not self._lock.may_change("incremental_assign"):
                 return
+            self._raise_refusal(self._assign_more, partitions)
+
+    def _assign_more(self, partitions: list[TopicPartition]) -> KafkaException | None:
+        try:
             self._session.take(partitions, incremental=True, by_hand=True)
-            self._by_callback |= coordinates_in(partitions)
-            self._interruption.request_maintenance()
+        except KafkaException as refusal:
+            return refusal
+        self._by_callback |= coordinates_in(partitions)
+        self._interruption.request_maintenance()
+        return None
+
+    def _raise_refusal(
+        self, step: Callable[[list[TopicPartition]], KafkaException | None], partitions: list[TopicPartition]
+    ) -> None:
+        """Do a step; raise the client's refusal, which has changed nothing and is no interruption."""
+        refusal = self._interruption.run_step(step, partitions)
+        if refusal is not None:
+            raise refusal
 
     def unassign(self) -> None:
         """Close all partitions; inside ``on_assign`` the same as `assign` of no partition."""
@@ -346,9 +363,17 @@ class AssignmentApi:
             if not self._lock.may_change("incremental_unassign"):
                 return
             self.finish_asked()
-            self._interruption.run_step(self.give_back, partitions)
-            self._interruption.run_step(Consumer.incremental_unassign, self._consumer, partitions)
-            self._by_callback -= coordinates_in(partitions)
+            self._raise_refusal(self._unassign_some, partitions)
+
+    def _unassign_some(self, partitions: list[TopicPartition]) -> KafkaException | None:
+        try:
+            # First: what the client refuses, as it does with the eager protocol, changes nothing.
+            Consumer.incremental_unassign(self._consumer, partitions)
+        except KafkaException as refusal:
+            return refusal
+        self.give_back(partitions)
+        self._by_callback -= coordinates_in(partitions)
+        return None
 
     def _give_all_back(self) -> None:
         if self._session.assigned:

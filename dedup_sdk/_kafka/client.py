@@ -175,6 +175,19 @@ class Client:
         self._described: dict[str, PendingRequest] = {}
         """Pending topic descriptions, by topic name."""
         self._cluster: str | None = None
+        self._reassigned: list[TopicPartition] = []
+        """What `reassign` takes out of the assignment and puts back."""
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that the group gave, or the user assigned; an interrupted `reassign` is ended first."""
+        given = Consumer.assignment(self._consumer)
+        if self._reassigned:
+            missing = [tp for tp in self._reassigned if tp not in given]
+            if missing:
+                self.assign(missing, incremental=True)
+            self._reassigned = []
+            return given + missing
+        return given
 
     def assign(self, partitions: list[TopicPartition], *, incremental: bool | None = None) -> None:
         """Assign partitions, paused; by default incrementally or not, as the group's protocol requires."""
@@ -184,10 +197,6 @@ class Client:
             Consumer.assign(self._consumer, partitions)
         if partitions:
             Consumer.pause(self._consumer, partitions)
-
-    def unassign(self, partitions: list[TopicPartition]) -> None:
-        """Remove some partitions from an incremental assignment."""
-        Consumer.incremental_unassign(self._consumer, partitions)
 
     def seek(self, topic: str, partition: int, offset: int, *, leader_epoch: int | None = None) -> bool:
         """Set a partition's fetch position; return False if the client is not fetching it after a second of retries.
@@ -210,20 +219,25 @@ class Client:
                 return True
         return False
 
-    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
-        """Reassign a partition that the client has stopped fetching, where `seek` fails; afterwards all are paused.
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> bool:
+        """Reassign a partition that the client has stopped fetching, where `seek` fails; it is paused afterwards.
 
         ``others`` are the remaining partitions of the assignment, at their next offsets: the eager protocol can only
-        replace the whole assignment.
+        replace the whole assignment. Then all are paused, and this returns True.
         """
+        anew = [target]
         try:
+            self._reassigned = [target]
             Consumer.incremental_unassign(self._consumer, [target])
             Consumer.incremental_assign(self._consumer, [target])
         except KafkaException as error:
             if error.args[0].code() != KafkaError._STATE:  # noqa: SLF001 (that is its public name)
                 raise
-            Consumer.assign(self._consumer, [target, *others])
-        Consumer.pause(self._consumer, [target, *others])
+            anew = [target, *others]
+            Consumer.assign(self._consumer, anew)
+        self._reassigned = []
+        Consumer.pause(self._consumer, anew)
+        return anew != [target]
 
     def resume(self, topic: str, partition: int) -> None:
         """Resume fetching a partition."""

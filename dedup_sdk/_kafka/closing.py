@@ -19,6 +19,7 @@ import os
 import signal
 import threading
 import time
+from _thread import start_new_thread
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -94,7 +95,24 @@ def close_client(consumer: Consumer, *, within_s: float) -> None:
 
     The call then continues in a background thread.
     """
-    if not call_with_timeout(within_s, Consumer.close, consumer):
+    ClientEnd(consumer).wait(within_s)
+
+
+class ClientEnd:
+    """The closing of a client, on a thread of its own: an interrupted wait for it can be repeated."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._call = _Call(Consumer.close, consumer)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether `wait` was called: nothing may call the client any more."""
+        return self._call.has_begun
+
+    def wait(self, within_s: float) -> None:
+        """Close the client, or wait on for that; see `close_client`."""
+        if self._call.is_over_within(within_s):
+            return
         logger.warning(
             "the client did not close within %.3g s; closing continues in a background thread, and the group removes "
             "the member after its session timeout. Check that the group's coordinator answers", within_s,
@@ -108,22 +126,38 @@ def call_with_timeout(limit_s: float, call: Callable[..., object], *arguments: A
     return: sending a transaction's offsets first opens a connection, and waits for that whatever timeout is given
     (librdkafka issue 5456).
     """
-    raised: list[BaseException] = []
+    return _Call(call, *arguments).is_over_within(limit_s)
 
-    def run() -> None:
+
+class _Call:
+    """A call on a thread of its own."""
+
+    def __init__(self, call: Callable[..., object], *arguments: Any) -> None:
+        self._call, self._arguments = call, arguments
+        self._raised: BaseException | None = None
+        self._over = threading.Event()
+        self.has_begun = False
+
+    def _run(self) -> None:
         try:
-            call(*arguments)
+            self._call(*self._arguments)
         except BaseException as error:  # noqa: BLE001 (raised in the calling thread)
-            raised.append(error)
+            self._raised = error
+        finally:
+            self._over.set()
 
-    thread = threading.Thread(target=run, name="dedup-client-call", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if thread.is_alive():
-        return False
-    if raised:
-        raise raised[0]
-    return True
+    def is_over_within(self, limit_s: float) -> bool:
+        """Begin the call if it has not begun; return True if it ended in time, and raise its exception here, once."""
+        if not self.has_begun:
+            # Not `Thread.start`: a signal inside could leave open whether the thread runs.
+            self.has_begun = True
+            start_new_thread(self._run, ())
+        if not self._over.wait(limit_s):
+            return False
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+        return True
 
 
 @contextmanager

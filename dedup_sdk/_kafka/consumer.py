@@ -36,11 +36,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from dedup_sdk._checks import choice, seconds, shown
 from dedup_sdk._engine.deduplicator import Deduplicator, is_key_store
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import status_of
 from dedup_sdk._kafka.assignment_api import AssignmentApi
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.client_errors import handle_error
-from dedup_sdk._kafka.closing import close_client, keep_from_children, leave_group, stopped_by
+from dedup_sdk._kafka.closing import ClientEnd, keep_from_children, leave_group, stopped_by
 from dedup_sdk._kafka.delivery import BatchClassifier, CompletedBy, Delivery, Fetcher
 from dedup_sdk._kafka.guards import CallbackErrors, ClientLock, Interruption
 from dedup_sdk._kafka.loop import Durability, FetchLoop, IdleClock
@@ -194,7 +195,8 @@ class DedupConsumer(Consumer):
             self._engine.share(gatekeeper)
         self._client = Client(self, settings)
         self._session = Session(self._engine, self._client, settings, recovery, self._callback_errors)
-        self._access, self._interruption = ClientLock(), Interruption()
+        self._interruption = Interruption()
+        self._access = ClientLock(self._interruption.note)
         classifier = BatchClassifier(self._engine, self._session, observing=mode == "observe")
         self._delivery = Delivery(
             classifier.partition_of, _completed_by(completion, settings), self._engine.counters
@@ -229,6 +231,7 @@ class DedupConsumer(Consumer):
             only_stored=settings.only_stored,
         )
         self._stopped = False
+        self._client_end: ClientEnd | None = None
         self._runner: Runner | None = None
         keep_from_children(self)
 
@@ -726,21 +729,30 @@ class DedupConsumer(Consumer):
             self._callback_errors.run(self._assignment.commit_in_group)
         try:
             self._access.call_client(self._close_client, by_hand, until)
-        finally:
-            with self._access.lock:
-                self._access.close()
-                self._client.readers.close(max(0.0, until - time.monotonic()))
-                self._client.requests.renew()
-                # Not the store: it may be the user's, and other consumers may have partitions of it open.
-                for topic, partition in list(self._engine.partitions):
-                    in_time = time.monotonic() < until
-                    end = self._engine.close if in_time else self._engine.lose
-                    self._callback_errors.run(end, topic, partition)
-                if self._engine.gatekeeper is not None:
-                    self._callback_errors.run(self._engine.gatekeeper.close)
+        except Exception as error:
+            if is_interruption(error):
+                raise
+            self._callback_errors.keep(error)
+        with self._access.lock:
+            self._client.readers.close(max(0.0, until - time.monotonic()))
+            self._client.requests.renew()
+            # Not the store: it may be the user's, and other consumers may have partitions of it open.
+            for topic, partition in list(self._engine.partitions):
+                in_time = time.monotonic() < until
+                end = self._engine.close if in_time else self._engine.lose
+                self._callback_errors.run(end, topic, partition)
+            if self._engine.gatekeeper is not None:
+                self._callback_errors.run(self._engine.gatekeeper.close)
+            # Last: an interrupted `close` can be repeated.
+            self._access.close()
+        self._client_end = None
         self._callback_errors.raise_kept()
 
     def _close_client(self, by_hand: Collection[tuple[str, int]], until: float) -> None:
+        if self._client_end is not None and self._client_end.has_begun:
+            # An earlier `close` was interrupted.
+            self._client_end.wait(max(0.0, until - time.monotonic()))
+            return
         leave_group(self, self._settings.membership, until=waiting_until(until), by_hand=by_hand)
         with self._access.lock:
             # The partitions of a static member, or of a group that could not be left: the client revokes them inside
@@ -748,7 +760,8 @@ class DedupConsumer(Consumer):
             left = [TopicPartition(*coordinates) for coordinates in self._session.assigned]
             self._callback_errors.run(self._assignment.give_back, left)
             self._session.commit_no_more()
-        close_client(self, within_s=max(0.0, until - time.monotonic()))
+        self._client_end = ClientEnd(self)
+        self._client_end.wait(max(0.0, until - time.monotonic()))
 
     def __del__(self) -> None:
         """Close a consumer that was dropped without `close`, on a thread of its own: the client may never return."""

@@ -37,6 +37,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import Coordinates, Pause, State
 from dedup_sdk._kafka.fields import MessageFields
 from dedup_sdk._kafka.guards import ClientLock
@@ -829,6 +830,8 @@ def _same(message: Any, other: Any) -> bool:
 def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Do a step of a partition; an unexpected error, which may leave it half changed, is noted as its failure.
 
+    An interruption is none of the partition, whatever its type.
+
     A second failure of a partition without progress closes it
     (`dedup_sdk._kafka.assignment.Assigned.note_unexpected_error`).
     """
@@ -836,6 +839,7 @@ def _guarded(partition: Partition, step: Callable[..., T], *arguments: Any, **na
         return step(*arguments, **named)
     except DedupError:
         raise
-    except Exception:
-        partition.note_failure()
+    except BaseException as error:
+        if not is_interruption(error):
+            partition.note_failure()
         raise

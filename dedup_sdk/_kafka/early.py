@@ -16,7 +16,7 @@ asked
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dedup_sdk._core.lookup import LookupMemory
@@ -37,24 +37,38 @@ class _Open:
     position: int
 
 
+@dataclass(slots=True)
+class _Batch:
+    """The early messages by their digests, in the order of their delivery, and the partitions that they are of.
+
+    One value, which ends as one: an interruption between two would leave partitions that are closed.
+    """
+
+    messages: dict[bytes, Any] = field(default_factory=dict)
+    open: dict[Coordinates, _Open] = field(default_factory=dict)
+
+
 class EarlyDelivery:
-    """The early messages (``messages``, in the order of their delivery); everything with the consumer's lock."""
+    """The early messages; everything with the consumer's lock."""
 
     def __init__(
         self, engine: Deduplicator, classifier: BatchClassifier, delivery: Delivery, *, in_batches: bool
     ) -> None:
         """Prepare. ``in_batches``: completed records may be written together (``durability="batch"``)."""
-        self.messages: list[Any] = []
         self.asked = False
+        self._batch = _Batch()
         self._keys = engine.keys
         self._read_digest = engine.keys.digest_reader()
         self._classifier, self._delivery = classifier, delivery
-        self._digests: dict[bytes, Any] = {}
-        self._open: dict[Coordinates, _Open] = {}
         # A function of the application is called once for each message.
         calls = "record" in engine.keys.needs
         judges_first = classifier.observing or engine.is_observed or engine.gatekeeper is not None or calls
         self._is_possible = in_batches and not judges_first
+
+    @property
+    def messages(self) -> dict[bytes, Any]:
+        """The early messages by their digests, in the order of their delivery."""
+        return self._batch.messages
 
     def ask(self) -> None:
         """Note that the call for more has begun."""
@@ -68,19 +82,19 @@ class EarlyDelivery:
         if not self._is_possible or message.error() is not None:
             return False
         coordinates, offset = (message.topic(), message.partition()), message.offset()
-        known = self._open.get(coordinates) or self._opened(coordinates)
+        early = self._batch
+        known = early.open.get(coordinates) or self._opened(coordinates)
         if known is None or offset < known.position:
             return False
         digest = self._digest_of(message)
-        if digest is None or digest in self._digests or not known.memory.is_unknown(digest, known.find):
+        if digest is None or digest in early.messages or not known.memory.is_unknown(digest, known.find):
             return False
         known.position = offset + 1
         # First: whoever judges between these lines must not complete a message that nobody has got.
         self.asked = False
-        self._digests[digest] = message
-        self.messages.append(message)
-        # Only with an early message: before a partition changes, they are judged, and this is forgotten.
-        self._open[coordinates] = known
+        early.open[coordinates] = known
+        # Only with an early message is a partition kept: before one changes, they are judged, and it is forgotten.
+        early.messages[digest] = message
         self._delivery.counters.delivered += 1
         return True
 
@@ -106,9 +120,9 @@ class EarlyDelivery:
 
     def judge(self) -> int:
         """Judge the early messages, and add them to the delivered batch; return how many they were."""
-        early, self.messages = self.messages, []
-        digest_of = {id(message): digest for digest, message in self._digests.items()}
-        self._digests, self._open = {}, {}
+        judged_now, self._batch = self._batch, _Batch()
+        early = list(judged_now.messages.values())
+        digest_of = {id(message): digest for digest, message in judged_now.messages.items()}
         # One chunk for each partition; that of the message which was delivered last comes last.
         by_partition: dict[Coordinates, list[Any]] = {}
         for message in reversed(early):

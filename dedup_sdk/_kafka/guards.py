@@ -16,8 +16,9 @@ of which the settings of all its other clients are made (`dedup_sdk._kafka.setti
 **Interrupted steps** (`Interruption`). An interruption is treated as a crash. Any exception that may leave a step
 half done (Ctrl-C, a timeout signal, a damaged store, a bug) sets one flag. The next call for messages checks it first
 and reopens every partition from its store and its completed offsets. Messages that were handed out count as released:
-none is lost, and some may be delivered twice. There is no cheaper recovery path, not even for an exception inside the
-client's own call: this one path is covered by every test of recovery.
+none is lost, and some may be delivered twice. The reopening itself may be interrupted: it begins again, with the
+client's assignment, which alone says what is ours. There is no cheaper recovery path, not even for an exception
+inside the client's own call: this one path is covered by every test of recovery.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class ClientLock:
     ``closed`` is true after the consumer was closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interrupted: Callable[[], None] = _nothing) -> None:
+        """Prepare; ``interrupted`` is called where an exception comes out of the client (`Interruption.note`)."""
+        self._interrupted = interrupted
         self.lock = RLock()
         self.catch_up: Callable[[], None] = _nothing
         """Brings the state up to date; everyone who takes the lock to look at messages or partitions calls it first."""
@@ -60,7 +63,8 @@ class ClientLock:
         self._changed = Condition(self.lock)
         self.client_thread: int | None = None
         """The ID of the thread that is inside the client."""
-        self._waiting = 0
+        self._waiting: set[int] = set()
+        """The IDs of the threads that wait for the client; no count, which an interruption could leave wrong."""
         self._asleep = 0
         """How many threads wait for ``_changed``: without one, nobody need be woken."""
         self._in_callback = False
@@ -119,7 +123,7 @@ class ClientLock:
 
     def leave_to_parent(self) -> None:
         """Mark the consumer as closed in a forked child, in which the threads that hold the lock do not exist."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._interrupted)  # type: ignore[misc]
         self.closed = True
 
     @property
@@ -141,9 +145,14 @@ class ClientLock:
             self.client_thread = me
         try:
             return call(*arguments)
+        except BaseException:
+            # Also where nobody asked for messages: a callback may not have run, or not to its end.
+            self._interrupted()
+            raise
         finally:
             with self.lock:
-                self.client_thread = None
+                # A callback that was interrupted may have left its mark.
+                self.client_thread, self._in_callback = None, False
                 if self._asleep:
                     self._changed.notify_all()
 
@@ -178,11 +187,12 @@ class ClientLock:
     def _lock_when(self, may_go: Callable[[], bool]) -> Iterator[None]:
         with self.lock:
             if self.in_other_thread:
-                self._waiting += 1
+                me = get_ident()
                 try:
+                    self._waiting.add(me)
                     self._sleep_until(may_go)
                 finally:
-                    self._waiting -= 1
+                    self._waiting.discard(me)
                     if self._asleep:
                         self._changed.notify_all()
             self.catch_up()

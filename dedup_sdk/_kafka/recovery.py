@@ -36,6 +36,7 @@ from dedup_sdk._core.reach import NOTHING_KNOWN, StartPlan, plan_start
 from dedup_sdk._core.source_keys import lacked_fallback
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import (
     CATCHING_UP,
     RECOVERING,
@@ -1153,13 +1154,19 @@ class RecoveryLoop:
         except BaseException as error:
             assigned.recover_anew()
             self._engine.lose(assigned.topic, assigned.partition)
-            if not isinstance(error, DedupError | KafkaException):
-                if isinstance(error, Exception) and assigned.start is not None:
-                    assigned.note_unexpected_error(assigned.start.offset)
+            if is_interruption(error) or not self._is_noted(assigned, error):
                 raise
-            self._note_failure(assigned, error)
         finally:
             self._backoff.took(time.monotonic() - began)
+
+    def _is_noted(self, assigned: Assigned, error: BaseException) -> bool:
+        """Note an error; return False for an unexpected one, which is to be raised at once."""
+        if isinstance(error, DedupError | KafkaException):
+            self._note_failure(assigned, error)
+            return True
+        if assigned.start is not None:
+            assigned.note_unexpected_error(assigned.start.offset)
+        return False
 
     def _note_failure(self, assigned: Assigned, error: DedupError | KafkaException) -> None:
         """Schedule a retry of the recovery, or keep the error for `poll` to raise."""

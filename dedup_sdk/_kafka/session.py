@@ -18,13 +18,15 @@ from operator import attrgetter
 from threading import RLock
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from dedup_sdk._engine.deduplicator import Deduplicator
 from dedup_sdk._engine.partition import Partition
 from dedup_sdk._kafka.assignment import (
+    ENDING,
     NOT_YET_DELIVERING,
     RECOVERING,
+    TRANSITIONS,
     Assigned,
     Coordinates,
     LogChange,
@@ -102,6 +104,10 @@ class Session:
         self._starts = Starts(client, settings.reset)
         self._backoff = Backoff(client.requests, client.readers)
         self._window_check = WindowCheck(engine, client, settings)
+        self._asked: dict[Coordinates, TopicPartition] = {}
+        """How each partition was assigned last, with the offset that was given."""
+        self._by_hand: set[Coordinates] = set()
+        """The partitions that the user assigned last, not the group."""
         self._begun: list[Assigned] = []
         """Partitions that became active, and whose windows are not checked yet."""
         self._topic_watch = TopicWatch(client)
@@ -140,6 +146,10 @@ class Session:
 
         ``by_hand``: see `Assigned`.
         """
+        # First: where this is interrupted, `reconcile` takes what the client has, as it was asked for here.
+        asked = {(tp.topic, tp.partition): tp for tp in partitions}
+        self._asked |= asked
+        self._by_hand = self._by_hand | asked.keys() if by_hand else self._by_hand - asked.keys()
         self._client.forget_topic_ids()
         starts: list[Start | None] = [None] * len(partitions)
         try:
@@ -166,7 +176,7 @@ class Session:
                 )
                 if start is not None:
                     assigned.starts_at(start)
-                self.assigned[tp.topic, tp.partition] = assigned
+                self._succeed(self.assigned.get(assigned.coordinates), assigned)
         self.log.assigned(partitions)
 
     def _find_starts(self, partitions: list[TopicPartition], starts: list[Start | None]) -> None:
@@ -236,8 +246,7 @@ class Session:
         self, assigned: Assigned, start: Start | None, *, moved_to: int = _MAX_OFFSET, write: bool = True
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
-        self._detach(assigned)
-        self.assigned[assigned.coordinates] = Assigned(
+        after = Assigned(
             assigned.topic,
             assigned.partition,
             start,
@@ -249,25 +258,46 @@ class Session:
             commits=assigned.commits.moved(moved_to),
             failed_at=assigned.failed_at,
         )
-        self._close(assigned, write=write and assigned.engine_partition is not None)
+        self._succeed(assigned, after, write=write and assigned.engine_partition is not None)
+
+    def _succeed(self, before: Assigned | None, after: Assigned, *, write: bool = False) -> None:
+        """Put an `Assigned` in the place of another one, and close that.
+
+        In this order: after an interruption at any line the partition is there, and is opened again.
+        """
+        self.assigned[after.coordinates] = after
+        if before is not None:
+            self._detach(before)
+            self._close(before, write=write)
 
     # --- after an interruption --------------------------------------------------------------------------------------
 
     def reconcile(self, actual: Iterable[Coordinates]) -> None:
-        """Make ``assigned`` match the client's assignment after a rebalance that was interrupted half way."""
-        ours, theirs = set(self.assigned), set(actual)
-        self.lose([TopicPartition(*coordinates) for coordinates in ours - theirs])
-        if theirs <= ours:
-            return
-        incremental = self._settings.incremental
-        by_hand = bool(self.assigned) and not self.of_group
-        if incremental:
-            missing = [TopicPartition(*coordinates) for coordinates in theirs - ours]
-            self._client.unassign(missing)
-        else:
-            self.lose([TopicPartition(*coordinates) for coordinates in ours & theirs])
-            missing = [TopicPartition(*coordinates) for coordinates in theirs]
-        self.take(missing, incremental=incremental, by_hand=by_hand)
+        """Make ``assigned`` match the client's assignment after an interruption: that alone says what is ours.
+
+        What the client has is only added here, never assigned anew: no interruption leaves a partition to nobody.
+        """
+        theirs = set(actual)
+        for coordinates, assigned in list(self.assigned.items()):
+            if coordinates not in theirs:
+                self.lose([TopicPartition(*coordinates)])
+            elif assigned.state in ENDING:
+                # Given back or lost, and then given anew: the group's commit says where it begins.
+                self._succeed(assigned, self._given(coordinates))
+        missing = theirs - self.assigned.keys()
+        for coordinates in missing:
+            self._client.pause(*coordinates)
+            self._succeed(None, self._given(coordinates))
+        if missing:
+            self.log.assigned([TopicPartition(*coordinates) for coordinates in missing])
+        self.has_assignment = self.has_assignment or bool(theirs)
+
+    def _given(self, coordinates: Coordinates) -> Assigned:
+        """Return a partition that the client has, from its beginning; no fetch position of the client is trusted."""
+        asked = self._asked.get(coordinates)
+        wanted = OFFSET_INVALID if asked is None else asked.offset
+        by_hand = coordinates in self._by_hand
+        return Assigned(*coordinates, wanted=wanted, by_hand=by_hand, taken_at=time.monotonic())
 
     def reopen_all(self) -> None:
         """Drop the records in flight and restart every partition from its watermark: its state may be half-changed.
@@ -329,8 +359,8 @@ class Session:
         """
         until = self.deadline() if until is None else until
         known = self._assigned_of(partitions)
-        owned = [assigned for assigned in known if assigned.state is not State.LOST]
-        self._close_lost([assigned for assigned in known if assigned.state is State.LOST])
+        owned = [assigned for assigned in known if assigned.state not in ENDING]
+        self._close_lost([assigned for assigned in known if assigned.state in ENDING])
         for assigned in owned:
             assigned.enter(State.REVOKING)
         try:
@@ -363,7 +393,7 @@ class Session:
         """Fence lost partitions: they write no marks and commit nothing from now on; return them."""
         mine = self._assigned_of(partitions)
         for assigned in mine:
-            if assigned.state is not State.LOST:
+            if State.LOST in TRANSITIONS[assigned.state]:
                 assigned.enter(State.LOST)
         return mine
 
@@ -390,25 +420,26 @@ class Session:
                 "%s[%d]: closing failed (%s); unwritten records are delivered again",
                 assigned.topic, assigned.partition, error,
             )  # fmt: skip
+        # Last: after an interruption it is found, and closed again.
+        self.assigned.pop(assigned.coordinates, None)
 
     def _detach(self, assigned: Assigned) -> None:
         if assigned.recovery is not None:
             assigned.recovery.close()
         self._backoff.forget(assigned.topic, assigned.partition)
         self.put_off.pop(assigned.coordinates, None)
-        self.assigned.pop(assigned.coordinates, None)
 
     def _close(self, assigned: Assigned, *, write: bool) -> None:
-        """Close an `Assigned`: objects that still refer to it can no longer write or commit."""
-        if not write and assigned.state is not State.LOST:
-            assigned.enter(State.LOST)
-        elif assigned.state not in (State.REVOKING, State.LOST):
-            assigned.enter(State.REVOKING)
+        """Close an `Assigned`: objects that still refer to it can no longer write or commit. Harmless when repeated."""
+        going = State.REVOKING if write else State.LOST
+        if going in TRANSITIONS[assigned.state]:
+            assigned.enter(going)
         try:
             close = self.engine.close if write else self.engine.lose
             close(assigned.topic, assigned.partition)
         finally:
-            assigned.enter(State.CLOSED)
+            if assigned.state is not State.CLOSED:
+                assigned.enter(State.CLOSED)
 
     # --- client events -----------------------------------------------------------------------------------------------
 

@@ -338,13 +338,21 @@ def reader_settings(settings: ClientSettings) -> dict[str, Any]:
     It keeps the group's name, because access rights may depend on it, and never commits.
     """
     reader = {k: v for k, v in other_client(settings.client).items() if k not in _GROUP_SETTINGS}
-    return {
+    return _as_text({
         **reader,
         "enable.partition.eof": True,
         "queued.max.messages.kbytes": 16_384,
         "fetch.wait.max.ms": 10,
         "allow.auto.create.topics": False,
-    }
+    })  # fmt: skip
+
+
+def _as_text(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with numbers and flags as text.
+
+    Where the client itself makes text of a value, and a signal's handler raises then, it calls the setting wrong.
+    """
+    return {name: str(v) if isinstance(v, bool | int | float) else v for name, v in settings.items()}
 
 
 _OF_CONSUMERS: Final = frozenset({
@@ -380,4 +388,4 @@ def admin_settings(client: Mapping[str, Any]) -> dict[str, Any]:
     kind of client has for itself.
     """
     left_out = _OF_CONSUMERS | _OF_PRODUCERS | _OF_THE_LOOP
-    return {name: value for name, value in other_client(client).items() if name not in left_out}
+    return _as_text({name: value for name, value in other_client(client).items() if name not in left_out})

@@ -40,8 +40,13 @@ class Workers:
             Thread(target=self._work, name=f"dedup-worker-{number}", daemon=True)
             for number in range(1, count + 1)
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            # Interrupted: nobody else could end those that run.
+            self.close()
+            raise
 
     def put(self, task: Task) -> None:
         """Queue a task: a worker thread calls its handler."""

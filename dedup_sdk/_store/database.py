@@ -43,6 +43,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import NO_MARKS, Marks, Progress, cut_marks, join_marks, latest, select_marks
 from dedup_sdk._store.filter_words import FilterWords, filter_words
 from dedup_sdk._store.pages import (
@@ -338,8 +339,9 @@ def translated(error: Exception, folder: Path) -> Exception:
     holds the error, and the next open would find the store locked.
     """
     clear_frames(error.__traceback__)
-    # RocksDB raises plain Exception; a subclass comes from somebody else.
-    if type(error) is not Exception and not isinstance(error, DbClosedError | OSError):
+    # RocksDB raises plain Exception; a subclass comes from somebody else. A signal's handler may raise any.
+    is_theirs = type(error) is Exception or isinstance(error, DbClosedError | OSError)
+    if not is_theirs or is_interruption(error):
         return error
     text = str(error).strip()
     lower = text.lower()
@@ -375,6 +377,8 @@ def unexpected_damage(error: BaseException, folder: Path) -> StoreCorruptError |
     open, would stop the partition for good.
     """
     if isinstance(error, DedupError) or not isinstance(error, ArithmeticError | LookupError | ValueError):
+        return None
+    if is_interruption(error):
         return None
     clear_frames(error.__traceback__)
     return StoreCorruptError(

@@ -41,6 +41,7 @@ import numpy as np
 from rocksdict import DbClosedError, Options, Rdict, WriteBatch, WriteOptions
 
 from dedup_sdk._checks import flag, seconds, whole
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import (
     DIGEST_BYTES,
     NO_MARKS,
@@ -287,6 +288,8 @@ def _ingest_layer(
     try:
         generations.ingest(empty, [generations.incoming / f"{file.name}{SORTED_SUFFIX}" for file in files])
     except Exception as error:
+        if is_interruption(error):
+            raise
         message = f"{folder}: RocksDB refuses its sorted files ({error}); make the snapshot again"
         raise SnapshotError(message) from error
     pages = generations.pages(empty)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self, cast
 import numpy as np
 from rocksdict import IngestExternalFileOptions, Rdict, SstFileWriter
 
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._marks import DIGEST_BYTES, NO_MARKS, Marks, cut_marks, join_marks
 from dedup_sdk._store.database import PART_BYTES, PART_MARKS, database_options, sorted_file_options
 from dedup_sdk._store.filter_words import FilterWords, encode_words, filter_words
@@ -174,6 +175,8 @@ class SortedFileWriter:
         try:
             action()
         except Exception as error:
+            if is_interruption(error):
+                raise
             message = f"sorted file {self._path} cannot be written: {error}"
             raise StoreError(message) from error
 
@@ -413,6 +416,8 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
     try:
         database = Rdict(str(folder / "db"), database_options(None))
     except Exception as error:
+        if is_interruption(error):
+            raise
         message = f"{place} cannot be read ({error}); free disk space, or let the process open more files"
         raise SnapshotError(message) from error
     try:
@@ -424,7 +429,7 @@ def read_sorted_file(folder: Path, file: SortedFile, place: str) -> Iterator[Mar
         message = f"{place}: {error}; make the snapshot again"
         raise SnapshotError(message) from error
     except Exception as error:
-        if type(error) is not Exception:
+        if type(error) is not Exception or is_interruption(error):
             raise
         message = f"{place} cannot be read ({error}); make the snapshot again"
         raise SnapshotError(message) from error

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
 from dedup_sdk._checks import error_shown, one_line, shown, unfit_arguments
+from dedup_sdk._interruptions import is_interruption
 from dedup_sdk.errors import IdSpecError
 from dedup_sdk.ids._columns import (
     MAX_ID_BYTES,
@@ -256,7 +257,10 @@ def _results(call: Callable[[Record], object], fields: ReadOnce) -> Column:
     def read(record: Record) -> object:
         try:
             return call(record)
-        except Exception as error:  # noqa: BLE001 (the user's code; whatever it raises, the record is delivered)
+        except Exception as error:
+            # The user's code: whatever it raises, the record is delivered. A signal says nothing about the record.
+            if is_interruption(error):
+                raise
             if record.topic not in fields.failures:
                 fields.note_failure(record.topic, _failed_call(call, record, error))
             raise NoIdError("failed") from None

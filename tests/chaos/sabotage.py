@@ -214,6 +214,22 @@ def _go_on_where_it_was() -> None:
     _replace(Starts, "start", returning)
 
 
+def _forget_while_reopening() -> None:
+    """A partition is let go before its successor is there, and what the client has is not asked for."""
+
+    def make(_: Any) -> Any:
+        def apart(self: Session, before: Any, after: Any, *, write: bool = False) -> None:
+            if before is not None:
+                self._close_or_warn(before, write=write)
+                time.sleep(_BETWEEN_S)
+            self.assigned[after.coordinates] = after
+
+        return apart
+
+    _replace(Session, "_succeed", make)
+    _replace(Session, "reconcile", lambda _: lambda _self, _actual: None)
+
+
 def _empty_after_damage() -> None:
     """The empty store that takes the place of a damaged one is taken for complete."""
 
@@ -377,6 +393,7 @@ BROKEN: Final[dict[str, Callable[[], None]]] = {
     "believe-the-old-log": _believe_the_old_log,
     "overlook-the-redrive": _overlook_the_redrive,
     "go-on-where-it-was": _go_on_where_it_was,
+    "forget-while-reopening": _forget_while_reopening,
     "empty-after-damage": _empty_after_damage,
     "forget-what-was-refused": _forget_what_was_refused,
     "believe-a-failed-write": _believe_a_failed_write,

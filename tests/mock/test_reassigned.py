@@ -341,14 +341,9 @@ def let_go(consumer: DedupConsumer) -> None:
     consumer.unassign()
 
 
-def let_one_go(consumer: DedupConsumer) -> None:
-    """End a part of the assignment."""
-    consumer.incremental_unassign([ORDERS])
-
-
 @pytest.mark.parametrize(
     ("change", "protocol"),
-    [(assign_pairs, "cooperative-sticky"), (let_go, "cooperative-sticky"), (let_one_go, "range")],
+    [(assign_pairs, "cooperative-sticky"), (let_go, "cooperative-sticky")],
 )
 def test_a_change_that_the_client_refuses_costs_no_message(
     make: Make, send: Send, change: Callable[[DedupConsumer], None], protocol: str
@@ -361,4 +356,18 @@ def test_a_change_that_the_client_refuses_costs_no_message(
         change(consumer)
 
     assert values(poll_quiet(consumer)) == list("bcd")
+    assert_held_as_the_client_says(consumer)
+
+
+def test_a_part_that_the_client_does_not_let_go_stays_as_it_is(make: Make, send: Send) -> None:
+    """The eager protocol knows no parts: the refusal changes nothing, and what is in hand is in hand."""
+    send(*"abcd")
+    consumer = make("orders", config={"partition.assignment.strategy": "range"}, completion="explicit")
+    first, second = poll_some(consumer, 2)
+    consumer.complete(first)
+    with pytest.raises(KafkaException, match="_STATE"):
+        consumer.incremental_unassign([ORDERS])
+
+    assert consumer.holds(second)
+    assert values(poll_quiet(consumer)) == list("cd")
     assert_held_as_the_client_says(consumer)

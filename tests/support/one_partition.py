@@ -130,10 +130,11 @@ class ListClient(UndescribedClient):
         del topic, partition, offset, leader_epoch
         return True
 
-    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> bool:
         """See `Client`."""
         del target, others
         self.delivers = False
+        return False
 
     def wake(self, partitions: list[TopicPartition]) -> None:
         """See `Client`."""

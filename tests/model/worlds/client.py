@@ -173,10 +173,11 @@ class ModelClient(UndescribedClient):
         self.positions[partition], self.epochs[partition] = offset, leader_epoch
         return True
 
-    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> None:
+    def reassign(self, target: TopicPartition, others: list[TopicPartition]) -> bool:
         """See `Client`."""
+        del others
         self.assign([target])
-        self.paused |= {tp.partition for tp in others}
+        return False
 
     def wake(self, partitions: list[TopicPartition]) -> None:
         """See `Client`."""

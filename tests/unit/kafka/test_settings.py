@@ -191,7 +191,7 @@ def test_a_reader_is_no_member_and_reads_at_the_same_level() -> None:
         "secret",
         "billing",
     )
-    assert reader["enable.partition.eof"] is True
+    assert reader["enable.partition.eof"] == "True"
 
 
 def test_an_admin_gets_the_connection_only() -> None:

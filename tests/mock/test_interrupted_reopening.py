@@ -1,0 +1,248 @@
+"""An interruption while partitions are opened again after an earlier one: a partition may be late, never forgotten."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import contextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from dedup_sdk import MemoryStore
+from dedup_sdk._kafka.client import Client
+from dedup_sdk._kafka.settings import client_settings
+from dedup_sdk._store.memory import MemoryPartition
+from dedup_sdk.ids import function
+from tests.support import inside
+from tests.support.consuming import lookup, poll_quiet, poll_some, values
+from tests.support.interrupting import Interrupted, InterruptedAt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dedup_sdk import DedupConsumer, Record
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+
+def held(consumer: DedupConsumer) -> set[tuple[str, int]]:
+    """The partitions that the consumer shows."""
+    return {(each.topic, each.partition) for each in consumer.partition_statuses}
+
+
+def given(consumer: DedupConsumer) -> set[tuple[str, int]]:
+    """The partitions that the client has."""
+    return {(each.topic, each.partition) for each in consumer.assignment()}
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_reopening_that_is_interrupted_forgets_no_partition(make: Make, send: Send, strategy: str) -> None:
+    """At any place, and once more at one behind it."""
+    consumer = make("pairs", config={"partition.assignment.strategy": strategy})
+    for partition in (0, 1):
+        send(f"first-{partition}", topic="pairs", partition=partition)
+    poll_some(consumer, 2)
+    struck = 0
+    for place in range(1, 800, 5):
+        inside.interrupt(consumer)
+        strikes = [InterruptedAt(place), InterruptedAt(place + 17)]
+        for strike in strikes:
+            with suppress(Interrupted), strike:
+                consumer.poll(0)
+        consumer.poll(0)
+        assert held(consumer) == given(consumer) == {("pairs", 0), ("pairs", 1)}, strikes[0].where
+        struck += strikes[0].struck
+        if not strikes[0].struck:
+            break
+    assert struck > 20
+    for partition in (0, 1):
+        send(f"last-{partition}", topic="pairs", partition=partition)
+    assert {"last-0", "last-1"} <= set(values(poll_quiet(consumer)))
+
+
+def test_an_interruption_among_early_messages_leaves_no_closed_store(make: Make, send: Send) -> None:
+    """Whatever came early before, messages that come alone are delivered afterwards."""
+    consumer = make("orders")
+    poll_quiet(consumer)
+    sent, got, struck = list[str](), list[str](), 0
+    for place in range(1, 400, 4):
+        for each in ("a", "b"):
+            sent.append(f"{place}{each}")
+            send(sent[-1])
+            got += values(poll_some(consumer, 1))
+        strike = InterruptedAt(place)
+        with suppress(Interrupted), strike:
+            inside.let_time_pass(consumer)
+            got += values(filter(None, [consumer.poll(0)]))
+        sent.append(f"{place}c")
+        send(sent[-1])
+        while sent[-1] not in got:
+            got += values(poll_some(consumer, 1))
+        struck += strike.struck
+        if not strike.struck:
+            break
+    assert struck > 20
+    assert set(got) == set(sent)
+
+
+class OverdueError(TimeoutError):
+    """The error of an application's time-out."""
+
+
+def overdue(*_: object) -> None:
+    """Handle the signal of a time-out."""
+    raise OverdueError
+
+
+def refused(*_: object) -> None:
+    """Handle a signal with an error that could be one about a value."""
+    raise ValueError("a signal")
+
+
+@contextmanager
+def handled_by(handler: Callable[..., None]) -> Iterator[None]:
+    """Have a handler of SIGUSR1 during the block."""
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("handler", [overdue, refused])
+@pytest.mark.parametrize("turned", [False, True], ids=["as it is", "turned into another error"])
+def test_a_time_out_that_comes_back_is_no_error_of_the_partition(
+    *, make: Make, send: Send, monkeypatch: pytest.MonkeyPatch, handler: Callable[..., None], turned: bool
+) -> None:
+    """Also at the same place, and where code in C makes another error of it."""
+    send("a", "b")
+    real, left = MemoryPartition.find, [4]
+
+    def find(*arguments: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            try:
+                signal.raise_signal(signal.SIGUSR1)
+            except Exception as error:
+                if turned:
+                    raise SystemError("returned a result with an exception set") from error
+                raise
+        return real(*arguments)
+
+    monkeypatch.setattr(MemoryPartition, "find", find)
+    # Each message is judged first.
+    consumer = make("orders", completion="explicit")
+    raised, got = 0, list[str]()
+    with handled_by(handler):
+        while raised < 4:
+            try:
+                got += values(filter(None, [consumer.poll(0.1)]))
+            except (OverdueError, ValueError, SystemError):
+                raised += 1
+        got += values(poll_some(consumer, 2 - len(got)))
+    assert sorted(got) == ["a", "b"]
+    assert [each.hindrances for each in consumer.partition_statuses] == [()]
+    assert consumer.counters.stores_set_aside == 0
+
+
+def test_a_signal_inside_the_function_of_an_id_discards_no_message(make: Make, send: Send) -> None:
+    """It says nothing about the record, which is asked for its ID again."""
+    send("a", "b")
+    left = [2]
+
+    def value_of(record: Record) -> str:
+        if left[0]:
+            left[0] -= 1
+            signal.raise_signal(signal.SIGUSR1)
+        return (record.value or b"").decode()
+
+    rule = lookup(id=function(value_of, name="value", version="1"), on_missing_id="discard")
+    consumer = make("orders", dedup=rule)
+    got = list[str]()
+    with handled_by(overdue):
+        for _ in range(200):
+            with suppress(OverdueError):
+                got += values(filter(None, [consumer.poll(0.1)]))
+            if len(got) == 2:
+                break
+    assert sorted(got) == ["a", "b"]
+
+
+def test_a_close_that_was_interrupted_is_repeated(make: Make, send: Send) -> None:
+    """At any place: the second call ends it, and the partition is free for another member."""
+    send("a")
+    struck = 0
+    for place in count(1, 61):
+        consumer = make("orders", store=MemoryStore(), config={"group.id": f"g-{place}"})
+        poll_some(consumer, 1)
+        strike = InterruptedAt(place)
+        with suppress(Interrupted), strike:
+            consumer.close()
+        # An error of a step that went on is raised at the end.
+        with suppress(Interrupted):
+            consumer.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            consumer.memberid()
+        struck += strike.struck
+        if not strike.struck:
+            break
+    assert struck > 10
+
+
+def test_a_signal_while_the_client_closes_leaves_it_to_the_next_call(make: Make, send: Send) -> None:
+    """The first call waits for a callback inside the client, on another thread; the second one waits on."""
+    send("a")
+    holds, goes_on = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        holds.set()
+        goes_on.wait(30)
+
+    def ring() -> None:
+        holds.wait(30)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    # A static member does not leave its group: its partitions are revoked inside the client's `close`.
+    consumer = make(config={"group.instance.id": "one"})
+    consumer.subscribe(["orders"], on_revoke=hold)
+    poll_some(consumer, 1)
+    bell = threading.Thread(target=ring)
+    with handled_by(overdue):
+        bell.start()
+        threading.Timer(1.0, goes_on.set).start()
+        for _ in range(2):
+            with suppress(OverdueError):
+                consumer.close()
+        bell.join()
+    assert goes_on.is_set()
+    with pytest.raises(RuntimeError, match="closed"):
+        consumer.memberid()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_partition_that_is_assigned_anew_is_never_left_to_nobody(
+    *, make: Make, send: Send, kafka: MockKafka, strategy: str
+) -> None:
+    """It is taken out of the client, and put back, in two calls."""
+    send("a")
+    settings = {"partition.assignment.strategy": strategy}
+    consumer = make("orders", config=settings)
+    poll_some(consumer, 1)
+    made = client_settings(
+        {"bootstrap.servers": kafka.bootstrap, "group.id": "g", **settings}, {}, revoke_deadline=None
+    )
+    client = Client(consumer, made)
+    struck = 0
+    for place in count(1):
+        strike = InterruptedAt(place)
+        with suppress(Interrupted), strike:
+            client.reassign(TopicPartition("orders", 0, 1), [])
+        assert [(tp.topic, tp.partition) for tp in client.assignment()] == [("orders", 0)], strike.where
+        struck += strike.struck
+        if not strike.struck:
+            break
+    assert struck >= 2
+    assert given(consumer) == {("orders", 0)}
