@@ -129,7 +129,8 @@ class AssignmentApi:
 
     def unsubscribe(self) -> None:
         """Leave the group; messages of the last call are delivered again to the next owner of their partition."""
-        with self._lock.when_client_free():
+        with self._lock.lock:
+            self._lock.until_client_free()
             if not self._lock.may_change("unsubscribe"):
                 return
             going = self._session.of_group
@@ -304,7 +305,8 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock.when_client_free():
+        with self._lock.lock:
+            self._lock.until_client_free()
             if not self._lock.may_change("assign"):
                 return
             self.finish_asked()
@@ -322,7 +324,8 @@ class AssignmentApi:
         if self._assigning is not None:
             self._assigning = partitions
             return
-        with self._lock.when_client_free():
+        with self._lock.lock:
+            self._lock.until_client_free()
             if not self._lock.may_change("incremental_assign"):
                 return
             self._raise_refusal(self._assign_more, partitions)
@@ -349,7 +352,8 @@ class AssignmentApi:
         if self._assigning is not None and not self._settings.incremental:
             self._assigning = []
             return
-        with self._lock.when_client_free():
+        with self._lock.lock:
+            self._lock.until_client_free()
             if not self._lock.may_change("unassign"):
                 return
             self.finish_asked()
@@ -359,7 +363,8 @@ class AssignmentApi:
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Close these partitions."""
-        with self._lock.when_client_free():
+        with self._lock.lock:
+            self._lock.until_client_free()
             if not self._lock.may_change("incremental_unassign"):
                 return
             self.finish_asked()
@@ -383,7 +388,8 @@ class AssignmentApi:
 
     def seek(self, partition: TopicPartition) -> None:
         """Move a partition to another offset; from another thread while a callback runs, after the callback."""
-        with self._lock.when_client_free_or_callback() as alone:
+        with self._lock.lock:
+            alone = self._lock.until_client_free_or_callback()
             if not self._lock.may_change("seek"):
                 return
             ours = (partition.topic, partition.partition) in self._session.assigned

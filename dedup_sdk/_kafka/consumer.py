@@ -527,25 +527,27 @@ class DedupConsumer(Consumer):
         thread commits while a rebalance callback runs, the commit is noted and goes out after the callback, which may
         wait for that thread; the offsets that it will commit are returned.
         """
-        with self._access.when_client_free_or_callback() as alone, self._loop.guarded_step():
-            below = _below(message, offsets)
-            self._loop.complete_below(below)
-            ready = self._session.commits.below(below, asynchronous=asynchronous)
-            if ready and not alone:
-                self._session.commits.note(ready)
-                self._interruption.request_maintenance()
-                return None if asynchronous else ready
-            if ready:
-                return self._session.commits.exactly(ready, asynchronous=asynchronous)
-            if asynchronous:
-                return None
-            raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
+        with self._access.lock:
+            alone = self._access.until_client_free_or_callback()
+            with self._loop.guarded_step():
+                below = _below(message, offsets)
+                self._loop.complete_below(below)
+                ready = self._session.commits.below(below, asynchronous=asynchronous)
+                if ready and not alone:
+                    self._session.commits.note(ready)
+                    self._interruption.request_maintenance()
+                    return None if asynchronous else ready
+                if ready:
+                    return self._session.commits.exactly(ready, asynchronous=asynchronous)
+                if asynchronous:
+                    return None
+                raise KafkaException(KafkaError(KafkaError._NO_OFFSET))  # noqa: SLF001 (that is its public name)
 
     def store_offsets(
         self, message: Message | None = None, offsets: list[TopicPartition] | None = None
     ) -> None:
         """Complete the messages that you got up to a message, or below offsets; the next commit includes them."""
-        with self._loop.guarded_step():
+        with self._loop.exclusive(), self._loop.guarded_step():
             below = _below(message, offsets)
             if below is None:
                 raise ValueError("expected either message or offsets")
@@ -721,7 +723,8 @@ class DedupConsumer(Consumer):
 
     def _close(self, until: float) -> None:
         self._callback_errors.begin_close()
-        with self._access.when_client_free():
+        with self._access.lock:
+            self._access.until_client_free()
             self._session.close_by(until)
             by_hand = self._session.assigned.keys() - self._session.of_group
             self._callback_errors.run(self._assignment.part)

@@ -95,7 +95,8 @@ class ClientLock:
         Waits for another closing thread, except while that thread runs a callback: the callback may be waiting for
         this thread.
         """
-        with self.when_client_free():
+        with self.lock:
+            self.until_client_free()
             self._sleep_until(lambda: self.closer is None or self._in_callback)
             if self.closed or self.closer is not None:
                 return False
@@ -168,35 +169,33 @@ class ClientLock:
         finally:
             self._in_callback = False
 
-    @contextmanager
-    def when_client_free(self) -> Iterator[None]:
-        """Hold the lock while no other thread is inside the client, so that you may call the client."""
-        with self._lock_when(lambda: self.client_thread is None):
-            yield
+    def until_client_free(self) -> None:
+        """Wait until no other thread is inside the client, so that you may call it; with the lock.
 
-    @contextmanager
-    def when_client_free_or_callback(self) -> Iterator[bool]:
-        """Hold the lock; yield True if you may call the client, False if you must defer the request.
+        No context manager that takes the lock: an exception of a signal could leave that half entered, and whoever
+        keeps the traceback would keep the lock.
+        """
+        self._wait_until(lambda: self.client_thread is None)
+
+    def until_client_free_or_callback(self) -> bool:
+        """Return True if you may call the client, False if you must defer the request; with the lock.
 
         False: another thread is inside the client, in a callback. Else waits until no other thread is inside.
         """
-        with self._lock_when(lambda: self.client_thread is None or self._in_callback):
-            yield not self.in_other_thread
+        self._wait_until(lambda: self.client_thread is None or self._in_callback)
+        return not self.in_other_thread
 
-    @contextmanager
-    def _lock_when(self, may_go: Callable[[], bool]) -> Iterator[None]:
-        with self.lock:
-            if self.in_other_thread:
-                me = get_ident()
-                try:
-                    self._waiting.add(me)
-                    self._sleep_until(may_go)
-                finally:
-                    self._waiting.discard(me)
-                    if self._asleep:
-                        self._changed.notify_all()
-            self.catch_up()
-            yield
+    def _wait_until(self, may_go: Callable[[], bool]) -> None:
+        if self.in_other_thread:
+            me = get_ident()
+            try:
+                self._waiting.add(me)
+                self._sleep_until(may_go)
+            finally:
+                self._waiting.discard(me)
+                if self._asleep:
+                    self._changed.notify_all()
+        self.catch_up()
 
 
 def is_inside(method: Callable[..., Any], owner: object) -> bool:

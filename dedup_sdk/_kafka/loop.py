@@ -576,25 +576,24 @@ class FetchLoop:
 
     @contextlib.contextmanager
     def guarded_step(self, *, defers_store_errors: bool = False) -> Iterator[None]:
-        """Keep other threads out; an exception inside is an interruption (see `dedup_sdk._kafka.guards`).
+        """Have an exception inside count as an interruption (see `dedup_sdk._kafka.guards`); with the lock.
 
         ``defers_store_errors``: a damaged store, or a full disk, is not raised: the next call for messages handles it.
         """
-        with self._mutex:
-            self._judge_early()
-            self._lock.check_open()
-            try:
-                yield
-            except KafkaException:
+        self._judge_early()
+        self._lock.check_open()
+        try:
+            yield
+        except KafkaException:
+            raise
+        except BaseException as error:
+            self._interruption.note()
+            if not (defers_store_errors and isinstance(error, StoreCorruptError | StoreUnavailableError)):
                 raise
-            except BaseException as error:
-                self._interruption.note()
-                if not (defers_store_errors and isinstance(error, StoreCorruptError | StoreUnavailableError)):
-                    raise
 
     def complete(self, messages: Iterable[Any], *, dead_lettered: bool = False) -> None:
         """Complete messages, and write each partition's marks; ``dead_lettered``: count them as dead-lettered."""
-        with self.guarded_step(defers_store_errors=True):
+        with self._mutex, self.guarded_step(defers_store_errors=True):
             ended: dict[int, tuple[Partition, list[int]]] = {}
             for message in messages:
                 partition = self._taken_out(message)
@@ -609,7 +608,7 @@ class FetchLoop:
 
     def release(self, message: Any) -> None:
         """Release a message: it is delivered again before new ones."""
-        with self.guarded_step():
+        with self._mutex, self.guarded_step():
             if message.error() is None and self._delivery.waits(message):
                 self._engine.counters.stale += 1
                 return
@@ -620,7 +619,7 @@ class FetchLoop:
 
     def take_out(self, message: Any) -> None:
         """Exclude a message from implicit completion: it ends by `complete` or `release`."""
-        with self.guarded_step():
+        with self._mutex, self.guarded_step():
             self._taken_out(message)
 
     def release_quietly(self, message: Any) -> list[Any]:

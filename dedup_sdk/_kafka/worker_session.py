@@ -127,7 +127,7 @@ class WorkerSession:
         return self._loop.exclusive()
 
     def ending(self) -> AbstractContextManager[None]:
-        """Return the same for ending messages: an exception in it has all partitions opened again.
+        """Return a context for ending messages: an exception in it has all partitions opened again. In `exclusive`.
 
         An error of the store is no exception here: the next `poll` handles it.
         """

@@ -162,7 +162,7 @@ class Runner:
         finished = self._finished(timeout_s)
         if not finished and not self._letter_reports():
             return False
-        with self._session.ending():
+        with self._session.exclusive(), self._session.ending():
             done = []
             for task in finished:
                 if not self._workers.acknowledge(task) or task not in self._tasks:

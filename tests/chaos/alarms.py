@@ -348,14 +348,20 @@ class Play:
         for each, partition in waits_for.items():
             self._source.send(each, partition)
         self._source.flush()
-        until = time.monotonic() + DELIVERS_S
-        while time.monotonic() < until and not waits_for.keys() <= self.handled:
+        began = time.monotonic()
+        self._consume_until(consumer, set(waits_for), began + DELIVERS_S)
+        if stuck := sorted(waits_for.keys() - self.handled):
+            given = sorted(tp.partition for tp in consumer.assignment())
+            shown = consumer.partition_statuses
+            self._consume_until(consumer, set(waits_for), began + 4 * DELIVERS_S)
+            late_s = time.monotonic() - began if waits_for.keys() <= self.handled else float("inf")
+            self._find(f"{stuck} did not come in time, but after {late_s:.0f} s; the client has {given}, {shown}")
+
+    def _consume_until(self, consumer: DedupConsumer, wanted: set[str], until: float) -> None:
+        while time.monotonic() < until and not wanted <= self.handled:
             # Errors that are raised late are of the alarms: the call after that goes on.
             with suppress(*_ALARMS, SystemError, TypeError):
                 self._handle(consumer.consume(100, 0.1))
-        if stuck := sorted(waits_for.keys() - self.handled):
-            given = sorted(tp.partition for tp in consumer.assignment())
-            self._find(f"{stuck} did not come in time; the client has {given}, {consumer.partition_statuses}")
 
     def _read_the_rest(self) -> None:
         faulthandler.dump_traceback_later(2 * _HANGS_S, exit=True)

@@ -88,6 +88,33 @@ def test_an_interruption_among_early_messages_leaves_no_closed_store(make: Make,
     assert set(got) == set(sent)
 
 
+def test_an_interruption_that_somebody_keeps_holds_no_lock(make: Make, send: Send) -> None:
+    """Its traceback keeps alive what it left half entered; other threads get on all the same."""
+    send(*"abc")
+    consumer = make("orders", completion="explicit")
+    first = poll_some(consumer, 3)[0]
+    kept: list[Interrupted] = []
+    calls: list[Callable[[], object]] = [
+        lambda: consumer.commit(asynchronous=True),
+        lambda: consumer.complete(first),
+        lambda: consumer.seek(TopicPartition("orders", 0, 1)),
+    ]
+    for call in calls:
+        for place in range(1, 120, 2):
+            try:
+                with InterruptedAt(place) as strike:
+                    call()
+            except Interrupted as error:
+                kept.append(error)
+            other = threading.Thread(target=lambda: consumer.partition_statuses, daemon=True)
+            other.start()
+            other.join(20)
+            assert not other.is_alive(), strike.where
+            if not strike.struck:
+                break
+    assert len(kept) > 20
+
+
 class OverdueError(TimeoutError):
     """The error of an application's time-out."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from types import CodeType, FrameType, TracebackType
 
-_HERE = str(Path(__file__).parents[2] / "dedup_sdk")
+_HERE = (str(Path(__file__).parents[2] / "dedup_sdk"), contextlib.__file__)
 _LOOKS = {dis.opmap[name] for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_FUNCTION_EX")}
 """After these instructions Python looks for signals."""
 
@@ -22,6 +23,7 @@ class Interrupted(BaseException):
 class InterruptedAt:
     """Raises `Interrupted` at the n-th place of this package's code at which Python looks for signals, and at no other.
 
+    The way into a context manager that is a generator belongs to it: there the block is half entered.
     ``struck`` says whether there were so many; ``where`` which place it was.
     """
 
@@ -56,7 +58,7 @@ class InterruptedAt:
         return self.stepped
 
     def stepped(self, frame: FrameType, event: str, _argument: Any) -> Any:
-        """Trace one instruction of a frame of this package (see `sys.settrace`)."""
+        """Trace one instruction of a frame (see `sys.settrace`)."""
         if event != "opcode":
             return self.stepped
         code, last = frame.f_code, self._last.get(id(frame))
