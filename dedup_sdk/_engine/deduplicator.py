@@ -278,6 +278,11 @@ class Deduplicator:
                 left.close()
                 del self._opened[coordinates]
 
+    @property
+    def open_stores(self) -> list[tuple[str, int]]:
+        """Topic and partition of each store that may be open; also where its closing was interrupted."""
+        return list(self._opened)
+
     def shut(self) -> None:
         """Close all partitions, then raise the first error, if there was one.
 

@@ -408,10 +408,14 @@ class AssignmentApi:
         with self._client.readers.default_timeout():
             offset = self._session.resolve(partition)
         self.finish_asked()
+        # One step: between two the messages in hand would be forgotten, and the partition not moved.
+        self._interruption.run_step(self._seek_to, coordinates, offset)
+
+    def _seek_to(self, coordinates: Coordinates, offset: int) -> None:
         if not self._interruption.happened:
-            self._interruption.run_step(self._finish, self._delivery.finish_up_to, *coordinates, offset - 1)
+            self._finish(self._delivery.finish_up_to, *coordinates, offset - 1)
         offset = self._before_open_units(*coordinates, offset)
-        self._interruption.run_step(self.forget, {coordinates})
+        self.forget({coordinates})
         self._session.move(*coordinates, offset)
 
     def _before_open_units(self, topic: str, partition: int, offset: int) -> int:
@@ -434,13 +438,12 @@ class AssignmentApi:
     def _position(self, tp: TopicPartition) -> int:
         waiting = self._delivery.first_waiting(tp.topic, tp.partition)
         partition = self._delivery.partition_of(tp.topic, tp.partition)
+        if partition is not None and self._interruption.happened:
+            # What is not completed comes again, be it judged or not: a queue may have lost its first message.
+            waiting = partition.flight.first_open
         if waiting is not None:
             return waiting
-        if partition is None:
-            return OFFSET_INVALID
-        # After an interruption what is not completed comes again, be it judged or not.
-        again = partition.flight.first_open if self._interruption.happened else None
-        return partition.flight.position if again is None else again
+        return OFFSET_INVALID if partition is None else partition.flight.position
 
     # --- pauses --------------------------------------------------------------------------------------------------
 

@@ -730,26 +730,29 @@ class DedupConsumer(Consumer):
             self._callback_errors.run(self._assignment.part)
         if self._session.of_group:
             self._callback_errors.run(self._assignment.commit_in_group)
-        try:
-            self._access.call_client(self._close_client, by_hand, until)
-        except Exception as error:
-            if is_interruption(error):
-                raise
-            self._callback_errors.keep(error)
+        self._end(self._access.call_client, self._close_client, by_hand, until)
         with self._access.lock:
             self._client.readers.close(max(0.0, until - time.monotonic()))
             self._client.requests.renew()
             # Not the store: it may be the user's, and other consumers may have partitions of it open.
-            for topic, partition in list(self._engine.partitions):
+            for topic, partition in self._engine.open_stores:
                 in_time = time.monotonic() < until
-                end = self._engine.close if in_time else self._engine.lose
-                self._callback_errors.run(end, topic, partition)
+                self._end(self._engine.close if in_time else self._engine.lose, topic, partition)
             if self._engine.gatekeeper is not None:
-                self._callback_errors.run(self._engine.gatekeeper.close)
+                self._end(self._engine.gatekeeper.close)
             # Last: an interrupted `close` can be repeated.
             self._access.close()
         self._client_end = None
         self._callback_errors.raise_kept()
+
+    def _end(self, step: Callable[..., object], *arguments: Any) -> None:
+        """Do a step of `close`; keep an error of it. An interruption is raised: `close` has to be repeated."""
+        try:
+            step(*arguments)
+        except Exception as error:
+            if is_interruption(error):
+                raise
+            self._callback_errors.keep(error)
 
     def _close_client(self, by_hand: Collection[tuple[str, int]], until: float) -> None:
         if self._client_end is not None and self._client_end.has_begun:

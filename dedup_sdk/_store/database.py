@@ -423,6 +423,15 @@ def sequence_key(sequence: int) -> bytes:
     return sequence.to_bytes(8, "big")
 
 
+def _is_there(path: Path) -> bool:
+    """Whether a file exists. Not `Path.exists`, which takes a signal's `ValueError` for its own, and answers no."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def open_database(
     folder: Path, memory: SharedMemory, open_files: int = MIN_OPEN_FILES
 ) -> tuple[Rdict, list[str]]:
@@ -430,7 +439,7 @@ def open_database(
 
     Raises RocksDB's exceptions, and `StoreCorruptError` when files of a database exist without its head.
     """
-    exists = (folder / "CURRENT").exists()
+    exists = _is_there(folder / "CURRENT")
     if not exists:
         left_over = next((path.name for pattern in ("*.sst", "*.log") for path in folder.glob(pattern)), None)
         if left_over is not None:
@@ -484,7 +493,8 @@ def _refuse_reused_logs(folder: Path) -> None:
 
 def has_tables(folder: Path) -> bool:
     """Whether a database's folder has sorted files."""
-    return next(folder.glob("*.sst"), None) is not None
+    # Not `Path.glob`, which takes a signal's `ValueError` for its own, and finds nothing.
+    return _is_there(folder) and any(path.suffix == ".sst" for path in folder.iterdir())
 
 
 def open_read_only(folder: Path) -> tuple[Rdict, list[str]]:

@@ -28,7 +28,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from itertools import repeat
@@ -377,7 +377,7 @@ class RocksPartition:
 
     ``generation_marks``: minimum number of marks in a generation before the next one begins. ``fsync``:
     flush each step to the disk, so that it survives a power cut. ``report_damage``: called with every error
-    that says that the open store is damaged.
+    that says that the open store is damaged. ``begun``: called before anything is opened.
 
     A signal handler may raise at any line. Therefore the store counts as open as soon as RocksDB has opened
     the database, and any later failure closes it. It counts as closed only with the last line of `close`,
@@ -395,6 +395,7 @@ class RocksPartition:
         fsync: bool = False,
         generation_marks: int = 100_000,
         report_damage: ReportDamage = lambda _: None,
+        begun: Callable[[RocksPartition], None] = lambda _: None,
     ) -> None:
         self._folder = folder
         self._report_damage = report_damage
@@ -413,6 +414,7 @@ class RocksPartition:
         self._pending: Find | None = None
         self.disk_bytes = 0
         self._closed = True
+        begun(self)
         try:
             self._open()
         except BaseException:
@@ -811,15 +813,23 @@ class RocksStore:
             self._refuse_damaged(folder)
         make_private(self._root, folder)
         self._open = [each for each in self._open if not each.closed]
-        partition = RocksPartition(
-            folder,
-            identity,
-            window,
-            self._memory,
-            report_damage=lambda error: self._note_damage(folder, error),
-            fsync=self._fsync,
-            generation_marks=self._generation_marks,
-        )
+        begun: list[RocksPartition] = []
+        try:
+            partition = RocksPartition(
+                folder,
+                identity,
+                window,
+                self._memory,
+                report_damage=lambda error: self._note_damage(folder, error),
+                begun=begun.append,
+                fsync=self._fsync,
+                generation_marks=self._generation_marks,
+            )
+        except BaseException:
+            # Interrupted on its way here: nobody else could close it.
+            for each in begun:
+                each.close()
+            raise
         self._open += [partition]
         return partition
 

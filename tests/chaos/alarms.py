@@ -310,6 +310,8 @@ class Play:
 
     def _close_in_time(self, consumer: DedupConsumer) -> None:
         began = time.monotonic()
+        # Where it stands then.
+        faulthandler.dump_traceback_later(CLOSES_S, exit=False)
         # An error of the alarms may have been kept for this call.
         with suppress(*_ALARMS, SystemError, TypeError):
             consumer.close()
@@ -355,7 +357,9 @@ class Play:
             shown = consumer.partition_statuses
             self._consume_until(consumer, set(waits_for), began + 4 * DELIVERS_S)
             late_s = time.monotonic() - began if waits_for.keys() <= self.handled else float("inf")
-            self._find(f"{stuck} did not come in time, but after {late_s:.0f} s; the client has {given}, {shown}")
+            self._find(
+                f"{stuck} did not come in time, but after {late_s:.0f} s; the client has {given}, {shown}"
+            )
 
     def _consume_until(self, consumer: DedupConsumer, wanted: set[str], until: float) -> None:
         while time.monotonic() < until and not wanted <= self.handled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import deque
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from dedup_sdk import MemoryStore
+from dedup_sdk._kafka import delivery
 from dedup_sdk._kafka.client import Client
 from dedup_sdk._kafka.settings import client_settings
 from dedup_sdk._store.memory import MemoryPartition
@@ -86,6 +88,62 @@ def test_an_interruption_among_early_messages_leaves_no_closed_store(make: Make,
             break
     assert struck > 20
     assert set(got) == set(sent)
+
+
+def test_the_position_is_before_a_message_that_was_lost_on_its_way_out(
+    make: Make, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody got it: who keeps positions, and seeks to this one, gets it."""
+
+    class Interrupting(deque[Any]):
+        """A queue whose next message is taken out and lost, once this is wanted."""
+
+        wanted = False
+
+        def popleft(self) -> Any:
+            message = super().popleft()
+            if Interrupting.wanted:
+                Interrupting.wanted = False
+                raise Interrupted
+            return message
+
+    monkeypatch.setattr(delivery, "deque", Interrupting)
+    sent = list(map(str, range(20)))
+    send(*sent)
+    consumer = make("orders")
+    got = values(poll_some(consumer, 1))
+    while len(inside.ready(consumer)) < 2:
+        got += values(poll_some(consumer, 1))
+    Interrupting.wanted = True
+    with pytest.raises(Interrupted):
+        consumer.poll(0)
+    [position] = consumer.position([TopicPartition("orders", 0)])
+
+    assert position.offset <= len(got)
+    consumer.seek(position)
+    assert {*got, *values(poll_quiet(consumer))} == {*sent}
+
+
+def test_a_seek_that_was_interrupted_leaves_no_message_behind(make: Make, send: Send) -> None:
+    """At any place: no message that waited is forgotten by a partition that was not moved."""
+    struck = 0
+    sent = list(map(str, range(6)))
+    send(*sent)
+    for place in range(1, 300, 5):
+        consumer = make(
+            "orders", store=MemoryStore(), config={"group.id": f"g-{place}"}, completion="explicit"
+        )
+        got = values(poll_some(consumer, 3))
+        strike = InterruptedAt(place)
+        with suppress(Interrupted), strike:
+            consumer.seek(TopicPartition("orders", 0, 1))
+        again = values(poll_quiet(consumer))
+        consumer.close()
+        assert {*got, *again} == {*sent}, strike.where
+        struck += strike.struck
+        if not strike.struck:
+            break
+    assert struck > 4
 
 
 def test_an_interruption_that_somebody_keeps_holds_no_lock(make: Make, send: Send) -> None:

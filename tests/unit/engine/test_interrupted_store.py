@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,3 +43,22 @@ def test_a_store_opens_again_after_any_interruption(made: str, each: int, step: 
             break
     assert len(kept) >= 4
     engine.shut()
+
+
+def test_a_partition_that_is_lost_twice_is_closed(tmp_path: Path) -> None:
+    """Where the first time was interrupted, at any place: another engine can open its store."""
+    rule = Lookup(id=key(), window=Window(days=1))
+    engine, other = Deduplicator(rule, RocksStore(tmp_path)), Deduplicator(rule, RocksStore(tmp_path))
+    struck = 0
+    for place in range(1, 200, 7):
+        engine.open("t", 0)
+        interruption = InterruptedAt(place)
+        with suppress(Interrupted), interruption:
+            engine.lose("t", 0)
+        engine.lose("t", 0)
+        other.open("t", 0)
+        other.close("t", 0)
+        struck += interruption.struck
+        if not interruption.struck:
+            break
+    assert struck > 4
