@@ -173,6 +173,11 @@ LINES: Final[dict[str, list[Line]]] = {
             "this package.",
         ),
         Line(
+            "_kafka/reader.py", "%d readers did not close",
+            "A client of a recovery waits for its broker, and the consumer goes on. Check the broker; report it if it "
+            "stays.",
+        ),
+        Line(
             "_kafka/closing.py", "the member could not leave",
             "The coordinator did not answer at the end. Nothing to do: the group removes the member later.",
         ),

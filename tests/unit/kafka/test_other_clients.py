@@ -37,6 +37,7 @@ OURS = {
     "dedup_sdk/_kafka/window_check.py WindowQuestion.lag_ms": TEXT,
     "dedup_sdk/_runner/redrive.py Redrive.__init__": TEXT,
     "dedup_sdk/_runner/redrive.py _Sender.__init__": TEXT,
+    "spark_backfill/kafka_log.py KafkaLog.__init__": TEXT,
     "spark_backfill/kafka_log.py KafkaLog._made": TEXT,
     "dedup_sdk/_demo/oracle.py Topic.__init__": NONE,
     "dedup_sdk/_demo/flights.py RetryingProducer.__init__": NONE,
