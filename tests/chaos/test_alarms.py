@@ -34,7 +34,7 @@ def play(bootstrap: str, seed: int, seconds: int, broken: str = "") -> dict[str,
         )
         for protocol in PROTOCOLS
     }
-    played = {}
+    played: dict[str, tuple[int, str]] = {}
     try:
         for protocol, process in processes.items():
             printed, _ = process.communicate(timeout=_MOST_S)

@@ -36,7 +36,7 @@ def test_a_commit_after_an_interruption_completes_nothing_that_was_never_handed_
         consumer = make(store=MemoryStore(), config={"group.id": group, "enable.auto.commit": False})
         consumer.assign([ORDERS])
         assert values(poll_some(consumer, 2)) == ["0", "1"]
-        with InterruptedAt(place) as interruption, contextlib.suppress(Interrupted):
+        with contextlib.suppress(Interrupted), InterruptedAt(place) as interruption:
             getattr(consumer, way)(*WAYS[way])
         with contextlib.suppress(KafkaException):
             consumer.commit(asynchronous=False)
@@ -58,7 +58,7 @@ def test_what_waits_when_a_pause_is_interrupted_comes_again(make: Make, send: Se
         consumer = make(store=MemoryStore(), config={"group.id": f"g-{place}"})
         consumer.assign([ORDERS])
         got = values(poll_some(consumer, 2))
-        with InterruptedAt(place) as interruption, contextlib.suppress(Interrupted):
+        with contextlib.suppress(Interrupted), InterruptedAt(place) as interruption:
             consumer.pause([ORDERS])
         consumer.resume([ORDERS])
         got += values(poll_some(consumer, 4))
@@ -82,7 +82,7 @@ def test_what_is_handed_out_after_an_interruption_does_not_come_twice(make: Make
         consumer = make(store=MemoryStore(), config={"group.id": f"g-{place}"}, completion="explicit")
         consumer.assign([ORDERS])
         got = poll_some(consumer, 2)
-        with InterruptedAt(place) as interruption, contextlib.suppress(Interrupted):
+        with contextlib.suppress(Interrupted), InterruptedAt(place) as interruption:
             consumer.release(got[1])
         struck += interruption.struck
         if not interruption.struck:

@@ -159,8 +159,9 @@ def test_an_interruption_that_somebody_keeps_holds_no_lock(make: Make, send: Sen
     ]
     for call in calls:
         for place in range(1, 120, 2):
+            strike = InterruptedAt(place)
             try:
-                with InterruptedAt(place) as strike:
+                with strike:
                     call()
             except Interrupted as error:
                 kept.append(error)
