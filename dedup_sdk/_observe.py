@@ -100,6 +100,7 @@ class Counters:
     record that was no longer open (they change nothing), ``abandoned`` messages whose handler was still
     running when their partition was revoked (the next owner gets them again), ``left_out`` completions that
     did not fit into the last commit of a revoked partition (the next owner handles these messages again),
+    ``refetched`` messages that the client returned a second time in one assignment (they are dropped, and not judged),
     ``stores_set_aside`` damaged key stores, ``generations_shed`` how often the oldest marks were dropped
     for lack of room; ``events`` partition events by name; ``shared`` the totals of a shared memory, whose
     page has the names.
@@ -116,6 +117,7 @@ class Counters:
     stale: int = 0
     abandoned: int = 0
     left_out: int = 0
+    refetched: int = 0
     observer_errors: int = 0
     stores_set_aside: int = 0
     generations_shed: int = 0
@@ -127,8 +129,8 @@ class Counters:
         totals = {
             **self.verdicts, **self.reasons, "delivered": self.delivered, "released": self.released,
             "retried": self.retried, "dead_lettered": self.dead_lettered, "stale": self.stale,
-            "abandoned": self.abandoned, "left_out": self.left_out, "stores_set_aside": self.stores_set_aside,
-            "generations_shed": self.generations_shed,
+            "abandoned": self.abandoned, "left_out": self.left_out, "refetched": self.refetched,
+            "stores_set_aside": self.stores_set_aside, "generations_shed": self.generations_shed,
         }  # fmt: skip
         for kind, named in (("event", self.events), ("shared", self.shared)):
             for name, total in dict(named).items():

@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -72,6 +72,7 @@ class Partition:
     ``flight`` and ``memory`` exist once it has ``started``. ``judged`` are the held-back records that got their verdict
     in the last `complete`, duplicates included. ``due`` are those that got it in another way, until `take_due`.
     ``begun``: the group's history has a first offset. ``has_failed``: see `note_failure`.
+    ``has_offered``: a record came that was not hidden at once.
     """
 
     flight: Flight
@@ -113,7 +114,7 @@ class Partition:
         self._stored = self.loaded
         self.started = False
         self.begun = True
-        self.has_failed = False
+        self.has_failed = self.has_offered = False
         self.judged: list[RecordRef] = []
         self.due: list[RecordRef] = []
         self._counters = counters
@@ -261,6 +262,28 @@ class Partition:
 
     # --- records that come ---------------------------------------------------------------------------------------
 
+    def is_next(self, offsets: list[int]) -> bool:
+        """Whether records ascend by offset, from where this owner has read to: none of them comes a second time."""
+        return offsets[0] >= self._read_to and all(map(lt, offsets, offsets[1:]))
+
+    def first_reads(
+        self, offsets: list[int], leader_epochs: Iterable[int | None]
+    ) -> tuple[list[int], AnotherLog | None]:
+        """Return the rows of records that come for the first time, ascending by offset.
+
+        The others repeat what this owner has read. One of a later leader epoch than all that was read is no repetition
+        but a record of another log, which is returned as well.
+        """
+        read_to, newest, first = self._read_to, self.flight.epoch, list[int]()
+        for row, (offset, epoch) in enumerate(zip(offsets, leader_epochs, strict=True)):
+            if offset >= read_to:
+                first.append(row)
+                read_to = offset + 1
+                newest = epoch if newest is None or epoch is None else max(newest, epoch)
+            elif newest is not None and epoch is not None and epoch > newest:
+                return first, AnotherLog(None)
+        return first, None
+
     def admit(
         self,
         offsets: list[int],
@@ -305,6 +328,8 @@ class Partition:
             self.verdicts.count(chunk)
         if flight.settled:
             self._note_due()
+        if chunk.open:
+            self.has_offered = True
         return [*late, chunk]
 
     def _late(self, offsets: list[int], timestamps: Int64s, items: Sequence[Any]) -> Chunk:

@@ -23,6 +23,7 @@ becomes `INDIVIDUAL`, too: a commit of all delivered messages, as in the usual `
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +37,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from dedup_sdk._core.flight import INDIVIDUAL, OFFERED, Chunk, RecordRef
 from dedup_sdk._engine.deduplicator import Deduplicator
-from dedup_sdk._engine.partition import Partition
+from dedup_sdk._engine.partition import AnotherLog, Partition
 from dedup_sdk._interruptions import is_interruption
 from dedup_sdk._kafka.assignment import Coordinates, Pause, State
 from dedup_sdk._kafka.fields import MessageFields
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from dedup_sdk._kafka.missing_ids import MissingIds
 
 T = TypeVar("T")
+
+logger = logging.getLogger("dedup_sdk")
 
 _offset: Callable[[Any], Any] = Message.offset
 _topic: Callable[[Any], Any] = Message.topic
@@ -295,17 +298,11 @@ class BatchClassifier:
         doubted: set[tuple[str, int]] = set()
         error, rest = None, []
         for run in runs:
-            assigned = self._session.assigned.get((run.topic, run.partition))
-            partition = (
-                assigned.engine_partition if assigned is not None and assigned.state is State.ACTIVE else None
-            )
+            partition = self.partition_of(run.topic, run.partition)
             if partition is None:
                 continue
-            part = columns if one else columns.cut(run.rows)
-            other = partition.another_log(part.offsets, part.timestamps, part.ids, part.leader_epochs)
-            if other is not None:
-                self._session.doubt(run.topic, run.partition, contradicted_at=other.first_offset)
-                doubted.add((run.topic, run.partition))
+            part = self._without_repetition(partition, columns if one else columns.cut(run.rows), doubted)
+            if not part.offsets:
                 continue
             try:
                 chunks = _guarded(
@@ -331,6 +328,36 @@ class BatchClassifier:
             whole = self.observing or states.count(OFFERED) == len(states)
             messages += of_run if whole else compress(of_run, states.translate(_SHOWN))
         return Classified(messages, judged, rest, error, frozenset(doubted))
+
+    def _without_repetition(
+        self, partition: Partition, part: _Columns, doubted: set[Coordinates]
+    ) -> _Columns:
+        """Return messages without those that the client returned before, in the present assignment of their partition.
+
+        All ways to the application pass here, early messages as well. A repeated message is counted, and not judged:
+        its record may be in flight. Messages of another log are not returned: their partition begins anew, and is
+        added to ``doubted``.
+        """
+        first, again = part, None
+        if partition.is_next(part.offsets):
+            other = part.another_log(partition)
+        else:
+            rows, other = partition.first_reads(part.offsets, part.leader_epochs())
+            first = part.take(rows)
+            again = part.take(sorted({*range(len(part.offsets))} - {*rows}, key=part.offsets.__getitem__))
+            # A record that contradicts the marks is no repetition of the one that they know.
+            other = other or again.another_log(partition) or first.another_log(partition)
+        if other is not None:
+            self._session.doubt(partition.topic, partition.partition, contradicted_at=other.first_offset)
+            doubted.add((partition.topic, partition.partition))
+            return part.take([])
+        if again is not None:
+            self._engine.counters.refetched += len(again.offsets)
+            logger.debug(
+                "%s[%d]: the client returned %d messages a second time, from offset %d on; they are dropped",
+                partition.topic, partition.partition, len(again.offsets), again.offsets[0],
+            )  # fmt: skip
+        return first
 
     def _note_missing(
         self, topics: list[str], batch: list[Any], ids: Ids, failures: Mapping[str, FailedCall]
@@ -419,9 +446,25 @@ class _Columns(NamedTuple):
         """Return the leader epoch of each message, None if the broker does not tell it."""
         return [message.leader_epoch() for message in self.messages]
 
+    def another_log(self, partition: Partition) -> AnotherLog | None:
+        """See `Partition.another_log`; the messages ascend by offset."""
+        if not self.offsets:
+            return None
+        return partition.another_log(self.offsets, self.timestamps, self.ids, self.leader_epochs)
+
     def cut(self, rows: slice) -> _Columns:
         """Return some rows of every column."""
         return _Columns(self.messages[rows], self.offsets[rows], self.timestamps[rows], _cut(self.ids, rows))
+
+    def take(self, rows: list[int]) -> _Columns:
+        """Return these rows of every column, in this order."""
+        missing = {at: self.ids.missing[row] for at, row in enumerate(rows) if row in self.ids.missing}
+        return _Columns(
+            [self.messages[row] for row in rows],
+            [self.offsets[row] for row in rows],
+            self.timestamps[rows],
+            Ids([self.ids.digests[row] for row in rows], missing),
+        )
 
 
 class CompletedBy(Enum):

@@ -8,10 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedup_sdk._engine.partition import AnotherLog
 from dedup_sdk._observe import VerdictEvent
 from dedup_sdk._record import Record, Verdict, VerdictKind
 from dedup_sdk.errors import MissingIdError
 from tests.support.records import DAY_MS, engine, kinds, record
+
+
+def test_what_was_read_does_not_come_for_the_first_time_again() -> None:
+    """Of records that repeat others only the first of each counts; one of a later epoch is another record."""
+    deduplicator = engine()
+    deduplicator.admit([record(5), record(6)])
+    partition = deduplicator.partitions["t", 0]
+    partition.flight.note_epoch(3)
+
+    assert partition.is_next([7, 9])
+    assert not partition.is_next([6, 7])
+    assert not partition.is_next([7, 7])
+    assert not partition.is_next([8, 7])
+    assert partition.first_reads([6, 7, 7, 5, 9, 8], [3, 3, 3, 1, None, 3]) == ([1, 4], None)
+    assert partition.first_reads([7, 8, 8], [3, 4, 4]) == ([0, 1], None)
+    rows, other = partition.first_reads([7, 6], [3, 4])
+    assert (rows, other) == ([0], AnotherLog(None))
 
 
 def test_nothing_gives_nothing() -> None:
