@@ -333,6 +333,7 @@ class Assigned:
     def begin_at(self, start: Start) -> None:
         """Set a start other than the committed offset: offsets after it that were requested must be committed again."""
         self.start = start
+        self.commits.forget_move()
         self.commits.ask_again()
 
     def replay(self, note: str, records: int = 0) -> None:

@@ -3,6 +3,7 @@
 Invariants:
 
 - A commit covers only a prefix of completed records, never goes back, and always has metadata (the commit's text).
+- A commit goes back only after a seek back, and only when that has brought a message: see `CommitState.before_move`.
 - Each partition has at most one unanswered asynchronous commit. While the coordinator is unavailable, the client keeps
   commits and may send them after a later one, with the group generation of that time: the committed offset would go
   back.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -52,10 +53,30 @@ class CommitState:
     """Whether the group's commit says where the partition's history begins."""
     has_room_for_done: bool = True
     """Whether the broker accepts texts as long as `dedup_sdk._kafka.commit_text.MOST_CHARACTERS`."""
+    before_move: TopicPartition | None = None
+    """After a move, until a message comes from the new place: the commit of what was completed before it."""
 
-    def moved(self, offset: int) -> CommitState:
-        """Return the state for the new `Assigned` after a move: offsets from ``offset`` on may be committed again."""
-        return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
+    def moved(self, offset: int, before_move: TopicPartition | None = None) -> CommitState:
+        """Return the state for the new `Assigned` after a move to ``offset``.
+
+        Offsets from ``offset`` on may be committed again: at once, or when ``before_move`` counts no more.
+        """
+        if before_move is None:
+            return CommitState(requested=min(self.requested, offset), confirmed=self.confirmed)
+        return replace(self, before_move=before_move, beginning=Beginning.TO_ASK, has_room_for_done=True)
+
+    def leave_behind(self, start: int) -> None:
+        """Commit what is completed from ``start`` on, the place of the last move: a message came from there.
+
+        If that was a move back, ``start`` itself is new to the group, whose commit lies above it.
+        """
+        before, self.before_move = self.before_move, None
+        if before is not None and start < before.offset:
+            self.requested, self.done_asked = min(self.requested, start - 1), ""
+
+    def forget_move(self) -> None:
+        """Commit only what is completed at the new place, as if nothing had been completed before the move."""
+        self.before_move = None
 
     def note_done(self, done: str) -> None:
         """Set the completions above its offset that the group's commit has (`done_part`)."""
@@ -129,12 +150,40 @@ class Commits:
         if due:
             self.exactly(due, asynchronous=asynchronous, until=until)
 
+    def before_move(self, assigned: Assigned) -> TopicPartition | None:
+        """Commit what is completed of a partition that the application moves; return that commit.
+
+        It is repeated, until a message comes from the new place, wherever completed records are committed: the new
+        place has no completed records yet, so that an end of the assignment would leave the older ones uncommitted.
+        None where only the user commits, and where nothing is known to be completed.
+        """
+        if self._only_hidden:
+            return None
+        if assigned.recovers and standing(assigned) is None:
+            start = assigned.start
+            if start is None or start.metadata is None or not start.metadata.is_of(assigned.log):
+                return None
+            text = start.metadata.text(start.offset)
+            return TopicPartition(assigned.topic, assigned.partition, start.offset, text)
+        prefix = _completed_prefix(assigned)
+        try:
+            self.completed([assigned], asynchronous=True)
+        except KafkaException as error:
+            logger.debug("commit before a seek failed (%s); the next commit repeats it", error)
+        return prefix
+
     def hand_on(self, before: Assigned, after: Assigned) -> None:
-        """Keep the pending commit of a partition that was moved: as in the plain client, a seek cancels no commit."""
+        """Keep the pending commit of a partition that was moved: as in the plain client, a seek cancels no commit.
+
+        Not where a later one takes its place (`before_move`).
+        """
         coordinates = before.topic, before.partition
         owner, pending = self.pending.get(coordinates, (None, None))
         if owner is before and pending is not None:
-            self.pending[coordinates] = after, pending
+            if after.commits.before_move is None:
+                self.pending[coordinates] = after, pending
+            else:
+                del self.pending[coordinates]
 
     def begin_transactions(self) -> bool:
         """Record that transactions may commit; return whether this is the first call."""
@@ -157,13 +206,14 @@ class Commits:
     @staticmethod
     def _known_offset(assigned: Assigned, asynchronous: bool) -> int:  # noqa: FBT001 (the plain client's word)
         """Return the offset that need not be committed again: requested, or for a synchronous commit acknowledged."""
-        if (
-            asynchronous
-            or assigned.engine_partition is None
-            or assigned.engine_partition.flight.committed is None
-        ):
-            return assigned.commits.requested
-        return min(assigned.commits.requested, assigned.engine_partition.flight.committed)
+        commits, partition = assigned.commits, assigned.engine_partition
+        if asynchronous:
+            return commits.requested
+        if commits.before_move is not None:
+            return min(commits.requested, commits.confirmed)
+        if partition is None or partition.flight.committed is None:
+            return commits.requested
+        return min(commits.requested, partition.flight.committed)
 
     def beginnings(self, partitions: Iterable[Assigned]) -> None:
         """Commit where histories begin, also where nothing is completed yet; raises `KafkaException`.
@@ -174,7 +224,7 @@ class Commits:
         asked: list[Assigned] = []
         offsets: list[TopicPartition] = []
         for each in partitions:
-            prefix = None if each.coordinates in self._unanswered else _completed_prefix(each)
+            prefix = None if each.coordinates in self._unanswered else _prefix_here(each)
             if prefix is not None:
                 each.commits.beginning = Beginning.ASKED
                 asked.append(each)
@@ -195,12 +245,18 @@ class Commits:
         """
         ready = []
         for coordinates, assigned in self._assigned.items():
-            offset = _completed_prefix(assigned) if ends is None or coordinates in ends else None
-            if offset is None or assigned.engine_partition is None:
+            offset = None
+            if ends is None:
+                offset = _completed_prefix(assigned)
+            elif coordinates in ends:
+                # What the user commits takes the place of what was completed before a seek.
+                assigned.commits.forget_move()
+                offset = _prefix_here(assigned)
+            if offset is None:
                 continue
             if ends is None and not self._is_new_to_group(offset, asynchronous=asynchronous):
                 continue
-            if ends is not None:
+            if ends is not None and assigned.engine_partition is not None:
                 known = max(
                     assigned.commits.requested,
                     assigned.engine_partition.flight.committed or 0,
@@ -372,6 +428,23 @@ class Commits:
 
 
 def _completed_prefix(assigned: Assigned) -> TopicPartition | None:
+    """Return the commit of a partition's completed prefix; after a move, the earlier one until a message comes."""
+    return standing(assigned) or _prefix_here(assigned)
+
+
+def standing(assigned: Assigned) -> TopicPartition | None:
+    """Return the commit from before a move of the partition while it counts (`CommitState.before_move`)."""
+    commits, partition, start = assigned.commits, assigned.engine_partition, assigned.start
+    before = commits.before_move
+    if before is None or start is None or not assigned.is_ours:
+        return None
+    if partition is not None and (partition.has_offered or partition.committable >= before.offset):
+        commits.leave_behind(start.offset)
+        return None
+    return before
+
+
+def _prefix_here(assigned: Assigned) -> TopicPartition | None:
     """Return the commit of a partition's contiguous completed prefix, after it was written to the store."""
     if assigned.engine_partition is None or not assigned.is_ours:
         return None

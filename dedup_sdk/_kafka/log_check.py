@@ -209,8 +209,9 @@ def _is_other_log(
             return True
     witness = progress.witness
     if witness is None:
-        # It was cut away, and nothing was completed since: only the marks can show a difference.
-        return True
+        # It was cut away, and nothing was completed since: only the marks can show a difference. A store that has
+        # completed nothing, e.g. after a seek, has nothing that could differ.
+        return progress.completed_end > progress.low
     if witness.offset >= decided:
         return False
     return (yield from check_witness(witness, partition, engine, client)).same is False

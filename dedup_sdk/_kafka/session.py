@@ -41,8 +41,8 @@ from dedup_sdk._kafka.assignment import (
     set_back,
 )
 from dedup_sdk._kafka.client import ANSWER_S, Client
-from dedup_sdk._kafka.commit_text import CommitMetadata, new_era
-from dedup_sdk._kafka.commits import Commits
+from dedup_sdk._kafka.commit_text import CommitMetadata, new_era, parse_metadata
+from dedup_sdk._kafka.commits import Commits, standing
 from dedup_sdk._kafka.guards import CallbackErrors
 from dedup_sdk._kafka.reader import diverged_at
 from dedup_sdk._kafka.recovery import Backoff, Recovery, RecoveryLoop
@@ -203,10 +203,25 @@ class Session:
         """Return the offset that a logical one (beginning, end, a count before the end) stands for now."""
         return self._starts.resolve(wanted)
 
-    def move(self, topic: str, partition: int, offset: int, *, log_changed: bool = False) -> None:
-        """Restart a partition at another offset, by the user's seek or because the log no longer has its offset."""
+    def move(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        log_changed: bool = False,
+        before: TopicPartition | None = None,
+    ) -> None:
+        """Restart a partition at another offset, by the user's seek or because the log no longer has its offset.
+
+        ``before``: the commit of what was completed before a seek (`Commits.before_move`).
+        """
         assigned = self.assigned[topic, partition]
         known = self._history(assigned)
+        if before is not None and (assigned.recovers or before is assigned.commits.before_move):
+            # A move before this one has brought nothing: this one goes from where that one began.
+            earlier = parse_metadata(before.metadata, committed=before.offset)
+            known = None if earlier is None else (earlier, before.offset)
         metadata, era = None, new_era()
         if known is not None:
             history, high = known
@@ -218,7 +233,7 @@ class Session:
                 metadata = set_back(history, offset)
                 if log_changed:
                     metadata = replace(metadata, low=offset, complete=False)
-        # As in the plain client, a seek commits nothing. Later progress is committed, also below the committed offset.
+        # As in the plain client, a seek alone does not set the group back: what is read after it does (`before`).
         # Only a new group must commit where it begins: else its store would look as if it belonged to another group.
         new = assigned.start is not None and assigned.start.new and assigned.recovers
         start = Start(
@@ -227,8 +242,10 @@ class Session:
             era=era,
             new=new,
             must_commit_first=log_changed or new,
+            reopened=known is not None and metadata is known[0],
+            acknowledged=self._acknowledged(assigned),
         )
-        self._begin_again(assigned, start, moved_to=offset)
+        self._begin_again(assigned, start, moved_to=offset, before=before)
         if not log_changed:
             self.commits.hand_on(assigned, self.assigned[topic, partition])
 
@@ -243,7 +260,13 @@ class Session:
         return start.metadata, start.offset
 
     def _begin_again(
-        self, assigned: Assigned, start: Start | None, *, moved_to: int = _MAX_OFFSET, write: bool = True
+        self,
+        assigned: Assigned,
+        start: Start | None,
+        *,
+        moved_to: int = _MAX_OFFSET,
+        before: TopicPartition | None = None,
+        write: bool = True,
     ) -> None:
         self._client.pause(assigned.topic, assigned.partition)
         after = Assigned(
@@ -255,7 +278,7 @@ class Session:
             taken_at=time.monotonic(),
             pauses=assigned.pauses & {Pause.USER},
             stopped=assigned.stopped,
-            commits=assigned.commits.moved(moved_to),
+            commits=assigned.commits.moved(moved_to, before),
             failed_at=assigned.failed_at,
         )
         self._succeed(assigned, after, write=write and assigned.engine_partition is not None)
@@ -314,7 +337,7 @@ class Session:
                 if partition is None or known is None
                 else self._start_to_reopen(assigned, known)
             )
-            self._begin_again(assigned, start, write=False)
+            self._begin_again(assigned, start, before=standing(assigned), write=False)
             if partition is not None and partition.has_failed and start is not None:
                 self.assigned[assigned.coordinates].note_unexpected_error(start.offset)
 
@@ -322,16 +345,20 @@ class Session:
         history, high = known
         # State in memory may be half-changed: only the store and the group's commit prove which records are completed.
         history = replace(history, done=assigned.completed_above)
-        start = assigned.start
         if assigned.engine_partition is not None:
             # Records that were not read yet must still be compared with the marks.
             high = assigned.engine_partition.committable
-            acknowledged = assigned.engine_partition.flight.committed
-        elif start is not None:
-            acknowledged = start.acknowledged if start.reopened else start.offset
-        else:
-            acknowledged = None
-        return Start(offset=high, metadata=history, reopened=True, acknowledged=acknowledged)
+        return Start(offset=high, metadata=history, reopened=True, acknowledged=self._acknowledged(assigned))
+
+    @staticmethod
+    def _acknowledged(assigned: Assigned) -> int | None:
+        """Return the last offset of the partition that the broker is known to have taken; None without one."""
+        start, has_moved = assigned.start, assigned.commits.before_move is not None
+        if assigned.engine_partition is not None and not has_moved:
+            return assigned.engine_partition.flight.committed
+        if start is None:
+            return None
+        return start.acknowledged if start.reopened or has_moved else start.offset
 
     def refetch(self, partitions: Iterable[Coordinates]) -> None:
         """Seek these partitions back to their positions, the next offsets to judge."""

@@ -70,7 +70,7 @@ def _commit_past_a_gap() -> None:
     def make(prefix: Any) -> Any:
         def position(assigned: Any) -> TopicPartition | None:
             ready: TopicPartition | None = prefix(assigned)
-            if ready is not None:
+            if ready is not None and assigned.engine_partition is not None:
                 ready.offset = assigned.engine_partition.flight.position
             return ready
 

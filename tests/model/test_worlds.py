@@ -70,11 +70,16 @@ def commit_the_position(patch: pytest.MonkeyPatch) -> None:
     completed = commits._completed_prefix
 
     def position(assigned: Any) -> Any:
-        if completed(assigned) is None:
+        if completed(assigned) is None or assigned.engine_partition is None:
             return None
         return assigned.commit_of(assigned.engine_partition, assigned.engine_partition.flight.position)
 
     patch.setattr(commits, "_completed_prefix", position)
+
+
+def forget_what_was_before_a_seek(patch: pytest.MonkeyPatch) -> None:
+    """What a seek moves away from is not committed."""
+    patch.setattr(commits.Commits, "before_move", lambda *_: None)
 
 
 def replay_the_aborted(patch: pytest.MonkeyPatch) -> None:
@@ -276,6 +281,7 @@ def keep_marks_of_every_era(patch: pytest.MonkeyPatch) -> None:
         ("operators", keep_the_era_beside_a_void_text),
         ("operators", keep_marks_of_every_era),
         ("crashes", commit_the_position),
+        ("seeks", forget_what_was_before_a_seek),
         ("transactions", replay_the_aborted),
         ("two-groups", mix_the_groups),
         ("rings", count_nothing),

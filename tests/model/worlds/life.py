@@ -172,8 +172,10 @@ class Life:
                 self.zombies.append((before, number))
             else:
                 with self.mortal(before) as member:
-                    (member.lose if self.chance(0.2) else self._give_back(member))(number)
+                    loses = not self.world.orderly and self.chance(0.2)
+                    (member.lose if loses else self._give_back(member))(number)
                 self._forget(before, number)
+                self.oracle.end_seek(group, number)
         if (seat, number) in self.zombies:
             self.awake(seat, number)
         with self.mortal(seat) as member:
@@ -184,6 +186,10 @@ class Life:
         def give_back(number: int) -> None:
             before = self.broker.committed.get((member.group, number))
             member.give_back(number)
+            if self.world.orderly:
+                # The coordinator takes what a member sent before that joins again.
+                for sent in member.client.unanswered:
+                    member.client.arrive(sent)
             self._look_at_commit(member.group, number, before)
 
         return give_back
@@ -310,10 +316,34 @@ class Life:
             disk.full = not disk.full
         if self.chance(world.operators):
             self._operate()
-        if self.chance(world.backups):
-            self._back_up_or_restore()
+        self._move_or_restore()
         for _ in range(3):
             self.act()
+
+    def _move_or_restore(self) -> None:
+        if self.owners and self.chance(self.world.seeks):
+            self._seek(*self.random.choice(sorted(self.owners)))
+        if self.chance(self.world.backups):
+            self._back_up_or_restore()
+
+    def _seek(self, group: str, number: int) -> None:
+        """Have a member seek, often to where it is, and now and then leave right after that."""
+        log = self.broker.logs[number]
+        with self.mortal(self.owners[group, number]) as member:
+            held = member.held(number)
+            places = [self.random.randint(log.start, log.end)]
+            if held is not None:
+                places += [held.flight.position, held.flight.high]
+            target = self.random.choice(places)
+            stands = self.broker.committed.get((group, number))
+            high = held.flight.high if held is not None else 0 if stands is None else stands.offset
+            self.oracle.pass_over(group, number, target)
+            member.seek(number, target)
+            self.oracle.seek(group, number, target, forward=target > high)
+            for _ in range(self.random.randrange(3)):
+                member.work()
+        if self.chance(0.5):
+            self.rebalance()
 
     def _operate(self) -> None:
         """Set a group's offset, or have a member seek: forward the records between are nobody's business any more."""

@@ -99,7 +99,8 @@ class Member:
     def seek(self, partition: int, offset: int) -> None:
         """Go elsewhere."""
         self._forget(partition)
-        self.session.move(TOPIC, partition, offset)
+        before = self.session.commits.before_move(self.session.assigned[TOPIC, partition])
+        self.session.move(TOPIC, partition, offset, before=before)
 
     def _forget(self, partition: int) -> None:
         self.in_flight = [message for message in self.in_flight if message.partition() != partition]

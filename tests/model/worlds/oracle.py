@@ -6,6 +6,7 @@ lost
     a record was called a duplicate, or redelivered, or passed by a commit, and nobody handled its message.
 doubled
     a record was delivered without doubt, although the log says that it is a duplicate.
+    Where nothing fails: a handled record came again, and no seek that brought any record asked for it.
 repeated
     a record was delivered on a disk that knew of its completion.
 went back
@@ -43,6 +44,8 @@ class Oracle:
         self.excused: dict[str, set[int]] = defaultdict(set)
         self.last: dict[tuple[str, int], VerdictKind] = {}
         self.doubted: set[tuple[str, int]] = set()
+        self._sought: dict[tuple[str, int], int] = {}
+        self._seeking: dict[tuple[str, int], int] = {}
         self._idents: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._duplicates: set[tuple[str, int]] = set()
 
@@ -100,6 +103,28 @@ class Oracle:
         """Note that the group's offsets are gone: nobody knows of a move any more, only of what was done."""
         self.set_to(group, partition, self._broker.logs[partition].end)
         self.excused[group] |= self.ever_excused[group]
+    # --- seeks -------------------------------------------------------------------------------------------------------
+
+    def seek(self, group: str, partition: int, target: int, *, forward: bool) -> None:
+        """Note that a member seeks: once it has read a record there, those from there on may come again.
+
+        A seek ``forward`` counts at once: the group's history begins anew at its target.
+        """
+        self._seeking[group, partition] = target
+        if forward:
+            self._sought[group, partition] = min(target, self._sought.get((group, partition), target))
+
+    def end_seek(self, group: str, partition: int) -> None:
+        """Note that the partition goes: a seek that has brought no record is forgotten."""
+        self._seeking.pop((group, partition), None)
+
+    def _judge_repeat(self, group: str, partition: int, entry: Entry) -> None:
+        held = group, partition
+        if held in self._seeking:
+            target = self._seeking.pop(held)
+            self._sought[held] = min(target, self._sought.get(held, target))
+        if entry.serial in self.handled[group] and entry.offset < self._sought.get(held, entry.offset + 1):
+            raise BrokenPromiseError("doubled", f"{entry} comes again, and nobody sought it")
 
     # --- as it happens -----------------------------------------------------------------------------------------------
 
@@ -109,6 +134,8 @@ class Oracle:
         if kind is VerdictKind.PARKED:
             return
         entry = self.entries[told.partition][serial]
+        if self._world.orderly and told.verdict.deliver and told.verdict.attempt == 1:
+            self._judge_repeat(group, told.partition, entry)
         if kind is VerdictKind.REDELIVERED:
             if not self.settled(group, told.partition, serial):
                 raise BrokenPromiseError("lost", f"{entry} is taken for completed, and nobody completed it")

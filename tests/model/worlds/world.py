@@ -51,6 +51,7 @@ class World:
     on_full_disk: OnFullDisk = "pause"
     impatience: float = 0.0
     operators: float = 0.0
+    seeks: float = 0.0
     parking: int | None = None
 
     @property
@@ -64,9 +65,14 @@ class World:
         return not (self.impatience or self.retention or self.on_full_disk == "unverified")
 
     @property
+    def orderly(self) -> bool:
+        """Whether no process dies, and nobody loses a partition before hearing of it."""
+        return not (self.crashes or self.fuses or self.zombies)
+
+    @property
     def exact(self) -> bool:
         """Whether every verdict follows from the log alone, so that the oracle can predict it."""
-        return not (self.truncations or self.backups or self.operators)
+        return not (self.truncations or self.backups or self.operators or self.seeks)
 
 
 WORLDS = {
@@ -132,6 +138,7 @@ WORLDS = {
         compared=Compared(reorder_depth=1, second=BRIEFLY, origins="AAB"),
     ),
     "operators": World(operators=0.03, fuses=0.02),
+    "seeks": World(seeks=0.06, crashes=0.0, poison=0.0),
     "truncation": World(truncations=0.015, poison=0.0),
     "restored": World(backups=0.05, fuses=0.02),
     "restored-sources": World(backups=0.05, fuses=0.02, window=LONG, compared=Compared()),

@@ -1,0 +1,227 @@
+"""What the group has committed when a consumer that sought ends in good order."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from dedup_sdk import MemoryStore
+from tests.support import inside
+from tests.support.consuming import committed, numbers, poll_quiet, poll_some, values, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dedup_sdk import DedupConsumer
+    from dedup_sdk.testing import MockKafka
+    from tests.mock.conftest import Make, Send
+
+BEGUN = [pytest.param(0, id="nothing committed"), pytest.param(20, id="20 committed")]
+POLLS = [pytest.param(0, id="no poll"), pytest.param(1, id="one poll")]
+PLACES = [pytest.param(True, id="same store"), pytest.param(False, id="elsewhere")]
+
+
+def orders(offset: int) -> TopicPartition:
+    """A place in orders[0]."""
+    return TopicPartition("orders", 0, offset)
+
+
+def handled(consumer: Any, count: int, *, begun: int = 0) -> None:
+    """Have messages handled, and completed; the first ``begun`` are committed."""
+    if begun:
+        for message in poll_some(consumer, begun):
+            consumer.complete(message)
+        consumer.commit(asynchronous=False)
+    for message in poll_some(consumer, count - begun):
+        consumer.complete(message)
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+@pytest.mark.parametrize("polls", POLLS)
+@pytest.mark.parametrize("same", PLACES)
+@pytest.mark.parametrize("target", [10, 50, 80])
+def test_an_end_after_a_seek_repeats_nothing(
+    make: Make, send: Send, kafka: MockKafka, *, begun: int, polls: int, same: bool, target: int
+) -> None:
+    """Nothing was read at the target: the group stands where it was, on this machine and on another."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 80, begun=begun)
+    consumer.seek(orders(target))
+    read = [message for message in [consumer.poll(0) for _ in range(polls)] if message is not None]
+    consumer.close()
+    # A client that was quick has read the target; then the seek came true.
+    stands = target if read else 80
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == stands
+    send("new")
+    following = make("orders") if same else make("orders", store=MemoryStore())
+    assert values(poll_quiet(following)) == [*numbers(stands, 80), "new"]
+
+
+def seek_twice(consumer: DedupConsumer) -> None:
+    """Back, and further back."""
+    consumer.seek(orders(50))
+    consumer.seek(orders(10))
+
+
+def seek_back_and_forth(consumer: DedupConsumer) -> None:
+    """Back, and to the own position."""
+    consumer.seek(orders(50))
+    consumer.seek(orders(80))
+
+
+def seek_later(consumer: DedupConsumer) -> None:
+    """Another thread seeks while a callback runs: it is done by the next call for messages."""
+    with inside.busy_client(consumer, in_callback=True):
+        consumer.seek(orders(50))
+    inside.let_time_pass(consumer)
+    assert consumer.poll(0) is None
+
+
+def seek_and_be_interrupted(consumer: DedupConsumer) -> None:
+    """Every partition is opened again, from where the seek put it."""
+    consumer.seek(orders(50))
+    inside.interrupt(consumer)
+    assert consumer.poll(0) is None
+
+
+def seek_and_commit(consumer: DedupConsumer) -> None:
+    """A commit of all that is completed."""
+    consumer.seek(orders(50))
+    with suppress(KafkaException):
+        consumer.commit(asynchronous=False)
+
+
+@pytest.mark.parametrize(
+    "way", [seek_twice, seek_back_and_forth, seek_later, seek_and_be_interrupted, seek_and_commit]
+)
+def test_no_way_to_seek_repeats_anything(
+    make: Make, send: Send, kafka: MockKafka, way: Callable[[DedupConsumer], None]
+) -> None:
+    """Nothing is read behind the seek, and the consumer ends."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 80)
+    way(consumer)
+    consumer.close()
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == 80
+    assert poll_quiet(make("orders", store=MemoryStore())) == []
+
+
+@pytest.mark.parametrize("committed_before", [False, True])
+def test_what_is_read_behind_a_seek_back_sets_the_group_back(
+    make: Make, send: Send, kafka: MockKafka, *, committed_before: bool
+) -> None:
+    """The wish of the seek outlives an end in the middle: what was handled again is known, the rest comes."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 80)
+    if committed_before:
+        consumer.commit(asynchronous=False)
+    consumer.seek(orders(50))
+    in_hand = poll_some(consumer, 4)[-1]
+    consumer.close()
+
+    assert values([in_hand]) == ["53"]
+    assert committed(kafka.bootstrap, "g", "orders").offset == 53
+    assert values(poll_quiet(make("orders"))) == numbers(53, 80)
+
+
+def test_the_message_in_hand_behind_a_seek_back_comes_again(make: Make, send: Send) -> None:
+    """Its handler may have failed: the first one, too, that the seek brought."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 80)
+    consumer.commit(asynchronous=False)
+    consumer.seek(orders(50))
+    assert values(poll_some(consumer, 1)) == ["50"]
+    consumer.close()
+
+    assert values(poll_quiet(make("orders"))) == numbers(50, 80)
+
+
+def test_a_seek_forward_commits_what_was_handled(make: Make, send: Send) -> None:
+    """Elsewhere nothing comes again; what the seek was to skip comes, if the consumer ends before it has moved."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 40)
+    consumer.seek(orders(60))
+    consumer.close()
+
+    assert values(poll_quiet(make("orders", store=MemoryStore()))) == numbers(40, 80)
+
+
+def test_a_seek_in_a_callback_of_a_revocation(make: Make, send: Send, kafka: MockKafka) -> None:
+    """The next owner begins where this one has handled all."""
+    send(*numbers(0, 80))
+    consumer, gone = make(), []
+
+    def seek_back(same: Any, partitions: Any) -> None:
+        gone.append(partitions)
+        same.seek(orders(50))
+
+    consumer.subscribe(["orders"], on_revoke=seek_back)
+    handled(consumer, 80)
+    kafka.push_errors("Heartbeat", KafkaError.REBALANCE_IN_PROGRESS, 1)
+    got = wait_for(consumer, lambda: bool(gone), "the revocation")
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == 80
+    assert got + poll_quiet(consumer) == []
+
+
+def test_a_seek_in_a_handler_keeps_what_has_ended(make: Make, send: Send, kafka: MockKafka) -> None:
+    """`run` completes handlers that have returned, also where it is a handler that seeks."""
+    send(*numbers(0, 80))
+    consumer = make("orders", idle_timeout=2)
+    got: list[str] = []
+
+    def handle(message: Any) -> None:
+        got.append(message.value().decode())
+        if message.offset() == 79:
+            consumer.seek(orders(79))
+            consumer.stop()
+
+    consumer.run(handle)
+    consumer.close()
+    assert got == numbers(0, 80)
+    assert committed(kafka.bootstrap, "g", "orders").offset == 79
+
+
+STORED = {"enable.auto.offset.store": False}
+BY_USER = {"enable.auto.commit": False}
+
+
+@pytest.mark.parametrize(("config", "stands"), [(STORED, 80), (BY_USER, 0)], ids=["stored", "by the user"])
+def test_a_seek_commits_what_the_consumer_commits(
+    make: Make, send: Send, kafka: MockKafka, config: dict[str, Any], stands: int
+) -> None:
+    """Stored offsets it does, and nothing where only the application commits."""
+    send(*numbers(0, 80))
+    consumer = make("orders", config=config)
+    for message in poll_some(consumer, 80):
+        consumer.store_offsets(message)
+    consumer.seek(orders(50))
+    consumer.close()
+
+    assert max(0, committed(kafka.bootstrap, "g", "orders").offset) == stands
+
+
+def test_a_commit_of_the_users_offset_takes_the_place_of_a_seeks(
+    make: Make, send: Send, kafka: MockKafka
+) -> None:
+    """Who names an offset after a seek back gets it."""
+    send(*numbers(0, 80))
+    consumer = make("orders")
+    handled(consumer, 80)
+    consumer.seek(orders(50))
+    while "recovering" in {status.state for status in consumer.partition_statuses}:
+        inside.recover(consumer)
+    consumer.commit(offsets=[orders(50)], asynchronous=False)
+    consumer.close()
+
+    assert committed(kafka.bootstrap, "g", "orders").offset == 50
