@@ -156,7 +156,11 @@ class _Call:
             return False
         raised, self._raised = self._raised, None
         if raised is not None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                # Else its traceback would hold it until a collection.
+                del raised
         return True
 
 

@@ -299,7 +299,11 @@ class CallbackErrors:
         """Raise the kept exception, once, if it is of this kind."""
         if isinstance(self.kept, kind):
             kept, self.kept = self.kept, None
-            raise kept
+            try:
+                raise kept
+            finally:
+                # Else its traceback would hold it, and handles of a store in its frames, until a collection.
+                del kept
 
 
 class Interruption:

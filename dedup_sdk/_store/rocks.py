@@ -480,8 +480,8 @@ class RocksPartition:
 
     def append(self, progress: Progress, marks: Marks) -> None:
         """See `PartitionStore.append`."""
-        journal = self._journal or self._open_journal()
         record = encode_step(progress, marks)
+        journal = self._journal or self._open_journal()
         try:
             journal.put(sequence_key(self._next), record, self._write_options)
         except BaseException as error:
@@ -489,7 +489,11 @@ class RocksPartition:
             del journal
             if not isinstance(error, Exception):
                 raise
-            raise self._failure(error) from error
+            better = self._failure(error)
+            # An error that is its own cause lives until a collection, with the handles in its frames.
+            if better is error:
+                raise
+            raise better from error
         self._next += 1
         self._recent += len(marks.offsets)
 
@@ -508,7 +512,10 @@ class RocksPartition:
                 if asked:
                     found = generations.find(asked)
             except Exception as error:
-                raise self._failure(error) from error
+                better = self._failure(error)
+                if better is error:
+                    raise
+                raise better from error
         if self._pending is not None:
             more = self._pending(digests, count)
             numbers, payloads = more.numbers or repeat(0), more.payloads or repeat(b"")

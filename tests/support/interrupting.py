@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,8 +28,9 @@ class InterruptedAt:
     ``struck`` says whether there were so many; ``where`` which place it was.
     """
 
-    def __init__(self, place: int) -> None:
-        self._left = place
+    def __init__(self, place: int, *, by: signal.Signals | None = None) -> None:
+        """Prepare; ``by``: a signal whose handler raises, instead of `Interrupted`."""
+        self._left, self._by = place, by
         self._last: dict[int, int | None] = {}
         self.where = ""
 
@@ -70,6 +72,8 @@ class InterruptedAt:
                 self._left = -1
                 self.where = f"{Path(code.co_filename).name}:{frame.f_lineno} {code.co_name}"
                 sys.settrace(None)
+                if self._by is not None:
+                    signal.raise_signal(self._by)
                 raise Interrupted
         return self.stepped
 
