@@ -552,9 +552,7 @@ class LookupMemory:
             live &= marks.numbers > self.count_window.accepted - self.count_window.size
         if self.window.time_ms is not None:
             horizon = reach.horizon_ms(clock_ms)
-            # Above the watermark a mark stays, whatever its age: a replay folds what lies there once more, and would
-            # bring back an earlier sighting of its ID, which may be younger.
-            old = (marks.timestamps < horizon) & (marks.offsets < self.flight.high)
+            old = marks.timestamps < horizon
             # Marks that left for their number have left the window, whatever their age.
             aged = np.flatnonzero(old & live)
             live &= ~old

@@ -109,7 +109,7 @@ class Memory(Protocol):
 
         A mark is left out where it lies before the window of every record that is not older than the clock; the
         reach records that. No mark is left out that hides an older mark of the store, because that may have a later
-        timestamp; nor one above the watermark, below which a replay may still find such a mark.
+        timestamp.
         """
 
     def put_back(self, marks: Marks) -> None:

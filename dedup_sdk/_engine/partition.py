@@ -13,7 +13,6 @@ disk_full
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter, lt
@@ -723,7 +722,7 @@ class Writer:
         self._bears_full_disk = bears_full_disk
         self._begun: PartitionState | None = None
         self._flushed_ms = self._flushed_number = 0
-        self._flushes: deque[tuple[int, int]] = deque()
+        self._flushes: list[tuple[int, int]] = []
         """For each flush whose file may exist: the newest timestamp (ms), and the offset after its last mark."""
         self._steps = 0
         self._journaled = self._journaled_weight = 0
@@ -748,9 +747,9 @@ class Writer:
         if len(journaled.offsets):
             self._note_journaled(journaled)
         # Of the store's existing files only this is known: all of their marks are of completed records.
-        self._flushes.clear()
+        self._flushes = []
         if self.window.time_ms is not None:
-            self._flushes.append((_LONG_AGO_MS, state.flight.high))
+            self._flushes.append((_LONG_AGO_MS, state.progress.completed_end))
         self._note_flush(state)
 
     def fence(self) -> None:
@@ -978,8 +977,11 @@ class Writer:
 
     def _note_dropped(self, before_ms: int) -> None:
         """Note the offsets of marks in dropped files, all of which are older than a timestamp (ms)."""
-        while self._flushes and self._flushes[0][0] < before_ms:
-            self._state.memory.reach.note_dropped(self._flushes.popleft()[1])
+        # All are looked at: a later flush may be older, if only late records were in it.
+        dropped = [end for newest_ms, end in self._flushes if newest_ms < before_ms]
+        if dropped:
+            self._state.memory.reach.note_dropped(max(dropped))
+            self._flushes = [each for each in self._flushes if each[0] >= before_ms]
 
     @property
     def reach_ms(self) -> int:
